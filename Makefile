@@ -1,0 +1,69 @@
+# Everything a developer or a user runs. `make run` and `make test` set up what is missing by themselves.
+# Needs: a POSIX system, GNU make, Python 3.11 or newer with its venv module.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+
+FILES ?=
+JOBS ?= 2
+SOAK_MINUTES ?= 10
+
+.PHONY: help run test lint format typecheck imports unit bench soak setup clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(STAMP) ## the virtual environment in .venv, with everything pinned
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then \
+	  if [ -z "$(PYTHON)" ]; then \
+	    echo "make: Python 3.11 or newer is needed and was not found; install it (Debian: apt-get install python3 python3-venv)" >&2; exit 1; \
+	  fi; \
+	  echo "setting up $(VENV) with $(PYTHON)"; \
+	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "make: $(PYTHON) has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
+	fi
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $(STAMP)
+
+run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files
+	@$(BIN)/python -m segmentstore.cli.main_job $(FILES)
+
+test: lint typecheck imports unit ## everything that must be green
+
+lint: $(STAMP) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(STAMP) ## ruff: set the format, mend what can be mended
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+typecheck: $(STAMP) ## mypy, strict, the whole tree
+	@$(BIN)/mypy
+
+imports: $(STAMP) ## the import contracts
+	@$(BIN)/lint-imports
+
+unit: $(STAMP) ## the tests, JOBS=2 at a time
+	@$(BIN)/pytest -q -n $(JOBS)
+
+bench: $(STAMP) ## the bench suite, as a table
+	@$(BIN)/segmentstore bench
+
+soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time
+	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
+	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS); done
+
+clean: ## remove what was made: caches, builds, var/ (the virtual environment stays)
+	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,95 @@
+"""The door to the engine: the part of its public face the benches use, and how to look into its numbers.
+
+The engine is imported when a store is opened, not before: floor and skeleton run in processes that never
+load it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol, cast
+
+from bench.workspace import BenchError
+
+SEGMENT = "bench/segment"
+
+
+class Reader(Protocol):
+    """Chunks of a segment in order; `offset` is where the next one begins."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next chunk begins."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The reader itself."""
+
+    async def __anext__(self) -> bytes:
+        """The next chunk."""
+
+
+class Store(Protocol):
+    """What the benches call of `segmentstore.SegmentStore`."""
+
+    async def create_segment(self, name: str) -> object:
+        """Make a segment."""
+
+    def append(self, name: str, data: bytes, *, expected_offset: int | None = None) -> Awaitable[int]:
+        """Enqueue when called; the awaitable gives the offset."""
+
+    def append_batch(self, name: str, data: Sequence[bytes]) -> Awaitable[int]:
+        """Enqueue a batch when called; the awaitable gives the first offset."""
+
+    def reader(self, name: str, *, offset: int = 0, follow: bool = False) -> Reader:
+        """Iterate over the bytes."""
+
+    async def flush(self, name: str | None = None) -> None:
+        """Everything acknowledged is in Tier 2 when this returns."""
+
+    async def checkpoint(self) -> None:
+        """Checkpoint and truncate the log."""
+
+    def stats(self) -> object:
+        """Numbers, by container and part."""
+
+    async def close(self) -> None:
+        """Stop."""
+
+
+def open_store(location: Path, **options: object) -> AbstractAsyncContextManager[Store]:
+    """`segmentstore.open(location, **options)`: to be entered with `async with`, or awaited."""
+    opened = importlib.import_module("segmentstore").open(str(location), **options)
+    return cast("AbstractAsyncContextManager[Store]", opened)
+
+
+def sum_of(stats: object, name: str) -> int:
+    """Sum of all numbers called `name`, however deep they lie in `stats`.
+
+    Raises BenchError if there is none: a figure that is not there must not read as 0.
+    """
+    found = [value for key, value in _numbers(stats) if key == name]
+    if not found:
+        message = f"store.stats() has no number called {name}; it has {sorted({key for key, _ in _numbers(stats)})}"
+        raise BenchError(message)
+    return sum(found)
+
+
+def _numbers(value: object, key: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _numbers(inner, str(name))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _numbers(getattr(value, field.name), field.name)
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", None) or (key,) * len(value)
+        for name, inner in zip(names, value, strict=True):
+            yield from _numbers(inner, name)

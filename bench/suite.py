@@ -1,0 +1,106 @@
+"""All cases under one roof: what `make bench`, `segmentstore bench` and `python -m bench.<case>` run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import machine
+from bench.report import CaseResult, show
+from bench.workspace import BenchError, work_folder
+
+CASES = {
+    "concurrent_callers": "bench.concurrent_callers",
+    "one_producer": "bench.one_producer",
+    "append_batch": "bench.append_batch",
+    "large_appends": "bench.large_appends",
+    "single_caller": "bench.single_caller",
+    "tail_reader": "bench.tail_reader",
+    "catch_up": "bench.catch_up",
+    "recovery": "bench.recovery",
+    "memory": "bench.memory",
+    "many_segments": "bench.many_segments",
+}
+"""Case to module, in the order they run. A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`."""
+
+_PIPE_COLUMNS = 150
+
+
+def run(
+    cases: Sequence[str] | None,
+    quick: bool,
+    json_path: Path | str | None,
+    *,
+    console: Console | None = None,
+    work_parent: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run `cases` (all, if empty or None) and print a table for each; gives one JSON object a case.
+
+    Each object: case, question, quick, machine, seconds, rows, notes; a case that could not be measured has `error`
+    and no rows, and does not keep the others from running. `json_path` gets the whole list. Work files go to a
+    fresh folder under `work_parent` (default var/bench of the current folder). Raises BenchError for an unknown
+    case, before anything runs, and for a work folder in memory. All cases take minutes, or with
+    `quick` about two.
+    """
+    # A pipe has no width of its own, and 80 columns would break the tables.
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS) if console is None else console
+    names = list(cases or CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        message = f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}"
+        raise BenchError(message)
+    results: list[dict[str, Any]] = []
+    for name in names:
+        results.append(_run_one(name, quick=quick, console=console, work_parent=work_parent))
+        if json_path is not None:
+            # After every case: a long run that is cut off keeps what it has.
+            Path(json_path).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return results
+
+
+def _run_one(name: str, *, quick: bool, console: Console, work_parent: Path | None) -> dict[str, Any]:
+    module = importlib.import_module(CASES[name])
+    begun = time.perf_counter()
+    with work_folder(work_parent) as folder:
+        facts = machine.facts(folder)
+        head = {"case": name, "question": module.QUESTION, "quick": quick, "machine": facts}
+        try:
+            result: CaseResult = module.run(folder, quick=quick)
+        except BenchError as error:
+            console.print(f"[red]{name}: {error}[/red]", highlight=False)
+            return {**head, "seconds": time.perf_counter() - begun, "rows": [], "notes": [], "error": str(error)}
+    show(result, console)
+    console.print("  [dim]" + ", ".join(f"{key} {value}" for key, value in facts.items()) + "[/dim]\n")
+    return {**head, "seconds": time.perf_counter() - begun, **result.to_json()}
+
+
+def failed(results: Sequence[dict[str, Any]]) -> bool:
+    """True if a case could not be measured or an engine row misses its bar."""
+    return any("error" in result or any(row["met"] is False for row in result["rows"]) for result in results)
+
+
+def main(only: str | None = None) -> None:
+    """Command line; exits with 1 if a bar is missed or a case could not be measured."""
+    parser = argparse.ArgumentParser(description="Measure the engine beside its floor and its skeleton.")
+    if only is None:
+        parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer operations")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
+    arguments = parser.parse_args()
+    try:
+        results = run([only] if only else arguments.cases, arguments.quick, arguments.json)
+    except BenchError as error:
+        parser.error(str(error))
+    raise SystemExit(1 if failed(results) else 0)
+
+
+if __name__ == "__main__":
+    main()

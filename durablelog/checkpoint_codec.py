@@ -1,0 +1,179 @@
+"""The blob of a metadata checkpoint. The format's page: docs/formats/checkpoint.md.
+
+    checkpoint = version u16, container u32, sequence number u64,
+                 objects u32, object..., garbage u32, garbage..., segments u32, segment...
+    object     = name text, size u64, created ms u64
+    garbage    = object, unreferenced since ms u64
+    segment    = length u32, bytes
+
+A segment's record carries its own length, so that fields can be added behind. How many chunks an
+object holds is counted from the segments, never stored: it could only be wrong. An unchanged segment's
+record is kept from one checkpoint to the next (`SegmentMetadata.encoded`), so a checkpoint costs what
+changed plus one copy.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from durablelog.operation_codec import OperationFormatError, decode_text, encode_text
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    MergeRecord,
+    SegmentMetadata,
+)
+
+VERSION = 1
+
+_HEAD = struct.Struct(">HIQ")
+_COUNT = struct.Struct(">I")
+_OBJECT = struct.Struct(">QQ")
+_TIME = struct.Struct(">Q")
+_SEGMENT = struct.Struct(">QQQQQQBQ")
+_ATTRIBUTE = struct.Struct(">16sq")
+_CHUNK = struct.Struct(">QQQQQ")
+_MERGE = struct.Struct(">QQQ")
+
+_SEALED = 1
+_MERGED = 2
+
+
+def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
+    """All committed metadata as one blob. O(changed segments), plus one copy of everything."""
+    parts = [_HEAD.pack(VERSION, metadata.container_id, metadata.sequence_number)]
+    parts.append(_COUNT.pack(len(metadata.objects)))
+    parts += [_encode_object(live.record) for live in metadata.objects.values()]
+    parts.append(_COUNT.pack(len(metadata.garbage)))
+    for garbage in metadata.garbage.values():
+        parts += (_encode_object(garbage.record), _TIME.pack(garbage.unreferenced_ms))
+    parts.append(_COUNT.pack(len(metadata.segments)))
+    for segment in metadata.segments.values():
+        if segment.encoded is None:
+            segment.encoded = _encode_segment(segment)
+        parts.append(segment.encoded)
+    return b"".join(parts)
+
+
+def decode_checkpoint(blob: Buffer) -> ContainerMetadata:
+    """The metadata in a blob, alone. Raises OperationFormatError."""
+    try:
+        return _decode(blob)
+    except (struct.error, UnicodeDecodeError, IndexError, KeyError) as error:
+        message = f"malformed checkpoint: {error}"
+        raise OperationFormatError(message) from error
+
+
+def _decode(blob: Buffer) -> ContainerMetadata:
+    version, container_id, sequence_number = _HEAD.unpack_from(blob)
+    if version > VERSION:
+        message = f"checkpoint version {version} is newer than {VERSION}, the newest known here"
+        raise OperationFormatError(message)
+    metadata = ContainerMetadata(container_id)
+    metadata.sequence_number = sequence_number
+    position = _HEAD.size
+    (count,) = _COUNT.unpack_from(blob, position)
+    position += _COUNT.size
+    for _ in range(count):
+        record, position = _decode_object(blob, position)
+        metadata.objects[record.name] = LiveObject(record)
+    (count,) = _COUNT.unpack_from(blob, position)
+    position += _COUNT.size
+    for _ in range(count):
+        record, position = _decode_object(blob, position)
+        (since_ms,) = _TIME.unpack_from(blob, position)
+        position += _TIME.size
+        metadata.garbage[record.name] = GarbageObject(record, since_ms)
+    (count,) = _COUNT.unpack_from(blob, position)
+    position += _COUNT.size
+    for _ in range(count):
+        (length,) = _COUNT.unpack_from(blob, position)
+        end = position + _COUNT.size + length
+        if end > len(blob):
+            raise IndexError(position)
+        segment = _decode_segment(blob[position + _COUNT.size : end], metadata)
+        segment.encoded = bytes(blob[position:end])
+        metadata.segments[segment.segment_id] = segment
+        if segment.merged_into is None:
+            metadata.names[segment.name] = segment.segment_id
+        position = end
+    return metadata
+
+
+def _encode_object(record: ObjectRecord) -> bytes:
+    return encode_text(record.name) + _OBJECT.pack(record.size, record.created_ms)
+
+
+def _decode_object(blob: Buffer, position: int) -> tuple[ObjectRecord, int]:
+    name, position = decode_text(blob, position)
+    size, created_ms = _OBJECT.unpack_from(blob, position)
+    return ObjectRecord(name, size, created_ms), position + _OBJECT.size
+
+
+def _encode_segment(segment: SegmentMetadata) -> bytes:
+    flags = (_SEALED if segment.sealed else 0) | (_MERGED if segment.merged_into is not None else 0)
+    parts = [
+        _SEGMENT.pack(
+            segment.segment_id,
+            segment.created_ms,
+            segment.last_modified_ms,
+            segment.start_offset,
+            segment.length,
+            segment.storage_length,
+            flags,
+            segment.merged_into or 0,
+        ),
+        encode_text(segment.name),
+        _COUNT.pack(len(segment.attributes)),
+    ]
+    parts += [_ATTRIBUTE.pack(key, value) for key, value in segment.attributes.items()]
+    parts.append(_COUNT.pack(len(segment.chunks)))
+    for chunk in segment.chunks:
+        numbers = (
+            chunk.start_offset,
+            chunk.length,
+            chunk.block_offset,
+            chunk.block_segment_id,
+            chunk.block_start_offset,
+        )
+        parts += (_CHUNK.pack(*numbers), encode_text(chunk.object_name))
+    parts.append(_COUNT.pack(len(segment.merges)))
+    parts += [_MERGE.pack(*merge) for merge in segment.merges]
+    body = b"".join(parts)
+    return _COUNT.pack(len(body)) + body
+
+
+def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadata:
+    fixed = _SEGMENT.unpack_from(data)
+    segment_id, created_ms, modified_ms, start_offset, length, storage_length, flags, merged_into = fixed
+    name, position = decode_text(data, _SEGMENT.size)
+    segment = SegmentMetadata(segment_id, name, created_ms)
+    segment.last_modified_ms = modified_ms
+    segment.start_offset, segment.length, segment.storage_length = start_offset, length, storage_length
+    segment.sealed = bool(flags & _SEALED)
+    segment.merged_into = merged_into if flags & _MERGED else None
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    for _ in range(count):
+        key, value = _ATTRIBUTE.unpack_from(data, position)
+        segment.attributes[key] = value
+        position += _ATTRIBUTE.size
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    for _ in range(count):
+        start, chunk_length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(data, position)
+        object_name, position = decode_text(data, position + _CHUNK.size)
+        live = metadata.objects[object_name]
+        live.live_chunks += 1
+        segment.chunks.append(
+            ChunkRecord(start, chunk_length, live.record.name, block_offset, block_segment_id, block_start)
+        )
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    for _ in range(count):
+        segment.merges.append(MergeRecord(*_MERGE.unpack_from(data, position)))
+        position += _MERGE.size
+    return segment

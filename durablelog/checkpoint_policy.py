@@ -1,0 +1,38 @@
+"""When a metadata checkpoint is due. Pure."""
+
+from __future__ import annotations
+
+
+class CheckpointPolicy:
+    """Counts what the log has taken since the last checkpoint.
+
+    Due after `operations_max` operations or `bytes_max` bytes, whichever comes first, but never before
+    the log has grown by `_SHARE` times the last checkpoint's own size: checkpoints of a container with
+    much metadata must not become most of what is written.
+    """
+
+    _SHARE = 4
+
+    def __init__(self, operations_max: int, bytes_max: int) -> None:
+        self._operations_max = operations_max
+        self._bytes_max = bytes_max
+        self._operations = 0
+        self._bytes = 0
+        self._last_checkpoint_bytes = 0
+
+    def added(self, operations: int, length: int) -> None:
+        """Note operations and log bytes behind the last checkpoint."""
+        self._operations += operations
+        self._bytes += length
+
+    def checkpointed(self, length: int) -> None:
+        """Note a checkpoint of `length` bytes."""
+        self._operations = self._bytes = 0
+        self._last_checkpoint_bytes = length
+
+    @property
+    def due(self) -> bool:
+        """True if a checkpoint should be written now."""
+        if self._operations < self._operations_max and self._bytes < self._bytes_max:
+            return False
+        return self._bytes >= self._SHARE * self._last_checkpoint_bytes

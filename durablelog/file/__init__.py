@@ -1,0 +1,1 @@
+"""The file implementation of DurableDataLog: the embedded default."""

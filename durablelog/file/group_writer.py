@@ -1,0 +1,217 @@
+"""The writing end of a file log: groups of frames into the current file, one write and one sync each.
+
+Blocking; used on the log's lane alone. Rules of this file:
+
+- an acknowledgement is due only after the sync *and* a look at the state file that finds it still ours;
+- a file gets its name (a link, which never replaces another owner's file) only when its header is durable,
+  and the directory is synced before its first frame is acknowledged;
+- a group lies in one file, and a file is begun only when everything before it is durable: `durable_through`
+  of a frame is the last frame of the group before, whichever file that lies in;
+- after an OSError the writer is finished: nothing is written or synced again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from durablelog.data_frame import FRAME_HEADER_LENGTH, seal_header
+from durablelog.durable_data_log import LogAddress
+from durablelog.file.log_layout import (
+    FILE_HEADER_LENGTH,
+    FileHeader,
+    file_name,
+    make_address,
+    pack_file_header,
+    prepared_name,
+)
+from durablelog.file.log_scanner import LogFile, LogScan
+from durablelog.file.log_state import StateFile
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.errors import NotPrimaryError
+
+ZERO_PIECE_BYTES = 4 * 1024 * 1024
+"""A file is prepared in pieces of this size, each synced: one large sync would stall the appends beside it."""
+_JOIN_PARTS_MIN = 64
+_JOIN_AVERAGE_MAX = 4096
+
+
+@dataclass(slots=True)
+class PreparedFile:
+    """A file of zeros, synced, under a temporary name."""
+
+    path: str
+    file: DiskFile
+
+
+class WrittenGroup(NamedTuple):
+    """A durable group: addresses of its frames, and the file they lie in (shared; read on the loop)."""
+
+    addresses: list[LogAddress]
+    file: LogFile
+    end_position: int
+    end_sequence: int
+    wants_prepared: bool
+    """The next file should be on its way."""
+
+
+def prepare_file(directory: str, disk: Disk, epoch: int, file_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
+    """Make the next file ahead of need. Ends early once `stopping` is no longer empty. Raises OSError."""
+    path = os.path.join(directory, prepared_name(epoch))
+    remove_if_there(disk, path)
+    file = disk.open(path, write=True, create=True, exclusive=True)
+    try:
+        zeros = bytes(min(ZERO_PIECE_BYTES, file_bytes))
+        position = 0
+        while position < file_bytes and not stopping:
+            length = min(len(zeros), file_bytes - position)
+            file.pwrite([memoryview(zeros)[:length]], position)
+            file.sync()
+            position += length
+    except BaseException:
+        file.close()
+        raise
+    return PreparedFile(path, file)
+
+
+def remove_if_there(disk: Disk, path: str) -> None:
+    """Unlink, whether it is there or not. Raises OSError."""
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+class GroupWriter:
+    """Writes behind the end a scan found. `begin` once, then `write` and `roll`."""
+
+    def __init__(self, directory: str, disk: Disk, state: StateFile, file_bytes: int, scan: LogScan) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._state = state
+        self._container_id = state.state.container_id
+        self._epoch = state.state.epoch
+        self._file_bytes = file_bytes
+        self._number = scan.number_max
+        self._next_sequence = scan.next_sequence
+        self._file: DiskFile | None = None
+        self._entry = LogFile(0, "", 0, 0, 0, 0)
+        self._position = 0
+        self._limit = 0
+        self._preallocated = False
+
+    def begin(self, scan: LogScan) -> LogFile:
+        """Begin this owner's first file, which bars every older file from growing. Raises OSError, NotPrimaryError.
+
+        Frames that were found but are not proven durable (a process died before its sync, or the sync
+        failed) are copied into it: what was read back from a cache must not count as being on the disk.
+        The file grows as it is written to; the prepared ones follow when there is something to write.
+        """
+        copied = _doubtful_frames(self._disk, scan)
+        path = os.path.join(self._directory, prepared_name(self._epoch))
+        remove_if_there(self._disk, path)
+        file = self._disk.open(path, write=True, create=True, exclusive=True)
+        first = scan.durable_through + 1 if copied else self._next_sequence
+        self._enter(PreparedFile(path, file), first, copied)
+        self._limit = max(self._file_bytes, self._position)
+        return self._entry
+
+    def fits(self, length: int) -> bool:
+        """True if a frame with `length` bytes of payload fits into the current file."""
+        return self._position + FRAME_HEADER_LENGTH + length <= self._limit
+
+    @property
+    def room(self) -> int:
+        """Bytes left in the current file, headers included."""
+        return self._limit - self._position
+
+    @property
+    def prefers_roll(self) -> bool:
+        """A prepared file would serve better than the current one: its blocks are there already."""
+        return not self._preallocated
+
+    def roll(self, prepared: PreparedFile) -> None:
+        """Go on in a prepared file. Raises OSError, NotPrimaryError."""
+        self.close()
+        self._enter(prepared, self._next_sequence, [])
+        self._limit = self._file_bytes
+        self._preallocated = True
+
+    def write(self, group: Sequence[tuple[Sequence[Buffer], int]]) -> WrittenGroup:
+        """Write and sync (payload, length) frames that fit. Raises OSError (outcome unknown), NotPrimaryError."""
+        assert self._file is not None
+        sequence = self._next_sequence
+        durable_through = sequence - 1
+        start = position = self._position
+        addresses: list[LogAddress] = []
+        buffers: list[Buffer] = []
+        for payload, length in group:
+            buffers.append(seal_header(self._container_id, self._epoch, sequence, durable_through, payload))
+            buffers += payload
+            addresses.append(make_address(self._number, position))
+            position += FRAME_HEADER_LENGTH + length
+            sequence += 1
+        if len(buffers) > _JOIN_PARTS_MIN and position - start < len(buffers) * _JOIN_AVERAGE_MAX:
+            buffers = [b"".join(buffers)]
+        self._file.pwrite(buffers, start)
+        self._file.sync()
+        self._check_ownership()
+        self._position = position
+        self._next_sequence = sequence
+        wants = self.prefers_roll or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
+        return WrittenGroup(addresses, self._entry, position, sequence, wants)
+
+    def close(self) -> None:
+        """Close the current file; idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _enter(self, prepared: PreparedFile, first_sequence: int, copied: list[bytes]) -> None:
+        try:
+            self._name(prepared, first_sequence, copied)
+        except BaseException:
+            prepared.file.close()
+            raise
+        self._file = prepared.file
+
+    def _name(self, prepared: PreparedFile, first_sequence: int, copied: list[bytes]) -> None:
+        """Header (and copied frames) durable first, then the name, then the directory."""
+        number = self._number + 1
+        while True:
+            header = FileHeader(self._container_id, number, self._epoch, first_sequence, self._next_sequence - 1)
+            prepared.file.pwrite([pack_file_header(header), *copied], 0)
+            prepared.file.sync()
+            self._check_ownership()
+            path = os.path.join(self._directory, file_name(number))
+            try:
+                self._disk.link(prepared.path, path)
+                break
+            except FileExistsError:
+                # A fenced owner rolled between our scan and now (we are in `begin`); its file is stale
+                # by our first_sequence. If it is we who are fenced, the look above finds out.
+                number += 1
+        self._disk.unlink(prepared.path)
+        self._disk.sync_directory(self._directory)
+        self._number = number
+        self._position = FILE_HEADER_LENGTH + sum(map(len, copied))
+        self._entry = LogFile(number, path, first_sequence, self._next_sequence, FILE_HEADER_LENGTH, self._position)
+
+    def _check_ownership(self) -> None:
+        if not self._state.is_ours():
+            raise NotPrimaryError(self._container_id, "its log was opened by another owner")
+
+
+def _doubtful_frames(disk: Disk, scan: LogScan) -> list[bytes]:
+    """The frames above the proven end, as they are; bounded by one group and its frames."""
+    if scan.doubtful_position is None:
+        return []
+    last = scan.files[-1]
+    file = disk.open(last.path)
+    try:
+        return [file.pread(scan.doubtful_position, last.end_position - scan.doubtful_position)]
+    finally:
+        file.close()

@@ -1,0 +1,136 @@
+"""How a file log lies on disk: names, addresses, the file header, the state record (docs/formats/file-log.md).
+
+Pure. Rules of this file:
+
+- an address is `file number << 32 | position of the frame's header in that file`; numbers begin at 1 and
+  grow with time, so addresses are ordered as the frames are, and 0 is no address;
+- a log file begins with a header block that was durable before the file got its name;
+- `first_sequence` of a file makes every frame in an older file with that number or a higher one stale:
+  it was written by an owner that had been fenced, or was copied on, and nobody may take it for the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from durablelog.data_frame import FrameFormatError, FrameVersionError
+from durablelog.durable_data_log import LogAddress
+from segmentstore.contracts.checksum import crc32c
+
+LOCK_NAME: Final = "LOCK"
+STATE_NAME: Final = "state"
+STATE_NEW_NAME: Final = "state.new"
+STATE_LOCK_NAME: Final = "state.lock"
+PREPARED_SUFFIX: Final = ".tmp"
+FILE_SUFFIX: Final = ".log"
+FILE_HEADER_LENGTH: Final = 4096
+"""Bytes in front of a file's first frame."""
+FILE_BYTES_MAX: Final = 2**32
+"""Positions are 32-bit."""
+
+_VERSION: Final = 1
+_NUMBER_DIGITS: Final = 16
+_FILE_MAGIC: Final = b"SSLF"
+_FILE_FIELDS: Final = struct.Struct(">4sHHIQQQQ")
+_STATE_MAGIC: Final = b"SSLS"
+_STATE_FIELDS: Final = struct.Struct(">4sHHIQQQ")
+_CHECKSUM: Final = struct.Struct(">I")
+_LENGTH_FIELD: Final = struct.Struct(">HH")
+
+
+class FileHeader(NamedTuple):
+    """What a log file says of itself."""
+
+    container_id: int
+    number: int
+    epoch: int
+    """Of the owner that began the file; frames copied into it keep their own."""
+    first_sequence: int
+    """Number of the first frame it holds or will hold."""
+    durable_through: int
+    """Highest frame sequence that was durable when the file got its name; at least first_sequence - 1."""
+
+
+class LogState(NamedTuple):
+    """The state record: who owns the log and where it begins."""
+
+    container_id: int
+    epoch: int
+    """Of the last opening."""
+    truncation_address: LogAddress
+    """Address of the first frame of the log; 0 = never truncated."""
+    truncation_sequence: int
+    """Sequence number of that frame; 1 if never truncated."""
+
+
+def file_name(number: int) -> str:
+    """Name of log file `number` (>= 1)."""
+    return f"{number:0{_NUMBER_DIGITS}x}{FILE_SUFFIX}"
+
+
+def file_number(name: str) -> int | None:
+    """Number of the log file of this name; None if it is not one."""
+    digits = name.removesuffix(FILE_SUFFIX)
+    if digits == name or len(digits) != _NUMBER_DIGITS or not set(digits) <= set("0123456789abcdef"):
+        return None
+    return int(digits, 16)
+
+
+def prepared_name(epoch: int) -> str:
+    """Name of the file being prepared by the owner of `epoch`; two owners never share one."""
+    return f"next-{epoch:x}{PREPARED_SUFFIX}"
+
+
+def make_address(number: int, position: int) -> LogAddress:
+    """Address of the frame whose header lies at `position` of file `number`."""
+    return LogAddress(number << 32 | position)
+
+
+def split_address(address: LogAddress) -> tuple[int, int]:
+    """(file number, position) of an address."""
+    return address >> 32, address & 0xFFFFFFFF
+
+
+def pack_file_header(header: FileHeader) -> bytes:
+    """The whole header block, FILE_HEADER_LENGTH bytes."""
+    fields = _FILE_FIELDS.pack(_FILE_MAGIC, _VERSION, _FILE_FIELDS.size + _CHECKSUM.size, *header)
+    return _sealed(fields).ljust(FILE_HEADER_LENGTH, b"\0")
+
+
+def parse_file_header(data: bytes) -> FileHeader:
+    """The header in a file's first bytes. Raises FrameFormatError, FrameVersionError if it is a newer one."""
+    fields = _opened(data, _FILE_MAGIC, _FILE_FIELDS, "file header")
+    return FileHeader(*fields)
+
+
+def pack_state(state: LogState) -> bytes:
+    """The state record."""
+    fields = _STATE_FIELDS.pack(_STATE_MAGIC, _VERSION, _STATE_FIELDS.size + _CHECKSUM.size, *state)
+    return _sealed(fields)
+
+
+def parse_state(data: bytes) -> LogState:
+    """The state record in `data`. Raises FrameFormatError, FrameVersionError if it is a newer one."""
+    container_id, epoch, address, sequence = _opened(data, _STATE_MAGIC, _STATE_FIELDS, "state record")
+    return LogState(container_id, epoch, LogAddress(address), sequence)
+
+
+def _sealed(fields: bytes) -> bytes:
+    return fields + _CHECKSUM.pack(crc32c(fields))
+
+
+def _opened(data: bytes, magic: bytes, fields: struct.Struct, what: str) -> tuple[int, ...]:
+    """The fields behind magic, version and length, checked."""
+    least = fields.size + _CHECKSUM.size
+    if len(data) < least or not data.startswith(magic):
+        raise FrameFormatError(f"no {what} begins here")
+    version, length = _LENGTH_FIELD.unpack_from(data, len(magic))
+    if not least <= length <= len(data):
+        raise FrameFormatError(f"{what} has the impossible length {length}")
+    covered = length - _CHECKSUM.size
+    if _CHECKSUM.unpack_from(data, covered)[0] != crc32c(data[:covered]):
+        raise FrameFormatError(f"{what} checksum mismatch")
+    if version > _VERSION:
+        raise FrameVersionError(version)
+    return fields.unpack_from(data)[3:]

@@ -1,0 +1,334 @@
+"""Requests in, numbered operations packed into frames out. The hot path of every append.
+
+Theory of operation. Appends that wait are gathered by segment: all appends of one segment that share a
+frame become *one* operation (segments are byte streams: a run of plain appends and one append of their
+concatenation are the same thing, and the frame makes them durable together or not at all). Anything else
+first closes the groups that are open, so the order of operations on a segment is the order of the calls;
+and since groups never leave their frame, no crash can show a later call of a caller without an earlier one.
+
+Invariant: the open groups plus what the builder holds fit the current frame. An append that does not fit
+begins a new frame; one that fits no frame is an operation of its own that spans several.
+
+Pure: futures are carried, and only failed, never awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from durablelog.data_frame import ENTRY_HEADER_LENGTH
+from durablelog.data_frame_builder import DataFrameBuilder
+from durablelog.metadata_updater import MetadataUpdater, PendingSegment
+from durablelog.operation_codec import (
+    APPEND_HEAD_LENGTH,
+    ATTRIBUTE_LENGTH,
+    encode_append_head,
+    encode_operation,
+    encoded_length,
+)
+from durablelog.operations import AppendOperation, CheckpointOperation, Operation
+from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import BadOffsetError, SegmentError, SegmentNotFoundError, SegmentSealedError
+
+Event = tuple[AttributeKey, int]
+"""(writer's attribute, event number) of an exactly-once append: dropped, not refused, if the number is not above."""
+
+AppendRequest = tuple[int, bytes, "asyncio.Future[int | None]", int | None, Sequence[KeyedUpdate] | None, Event | None]
+"""(segment id, data, future, expected offset, attribute updates, event): a tuple because one is made per append."""
+
+
+class OperationRequest:
+    """An operation that is not an append, and who waits for it."""
+
+    __slots__ = ("future", "operation")
+
+    def __init__(self, operation: Operation, future: asyncio.Future[object]) -> None:
+        self.operation = operation
+        self.future = future
+
+
+Request = AppendRequest | OperationRequest
+
+_GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
+_PARTS_MAX = 1 << 16
+
+
+class AppendGroup:
+    """The appends of one segment in the frame being packed."""
+
+    __slots__ = ("attributes", "offset", "parts", "pending")
+
+    def __init__(self, pending: PendingSegment) -> None:
+        self.pending = pending
+        self.offset = pending.length
+        self.parts: list[bytes] = []
+        self.attributes: dict[AttributeKey, int] | None = None
+
+
+class PackedFrame:
+    """One frame's payload, the operations that end in it, and the futures it resolves."""
+
+    __slots__ = ("futures", "length", "operations", "payload", "starts_checkpoint", "values")
+
+    def __init__(self) -> None:
+        self.payload: list[Buffer] = []
+        self.length = 0
+        self.operations: list[Operation] = []
+        self.futures: list[asyncio.Future[object]] = []
+        self.values: list[object] = []
+        """What each future is resolved with."""
+        self.starts_checkpoint = False
+        """The first record in it is a checkpoint: a legal truncation point once that is committed."""
+
+
+class FramePacker:
+    """Packs what waits. One per container."""
+
+    def __init__(self, updater: MetadataUpdater, payload_bytes_max: int) -> None:
+        self._updater = updater
+        self._builder = DataFrameBuilder(payload_bytes_max)
+        self._room_of_empty = self._builder.room + ENTRY_HEADER_LENGTH
+        self._room = self._room_of_empty
+        """Payload bytes left in the current frame behind the builder's entries and the open groups."""
+        self._groups: list[AppendGroup] = []
+        self._frame = PackedFrame()
+        self._full: list[PackedFrame] = []
+        self._timestamp_ms = 0
+        self.bytes_taken = 0
+        """Bytes of append data taken from the queue so far; the processor's queue accounting."""
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing waits here to be shipped."""
+        frame = self._frame
+        return not (self._groups or self._full or frame.operations or frame.futures or self._room != self._room_of_empty)
+
+    def pack(self, queue: deque[Request], timestamp_ms: int, frames_max: int) -> list[PackedFrame]:
+        """Take requests until the queue is empty or `frames_max` frames are full; return the full ones.
+
+        Refused requests have their futures failed; nothing else is changed by them.
+        """
+        self._timestamp_ms = timestamp_ms
+        while queue and len(self._full) < frames_max:
+            head = queue[0]
+            if isinstance(head, tuple):
+                self._pack_appends(queue, frames_max)
+            else:
+                queue.popleft()
+                self._pack_operation(head)
+        full, self._full = self._full, []
+        return full
+
+    def seal(self) -> PackedFrame | None:
+        """End the current frame; None if it is empty. Its payload is empty if it only resolves futures."""
+        self._close_groups()
+        payload = self._builder.seal()
+        frame = self._frame
+        if payload is None and not frame.futures:
+            return None
+        frame.payload = payload or []
+        frame.length = self._room_of_empty - self._room if payload else 0
+        self._room = self._room_of_empty
+        self._frame = PackedFrame()
+        return frame
+
+    def pack_checkpoint(self, operation: CheckpointOperation) -> list[PackedFrame]:
+        """A checkpoint in frames of its own; the packer is idle and nothing is in flight."""
+        assert self.idle
+        self._add_record(operation, encode_operation(operation))
+        frames, self._full = self._full, []
+        last = self.seal()
+        if last is not None:
+            frames.append(last)
+        frames[0].starts_checkpoint = True
+        return frames
+
+    def abandon(self) -> list[asyncio.Future[object]]:
+        """Give back the futures of everything not shipped; the packer is finished."""
+        futures = [future for frame in (*self._full, self._frame) for future in frame.futures]
+        self._groups.clear()
+        self._full = []
+        self._frame = PackedFrame()
+        return futures
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def _pack_appends(self, queue: deque[Request], frames_max: int) -> None:
+        pendings = self._updater.pending
+        groups = self._groups
+        futures, values = self._frame.futures, self._frame.values
+        room = self._room
+        taken = 0
+        popleft = queue.popleft
+        while queue:
+            item = queue[0]
+            if not isinstance(item, tuple):
+                break
+            segment_id, data, future, expected, updates, event = item
+            pending = pendings.get(segment_id) or self._updater.find(segment_id)
+            size = len(data)
+            if pending is None or pending.sealed or pending.gone or future.cancelled():
+                popleft()
+                taken += size
+                self._refuse(pending, segment_id, future)
+                continue
+            group = pending.group
+            need = size if group is not None else size + _GROUP_OVERHEAD
+            if updates is not None or event is not None:
+                need += ATTRIBUTE_LENGTH * ((len(updates) if updates else 0) + (1 if event else 0))
+            if need > room:
+                self._room = room
+                if room == self._room_of_empty:
+                    popleft()
+                    taken += size
+                    self._append_alone(pending, item)
+                elif need <= self._room_of_empty:
+                    self._end_frame()
+                else:
+                    self._close_groups()
+                    popleft()
+                    taken += size
+                    self._append_alone(pending, item)
+                room = self._room
+                futures, values = self._frame.futures, self._frame.values
+                self._updater.release(pending)
+                if len(self._full) >= frames_max:
+                    break
+                continue
+            popleft()
+            taken += size
+            if expected is not None or updates is not None or event is not None:
+                accepted, attributes = self._check(pending, item)
+                if not accepted:
+                    continue
+            else:
+                attributes = None
+            if group is None:
+                group = pending.group = AppendGroup(pending)
+                groups.append(group)
+            if attributes:
+                pending.attributes.update(attributes)
+                if group.attributes is None:
+                    group.attributes = attributes
+                else:
+                    group.attributes.update(attributes)
+            group.parts.append(data)
+            offset = pending.length
+            pending.length = offset + size
+            room -= need
+            futures.append(future)  # type: ignore[arg-type] # a future of int | None is resolved with those alone
+            values.append(offset)
+        self._room = room
+        self.bytes_taken += taken
+
+    def _check(self, pending: PendingSegment, item: AppendRequest) -> tuple[bool, dict[AttributeKey, int] | None]:
+        """Whether a conditional append goes in, and the attribute values it brings. Attributes before the offset."""
+        _, _, future, expected, updates, event = item
+        try:
+            attributes = pending.resolve(updates) if updates else {}
+            if event is not None:
+                key, number = event
+                last = pending.attributes.get(key)
+                if last is None and pending.base is not None:
+                    last = pending.base.attributes.get(key)
+                if last is not None and number <= last:
+                    # The event it repeats may still be on its way to the log: acknowledged with or after it.
+                    self._frame.futures.append(future)  # type: ignore[arg-type]
+                    self._frame.values.append(None)
+                    self._updater.release(pending)
+                    return False, None
+                attributes[key] = number
+            if expected is not None and expected != pending.length:
+                raise BadOffsetError(pending.name, expected, pending.length)
+        except SegmentError as error:
+            future.set_exception(error)
+            self._updater.release(pending)
+            return False, None
+        return True, attributes or None
+
+    def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:
+        """An append that fits no frame together with anything: an operation of its own, over several frames."""
+        segment_id, data, future, *_ = item
+        accepted, attributes = self._check(pending, item)
+        if not accepted:
+            return
+        operation = AppendOperation(segment_id, pending.length, data, attributes)
+        operation.sequence_number = self._updater.next_sequence_number()
+        operation.timestamp_ms = self._timestamp_ms
+        if attributes:
+            pending.attributes.update(attributes)
+        pending.length += len(data)
+        pending.in_flight += 1
+        self._add_record(operation, [encode_append_head(operation), data])
+        frame = self._frame if self._frame.operations else self._full[-1]
+        frame.futures.append(future)  # type: ignore[arg-type]
+        frame.values.append(operation.offset)
+
+    def _refuse(self, pending: PendingSegment | None, segment_id: int, future: asyncio.Future[int | None]) -> None:
+        if pending is None:
+            if not future.cancelled():
+                future.set_exception(SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left"))
+            return
+        if not future.cancelled():
+            if pending.gone:
+                detail = f"the segment of id {segment_id} is deleted or merged away"
+                future.set_exception(SegmentNotFoundError(pending.name, detail))
+            else:
+                future.set_exception(SegmentSealedError(pending.name))
+        self._updater.release(pending)
+
+    def _close_groups(self) -> None:
+        """Turn the open groups into operations, in the order in which they were opened."""
+        builder, operations, timestamp_ms = self._builder, self._frame.operations, self._timestamp_ms
+        for group in self._groups:
+            pending = group.pending
+            parts = group.parts
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            operation = AppendOperation(pending.segment_id, group.offset, data, group.attributes)
+            operation.sequence_number = self._updater.next_sequence_number()
+            operation.timestamp_ms = timestamp_ms
+            head = encode_append_head(operation)
+            builder.add((head, data), len(head) + len(data))
+            operations.append(operation)
+            pending.group = None
+            pending.in_flight += 1
+        self._groups.clear()
+
+    def _end_frame(self) -> None:
+        frame = self.seal()
+        assert frame is not None
+        self._full.append(frame)
+
+    # --- everything else --------------------------------------------------------------------------
+
+    def _pack_operation(self, request: OperationRequest) -> None:
+        future = request.future
+        if future.cancelled():
+            return
+        self._close_groups()
+        try:
+            value = self._updater.accept(request.operation, self._timestamp_ms)
+        except SegmentError as error:
+            future.set_exception(error)
+            return
+        self._add_record(request.operation, encode_operation(request.operation))
+        frame = self._frame if self._frame.operations else self._full[-1]
+        frame.futures.append(future)
+        frame.values.append(value)
+
+    def _add_record(self, operation: Operation, parts: Sequence[Buffer]) -> None:
+        """Put one record into the builder and the operation into the frame in which the record ends."""
+        builder = self._builder
+        builder.add(parts, encoded_length(parts))
+        payloads = builder.take_full()
+        for payload in payloads:
+            frame, self._frame = self._frame, PackedFrame()
+            frame.payload = payload
+            frame.length = encoded_length(payload)
+            self._full.append(frame)
+        self._room = builder.room + ENTRY_HEADER_LENGTH
+        ends_in_full = bool(payloads) and self._room == self._room_of_empty
+        (self._full[-1] if ends_in_full else self._frame).operations.append(operation)

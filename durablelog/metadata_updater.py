@@ -1,0 +1,398 @@
+"""The one writer of a container's metadata: checks operations, places them, commits them. Live and in replay.
+
+Theory of operation. Committed state is what the log has acknowledged (`ContainerMetadata`). On top lies
+*pending* state: what has been accepted, put into frames, and not yet acknowledged. `accept` validates an
+operation against pending state, gives it its place (sequence number, offset, resolved attribute values)
+and adds it to pending; `commit` makes it true, strictly in the order of acceptance; `rollback` forgets
+everything pending (a frame failed: the container stops). Replay is `replay`: the same accept with the
+recorded place compared instead of given, then the same commit.
+
+Rules (DESIGN 4.1, Pravega's SegmentMetadataUpdateTransaction):
+- attribute conditions are checked before the expected offset; merged before sealed before offset;
+- a refused operation changes nothing; a sequence number given is never given again;
+- storage updates are about what Tier 2 has, not about what callers want: they never fail live, and pass
+  over what their segment no longer wants.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from durablelog import storage_metadata
+from durablelog.checkpoint_codec import decode_checkpoint
+from durablelog.operation_codec import OperationFormatError
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    ObjectsDeletedOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.contracts.attributes import AttributeConditionError, AttributeKey, KeyedUpdate, resolve_updates
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    DataCorruptionError,
+    SegmentError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
+
+if TYPE_CHECKING:
+    from durablelog.frame_packer import AppendGroup
+
+
+class PendingSegment:
+    """A segment as it will be once everything accepted is acknowledged."""
+
+    __slots__ = (
+        "attributes",
+        "base",
+        "gone",
+        "group",
+        "in_flight",
+        "length",
+        "name",
+        "sealed",
+        "segment_id",
+        "start_offset",
+    )
+
+    def __init__(self, segment_id: int, name: str, base: SegmentMetadata | None) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.base = base
+        """The committed record; None while the creation itself is pending."""
+        self.start_offset = base.start_offset if base else 0
+        self.length = base.length if base else 0
+        self.sealed = base.sealed if base else False
+        self.gone = base is not None and base.merged_into is not None
+        """Deleted or merged away."""
+        self.attributes: dict[AttributeKey, int] = {}
+        """Values accepted and not yet committed; they hide the committed ones."""
+        self.in_flight = 0
+        """Operations accepted and not yet committed."""
+        self.group: AppendGroup | None = None
+        """Appends gathered for the frame being packed (the packer's)."""
+
+    def resolve(self, updates: Sequence[KeyedUpdate]) -> dict[AttributeKey, int]:
+        """The values `updates` lead to on top of what is pending. Raises BadAttributeUpdateError."""
+        try:
+            return resolve_updates(updates, self.base.attributes if self.base else {}, self.attributes)
+        except AttributeConditionError as error:
+            raise BadAttributeUpdateError(self.name, UUID(bytes=error.key), error.current, error.detail) from None
+
+
+class MetadataUpdater:
+    """Owner of one container's metadata."""
+
+    def __init__(self, metadata: ContainerMetadata) -> None:
+        self.metadata = metadata
+        self.pending: dict[int, PendingSegment] = {}
+        self._pending_names: dict[str, int | None] = {}
+        self._sequence_number = metadata.sequence_number
+        self._accept: dict[type[Operation], Callable[..., object]] = {
+            AppendOperation: self._accept_recorded_append,
+            SealOperation: self._accept_seal,
+            MergeOperation: self._accept_merge,
+            CreateOperation: self._accept_create,
+            UpdateAttributesOperation: self._accept_update_attributes,
+            TruncateOperation: self._accept_truncate,
+            DeleteOperation: self._accept_delete,
+            CheckpointOperation: self._accept_anything,
+            StorageUpdateOperation: self._accept_anything,
+            ObjectsDeletedOperation: self._accept_anything,
+        }
+        self._commit: dict[type[Operation], Callable[..., None]] = {
+            AppendOperation: self._commit_append,
+            SealOperation: self._commit_seal,
+            MergeOperation: self._commit_merge,
+            CreateOperation: self._commit_create,
+            UpdateAttributesOperation: self._commit_update_attributes,
+            TruncateOperation: self._commit_truncate,
+            DeleteOperation: self._commit_delete,
+            CheckpointOperation: self._commit_checkpoint,
+            StorageUpdateOperation: self._commit_storage_update,
+            ObjectsDeletedOperation: self._commit_objects_deleted,
+        }
+
+    # --- the three moves --------------------------------------------------------------------------
+
+    def next_sequence_number(self) -> int:
+        """Take the next sequence number."""
+        self._sequence_number += 1
+        return self._sequence_number
+
+    def accept(self, operation: Operation, timestamp_ms: int) -> object:
+        """Check a live operation that is not an append, place it, add it to pending.
+
+        Returns what its caller is to get once it is durable. Raises a SegmentError, with no change made.
+        Appends come through `FramePacker`, which works on `PendingSegment` directly: they are the hot path.
+        """
+        try:
+            result = self._accept[type(operation)](operation, False)
+        except SegmentError:
+            self._release_idle(operation)
+            raise
+        if not operation.sequence_number:
+            operation.sequence_number = self.next_sequence_number()
+        operation.timestamp_ms = timestamp_ms
+        return result
+
+    def commit(self, operation: Operation) -> None:
+        """Make an accepted operation true. Operations are committed in the order of their acceptance."""
+        assert operation.sequence_number > self.metadata.sequence_number, operation
+        self._commit[type(operation)](operation)
+        self.metadata.sequence_number = operation.sequence_number
+
+    def rollback(self) -> None:
+        """Forget everything accepted and not committed."""
+        self.pending.clear()
+        self._pending_names.clear()
+
+    def replay(self, operation: Operation) -> None:
+        """Accept and commit an operation read from the log. Raises DataCorruptionError if it does not fit."""
+        sequence_number = operation.sequence_number
+        if sequence_number <= self.metadata.sequence_number:
+            raise self._corrupt(operation, f"its sequence number does not grow from {self.metadata.sequence_number}")
+        self._sequence_number = sequence_number
+        try:
+            self._accept[type(operation)](operation, True)
+        except SegmentError as error:
+            raise self._corrupt(operation, f"replay refuses it: {error}") from error
+        self.commit(operation)
+
+    def restore(self, operation: CheckpointOperation) -> None:
+        """Begin replay: the metadata becomes what the first checkpoint of the log says. Raises DataCorruptionError."""
+        try:
+            metadata = decode_checkpoint(operation.blob)
+        except OperationFormatError as error:
+            raise self._corrupt(operation, str(error)) from error
+        if metadata.container_id != self.metadata.container_id:
+            raise self._corrupt(operation, f"it is of container {metadata.container_id}")
+        self.metadata.adopt(metadata)
+        self.metadata.sequence_number = self._sequence_number = operation.sequence_number
+
+    def find(self, segment_id: int) -> PendingSegment | None:
+        """The pending view of a segment, made if need be; None if there is no such segment."""
+        pending = self.pending.get(segment_id)
+        if pending is None:
+            base = self.metadata.segments.get(segment_id)
+            if base is None:
+                return None
+            pending = self.pending[segment_id] = PendingSegment(segment_id, base.name, base)
+        return pending
+
+    def release(self, pending: PendingSegment) -> None:
+        """Drop a pending view nothing in flight needs."""
+        if not pending.in_flight and pending.group is None:
+            self.pending.pop(pending.segment_id, None)
+
+    def _release_idle(self, operation: Operation) -> None:
+        for field in ("segment_id", "target_id", "source_id"):
+            pending = self.pending.get(getattr(operation, field, 0))
+            if pending is not None:
+                self.release(pending)
+
+    # --- accept -----------------------------------------------------------------------------------
+
+    def _corrupt(self, operation: Operation, detail: str) -> DataCorruptionError:
+        where = f"container {self.metadata.container_id}, operation {operation.sequence_number}"
+        return DataCorruptionError(where, f"{type(operation).__name__}: {detail}")
+
+    def _require(self, segment_id: int) -> PendingSegment:
+        pending = self.find(segment_id)
+        if pending is None:
+            raise SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left")
+        if pending.gone:
+            raise SegmentNotFoundError(pending.name, f"the segment of id {segment_id} is deleted or merged away")
+        return pending
+
+    def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001 - one shape for the table
+        return None
+
+    def _accept_recorded_append(self, operation: AppendOperation, recorded: bool) -> None:  # noqa: FBT001
+        assert recorded, operation
+        pending = self._require(operation.segment_id)
+        if pending.sealed:
+            raise SegmentSealedError(pending.name)
+        if operation.offset != pending.length:
+            raise BadOffsetError(pending.name, operation.offset, pending.length)
+        pending.length += len(operation.data)
+        pending.in_flight += 1
+
+    def _accept_seal(self, operation: SealOperation, recorded: bool) -> int:  # noqa: FBT001
+        pending = self._require(operation.segment_id)
+        if recorded and (pending.sealed or operation.length != pending.length):
+            raise BadOffsetError(pending.name, operation.length, pending.length, "length at seal")
+        if pending.sealed:
+            raise SegmentSealedError(pending.name)
+        operation.length = pending.length
+        pending.sealed = True
+        pending.in_flight += 1
+        return pending.length
+
+    def _accept_merge(self, operation: MergeOperation, recorded: bool) -> int:  # noqa: FBT001
+        target = self._require(operation.target_id)
+        source = self._require(operation.source_id)
+        attributes = operation.attributes if recorded else target.resolve(operation.updates) or None
+        if target.sealed:
+            raise SegmentSealedError(target.name)
+        if source.start_offset:
+            raise SegmentTruncatedError(source.name, source.start_offset)
+        if recorded and (operation.offset, operation.length) != (target.length, source.length):
+            raise BadOffsetError(target.name, operation.offset, target.length, f"source length {source.length}")
+        operation.offset, operation.length = target.length, source.length
+        operation.attributes = attributes
+        if attributes:
+            target.attributes.update(attributes)
+        target.length += source.length
+        source.sealed = source.gone = True
+        self._pending_names[source.name] = None
+        target.in_flight += 1
+        source.in_flight += 1
+        return operation.offset
+
+    def _accept_create(self, operation: CreateOperation, recorded: bool) -> int:  # noqa: FBT001
+        name = operation.name
+        taken = self._pending_names[name] if name in self._pending_names else self.metadata.names.get(name)
+        if taken is not None:
+            raise SegmentExistsError(name)
+        segment_id = self._sequence_number if recorded else self._sequence_number + 1
+        pending = PendingSegment(segment_id, name, None)
+        if not recorded:
+            operation.attributes = pending.resolve(operation.updates) or None
+            operation.sequence_number = self.next_sequence_number()
+        pending.attributes.update(operation.attributes or {})
+        pending.in_flight = 1
+        self.pending[segment_id] = pending
+        self._pending_names[name] = segment_id
+        return segment_id
+
+    def _accept_update_attributes(self, operation: UpdateAttributesOperation, recorded: bool) -> None:  # noqa: FBT001
+        pending = self._require(operation.segment_id)
+        if not recorded:
+            attributes = pending.resolve(operation.updates)
+            if pending.sealed:
+                raise SegmentSealedError(pending.name)
+            operation.attributes = attributes
+        pending.attributes.update(operation.attributes or {})
+        pending.in_flight += 1
+
+    def _accept_truncate(self, operation: TruncateOperation, _recorded: bool) -> None:  # noqa: FBT001
+        pending = self._require(operation.segment_id)
+        if operation.offset < pending.start_offset:
+            raise BadOffsetError(pending.name, operation.offset, pending.start_offset, "below the start offset")
+        if operation.offset > pending.length:
+            raise BadOffsetError(pending.name, operation.offset, pending.length, "beyond the length")
+        pending.start_offset = operation.offset
+        pending.in_flight += 1
+
+    def _accept_delete(self, operation: DeleteOperation, _recorded: bool) -> None:  # noqa: FBT001
+        pending = self._require(operation.segment_id)
+        pending.gone = True
+        self._pending_names[pending.name] = None
+        pending.in_flight += 1
+
+    # --- commit -----------------------------------------------------------------------------------
+
+    def _settle(self, segment_id: int) -> None:
+        pending = self.pending[segment_id]
+        pending.in_flight -= 1
+        if not pending.in_flight and pending.group is None:
+            del self.pending[segment_id]
+
+    def _settle_name(self, name: str, segment_id: int | None) -> None:
+        if name in self._pending_names and self._pending_names[name] == segment_id:
+            del self._pending_names[name]
+
+    def _commit_append(self, operation: AppendOperation) -> None:
+        segment = self.metadata.segments[operation.segment_id]
+        assert operation.offset == segment.length, (operation, segment)
+        segment.length += len(operation.data)
+        segment.last_modified_ms = operation.timestamp_ms
+        segment.encoded = None
+        if operation.attributes:
+            segment.attributes.update(operation.attributes)
+        self._settle(operation.segment_id)
+
+    def _commit_seal(self, operation: SealOperation) -> None:
+        segment = self._touch(operation.segment_id, operation)
+        segment.sealed = True
+        self._settle(operation.segment_id)
+
+    def _commit_merge(self, operation: MergeOperation) -> None:
+        metadata = self.metadata
+        target = self._touch(operation.target_id, operation)
+        source = self._touch(operation.source_id, operation)
+        if operation.attributes:
+            target.attributes.update(operation.attributes)
+        if metadata.names.get(source.name) == source.segment_id:
+            del metadata.names[source.name]
+        source.sealed = True
+        source.merged_into = target.segment_id
+        target.length += operation.length
+        if operation.length:
+            target.merges.append(MergeRecord(operation.offset, operation.length, source.segment_id))
+        else:
+            storage_metadata.discard(metadata, source, operation.timestamp_ms)
+        self._settle_name(source.name, None)
+        self._settle(operation.target_id)
+        self._settle(operation.source_id)
+
+    def _commit_create(self, operation: CreateOperation) -> None:
+        segment_id = operation.sequence_number
+        segment = SegmentMetadata(segment_id, operation.name, operation.timestamp_ms)
+        segment.attributes.update(operation.attributes or {})
+        self.metadata.segments[segment_id] = segment
+        self.metadata.names[operation.name] = segment_id
+        self.pending[segment_id].base = segment
+        self._settle_name(operation.name, segment_id)
+        self._settle(segment_id)
+
+    def _commit_update_attributes(self, operation: UpdateAttributesOperation) -> None:
+        segment = self._touch(operation.segment_id, operation)
+        segment.attributes.update(operation.attributes or {})
+        self._settle(operation.segment_id)
+
+    def _commit_truncate(self, operation: TruncateOperation) -> None:
+        segment = self._touch(operation.segment_id, operation)
+        storage_metadata.truncate(self.metadata, segment, operation.offset, operation.timestamp_ms)
+        self._settle(operation.segment_id)
+
+    def _commit_delete(self, operation: DeleteOperation) -> None:
+        segment = self.metadata.segments[operation.segment_id]
+        if self.metadata.names.get(segment.name) == segment.segment_id:
+            del self.metadata.names[segment.name]
+        storage_metadata.discard(self.metadata, segment, operation.timestamp_ms)
+        self._settle_name(segment.name, None)
+        self._settle(operation.segment_id)
+
+    def _commit_checkpoint(self, _operation: CheckpointOperation) -> None:
+        assert not self.pending, self.pending
+
+    def _commit_storage_update(self, operation: StorageUpdateOperation) -> None:
+        storage_metadata.apply_storage_update(self.metadata, operation)
+
+    def _commit_objects_deleted(self, operation: ObjectsDeletedOperation) -> None:
+        for name in operation.names:
+            self.metadata.garbage.pop(name, None)
+
+    def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
+        segment = self.metadata.segments[segment_id]
+        segment.last_modified_ms = operation.timestamp_ms
+        segment.encoded = None
+        return segment

@@ -1,0 +1,321 @@
+"""Operations to bytes and back. The format's page: docs/formats/operations.md.
+
+    operation = type u8, version u8, sequence number u64, timestamp ms u64, revision...
+    revision  = length u32, bytes
+
+Revision 0 is what version 1 has; later revisions are added behind it and skipped by readers that do
+not know them. A version above ours is refused. All integers big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    ObjectsDeletedOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+
+VERSION = 1
+
+_PREFIX = struct.Struct(">BBQQI")
+_APPEND = struct.Struct(">BBQQIQQH")
+_APPEND_BODY = struct.Struct(">QQH")
+_ATTRIBUTE = struct.Struct(">16sq")
+_TWO = struct.Struct(">QQ")
+_FOUR = struct.Struct(">QQQQ")
+_ONE = struct.Struct(">Q")
+_COUNT = struct.Struct(">I")
+_SHORT = struct.Struct(">H")
+_OBJECT = struct.Struct(">QQ")
+_CHUNK = struct.Struct(">QQQIQQQ")
+
+APPEND_HEAD_LENGTH = _APPEND.size
+"""Bytes of an encoded append before its attributes and data."""
+ATTRIBUTE_LENGTH = _ATTRIBUTE.size
+
+
+class OperationFormatError(Exception):
+    """The bytes are not an operation of a version we know; the caller adds the place."""
+
+
+def encode_append_head(operation: AppendOperation) -> bytes:
+    """Everything of an append but its data, which follows. The hot path: about 0.5 us."""
+    attributes = operation.attributes
+    if not attributes:
+        return _APPEND.pack(
+            1,
+            VERSION,
+            operation.sequence_number,
+            operation.timestamp_ms,
+            _APPEND_BODY.size + len(operation.data),
+            operation.segment_id,
+            operation.offset,
+            0,
+        )
+    tail = b"".join([_ATTRIBUTE.pack(key, value) for key, value in attributes.items()])
+    return (
+        _APPEND.pack(
+            1,
+            VERSION,
+            operation.sequence_number,
+            operation.timestamp_ms,
+            _APPEND_BODY.size + len(tail) + len(operation.data),
+            operation.segment_id,
+            operation.offset,
+            len(attributes),
+        )
+        + tail
+    )
+
+
+def encode_operation(operation: Operation) -> list[Buffer]:
+    """The operation as buffers to be concatenated."""
+    if isinstance(operation, AppendOperation):
+        return [encode_append_head(operation), operation.data]
+    body = _ENCODERS[type(operation)](operation)
+    prefix = _PREFIX.pack(operation.type_id, VERSION, operation.sequence_number, operation.timestamp_ms, len(body))
+    return [prefix, body]
+
+
+def decode_operation(data: Buffer) -> Operation:
+    """The operation in `data`, all of it. Raises OperationFormatError."""
+    try:
+        type_id, version, sequence_number, timestamp_ms, length = _PREFIX.unpack_from(data)
+        if version > VERSION:
+            message = f"operation version {version} is newer than {VERSION}, the newest known here"
+            raise OperationFormatError(message)
+        end = _PREFIX.size + length
+        if end > len(data):
+            message = f"revision of {length} bytes in {len(data)} bytes of operation"
+            raise OperationFormatError(message)
+        decoder = _DECODERS.get(type_id)
+        if decoder is None:
+            message = f"unknown operation type {type_id}"
+            raise OperationFormatError(message)
+        body = data[_PREFIX.size : end] if end != len(data) else data[_PREFIX.size :]
+        operation = decoder(body)
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        message = f"malformed operation: {error}"
+        raise OperationFormatError(message) from error
+    operation.sequence_number = sequence_number
+    operation.timestamp_ms = timestamp_ms
+    return operation
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def _encode_attributes(attributes: dict[AttributeKey, int] | None) -> bytes:
+    items = (attributes or {}).items()
+    return _SHORT.pack(len(items)) + b"".join([_ATTRIBUTE.pack(key, value) for key, value in items])
+
+
+def _decode_attributes(data: Buffer, position: int) -> tuple[dict[AttributeKey, int] | None, int]:
+    (count,) = _SHORT.unpack_from(data, position)
+    position += _SHORT.size
+    if not count:
+        return None, position
+    attributes: dict[AttributeKey, int] = {}
+    for _ in range(count):
+        key, value = _ATTRIBUTE.unpack_from(data, position)
+        attributes[key] = value
+        position += _ATTRIBUTE.size
+    return attributes, position
+
+
+def encode_text(text: str) -> bytes:
+    """A length (u16) and that many bytes of UTF-8."""
+    encoded = text.encode()
+    return _SHORT.pack(len(encoded)) + encoded
+
+
+def decode_text(data: Buffer, position: int) -> tuple[str, int]:
+    """A text made by `encode_text`, and the position behind it."""
+    (length,) = _SHORT.unpack_from(data, position)
+    end = position + _SHORT.size + length
+    if end > len(data):
+        raise IndexError(position)
+    return str(data[position + _SHORT.size : end], "utf-8"), end
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+def _encode_seal(operation: SealOperation) -> bytes:
+    return _TWO.pack(operation.segment_id, operation.length)
+
+
+def _encode_merge(operation: MergeOperation) -> bytes:
+    fixed = _FOUR.pack(operation.target_id, operation.source_id, operation.offset, operation.length)
+    return fixed + _encode_attributes(operation.attributes)
+
+
+def _encode_create(operation: CreateOperation) -> bytes:
+    return encode_text(operation.name) + _encode_attributes(operation.attributes)
+
+
+def _encode_update_attributes(operation: UpdateAttributesOperation) -> bytes:
+    return _ONE.pack(operation.segment_id) + _encode_attributes(operation.attributes)
+
+
+def _encode_truncate(operation: TruncateOperation) -> bytes:
+    return _TWO.pack(operation.segment_id, operation.offset)
+
+
+def _encode_checkpoint(operation: CheckpointOperation) -> bytes:
+    return operation.blob
+
+
+def _encode_storage_update(operation: StorageUpdateOperation) -> bytes:
+    numbers = {record.name: index for index, record in enumerate(operation.objects)}
+    parts = [_COUNT.pack(len(operation.objects))]
+    for record in operation.objects:
+        parts += (encode_text(record.name), _OBJECT.pack(record.size, record.created_ms))
+    parts.append(_COUNT.pack(len(operation.chunks)))
+    parts += [
+        _CHUNK.pack(
+            segment_id,
+            chunk.start_offset,
+            chunk.length,
+            numbers[chunk.object_name],
+            chunk.block_offset,
+            chunk.block_segment_id,
+            chunk.block_start_offset,
+        )
+        for segment_id, chunk in operation.chunks
+    ]
+    parts.append(_COUNT.pack(len(operation.links)))
+    parts += [_TWO.pack(target_id, source_id) for target_id, source_id in operation.links]
+    return b"".join(parts)
+
+
+def _encode_delete(operation: DeleteOperation) -> bytes:
+    return _ONE.pack(operation.segment_id)
+
+
+def _encode_objects_deleted(operation: ObjectsDeletedOperation) -> bytes:
+    return _COUNT.pack(len(operation.names)) + b"".join([encode_text(name) for name in operation.names])
+
+
+def _decode_append(body: Buffer) -> Operation:
+    segment_id, offset, count = _APPEND_BODY.unpack_from(body)
+    if not count:
+        return AppendOperation(segment_id, offset, bytes(body[_APPEND_BODY.size :]))
+    attributes, position = _decode_attributes(body, _APPEND_BODY.size - _SHORT.size)
+    return AppendOperation(segment_id, offset, bytes(body[position:]), attributes)
+
+
+def _decode_seal(body: Buffer) -> Operation:
+    return SealOperation(*_TWO.unpack_from(body))
+
+
+def _decode_merge(body: Buffer) -> Operation:
+    target_id, source_id, offset, length = _FOUR.unpack_from(body)
+    attributes, _ = _decode_attributes(body, _FOUR.size)
+    return MergeOperation(target_id, source_id, offset, length, attributes)
+
+
+def _decode_create(body: Buffer) -> Operation:
+    name, position = decode_text(body, 0)
+    attributes, _ = _decode_attributes(body, position)
+    return CreateOperation(name, attributes)
+
+
+def _decode_update_attributes(body: Buffer) -> Operation:
+    (segment_id,) = _ONE.unpack_from(body)
+    attributes, _ = _decode_attributes(body, _ONE.size)
+    return UpdateAttributesOperation(segment_id, attributes)
+
+
+def _decode_truncate(body: Buffer) -> Operation:
+    return TruncateOperation(*_TWO.unpack_from(body))
+
+
+def _decode_checkpoint(body: Buffer) -> Operation:
+    return CheckpointOperation(bytes(body))
+
+
+def _decode_storage_update(body: Buffer) -> Operation:
+    (count,) = _COUNT.unpack_from(body)
+    position = _COUNT.size
+    objects: list[ObjectRecord] = []
+    for _ in range(count):
+        name, position = decode_text(body, position)
+        size, created_ms = _OBJECT.unpack_from(body, position)
+        position += _OBJECT.size
+        objects.append(ObjectRecord(name, size, created_ms))
+    (count,) = _COUNT.unpack_from(body, position)
+    position += _COUNT.size
+    chunks: list[tuple[int, ChunkRecord]] = []
+    for _ in range(count):
+        segment_id, start, length, number, block_offset, block_segment, block_start = _CHUNK.unpack_from(body, position)
+        position += _CHUNK.size
+        chunks.append(
+            (segment_id, ChunkRecord(start, length, objects[number].name, block_offset, block_segment, block_start))
+        )
+    (count,) = _COUNT.unpack_from(body, position)
+    position += _COUNT.size
+    links: list[tuple[int, int]] = []
+    for _ in range(count):
+        links.append(_TWO.unpack_from(body, position))
+        position += _TWO.size
+    return StorageUpdateOperation(objects, chunks, links)
+
+
+def _decode_delete(body: Buffer) -> Operation:
+    return DeleteOperation(*_ONE.unpack_from(body))
+
+
+def _decode_objects_deleted(body: Buffer) -> Operation:
+    (count,) = _COUNT.unpack_from(body)
+    position = _COUNT.size
+    names: list[str] = []
+    for _ in range(count):
+        name, position = decode_text(body, position)
+        names.append(name)
+    return ObjectsDeletedOperation(names)
+
+
+_ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
+    SealOperation: _encode_seal,
+    MergeOperation: _encode_merge,
+    CreateOperation: _encode_create,
+    UpdateAttributesOperation: _encode_update_attributes,
+    TruncateOperation: _encode_truncate,
+    CheckpointOperation: _encode_checkpoint,
+    StorageUpdateOperation: _encode_storage_update,
+    DeleteOperation: _encode_delete,
+    ObjectsDeletedOperation: _encode_objects_deleted,
+}
+
+_DECODERS: dict[int, Callable[[Buffer], Operation]] = {
+    AppendOperation.type_id: _decode_append,
+    SealOperation.type_id: _decode_seal,
+    MergeOperation.type_id: _decode_merge,
+    CreateOperation.type_id: _decode_create,
+    UpdateAttributesOperation.type_id: _decode_update_attributes,
+    TruncateOperation.type_id: _decode_truncate,
+    CheckpointOperation.type_id: _decode_checkpoint,
+    StorageUpdateOperation.type_id: _decode_storage_update,
+    DeleteOperation.type_id: _decode_delete,
+    ObjectsDeletedOperation.type_id: _decode_objects_deleted,
+}
+
+
+def encoded_length(parts: Sequence[Buffer]) -> int:
+    """Total length of buffers."""
+    return sum(map(len, parts))

@@ -1,0 +1,391 @@
+"""The one loop of a container: take what waits, number it, pack frames, append them, commit in order.
+
+Theory of operation. There is one queue and no task: `append` and `submit` enqueue when they are called,
+`_pump` packs whatever waits into frames and hands them to the log, `_frames_done` commits them in order,
+resolves their futures and pumps again. A full frame is shipped at once (up to a bound of frames and bytes
+in flight); a part-filled one only while fewer than two are in flight, so that under load frames grow by
+themselves. Operations of the storage writer go by a queue of their own, past the throttle: they are what
+relieves it. A checkpoint is taken when nothing is in flight, so it is the committed metadata and no more.
+
+A frame that fails fails everything behind it, once and for all: pending metadata is rolled back, what was
+on its way is reported as unknown, what was not is reported as not done, and the container stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from durablelog.checkpoint_codec import encode_checkpoint
+from durablelog.checkpoint_policy import CheckpointPolicy
+from durablelog.durable_data_log import DurableDataLog, LogAddress
+from durablelog.frame_packer import Event, FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operations import CheckpointOperation, Operation
+from durablelog.throttler import Throttle
+from segmentstore.contracts.attributes import KeyedUpdate
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.runtime import Clock
+
+_FRAMES_IN_FLIGHT_MAX = 32
+_PART_FILLED_IN_FLIGHT_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorConfig:
+    """Bounds of the operation processor."""
+
+    queue_bytes_max: int
+    """Append data that may wait; above it an append fails at once with TierUnavailableError."""
+    in_flight_bytes_max: int
+    """Frame payload on its way to Tier 1."""
+    checkpoint_operations: int
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorStatistics:
+    """A snapshot of the processor's numbers."""
+
+    queue_requests: int
+    queue_bytes: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    requests_committed: int
+    operations_committed: int
+    frames_committed: int
+    checkpoints: int
+    throttled_by: str
+    throttled_s: float
+
+
+class _Shipped:
+    """A frame on its way."""
+
+    __slots__ = ("acknowledged", "frame")
+
+    def __init__(self, frame: PackedFrame, acknowledged: asyncio.Future[LogAddress]) -> None:
+        self.frame = frame
+        self.acknowledged = acknowledged
+
+
+class OperationProcessor:
+    """Sequencer of one container. Everything on the container's event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts it joins
+        self,
+        *,
+        log: DurableDataLog,
+        updater: MetadataUpdater,
+        positions: LogPositions,
+        config: ProcessorConfig,
+        clock: Clock,
+        on_commit: Callable[[Sequence[Operation]], None],
+        on_failure: Callable[[BaseException], None],
+        throttle: Callable[[], Throttle],
+    ) -> None:
+        self._log = log
+        self._updater = updater
+        self._positions = positions
+        self._config = config
+        self._clock = clock
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._throttle = throttle
+        self._container_id = updater.metadata.container_id
+        self._loop = asyncio.get_running_loop()
+        self._packer = FramePacker(updater, log.payload_bytes_max)
+        self._policy = CheckpointPolicy(config.checkpoint_operations, config.checkpoint_bytes)
+        self._queue: deque[Request] = deque()
+        self._own_queue: deque[Request] = deque()
+        """Storage updates and the like: first, and never throttled."""
+        self._bytes_queued = 0
+        """Append bytes ever enqueued; minus the packer's `bytes_taken` = what waits."""
+        self._in_flight: deque[_Shipped] = deque()
+        self._bytes_in_flight = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._throttled_by = ""
+        self._throttled_s = 0.0
+        self._checkpoint_waiters: list[asyncio.Future[object]] = []
+        self._checkpoint_wanted = False
+        self._checkpoint_start: LogAddress | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._requests_committed = self._operations_committed = self._frames_committed = self._checkpoints = 0
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        segment_id: int,
+        data: bytes,
+        expected_offset: int | None = None,
+        updates: Sequence[KeyedUpdate] | None = None,
+        event: Event | None = None,
+    ) -> asyncio.Future[int | None]:
+        """Enqueue an append; the future gives its offset once durable (None for a repeated event)."""
+        future: asyncio.Future[int | None] = self._loop.create_future()
+        size = len(data)
+        if self._bytes_queued - self._packer.bytes_taken + size > self._config.queue_bytes_max or self._closing:
+            future.set_exception(self._refusal())
+            return future
+        self._bytes_queued += size
+        self._queue.append((segment_id, data, future, expected_offset, updates, event))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+        return future
+
+    def submit(self, operation: Operation, *, own: bool = False) -> asyncio.Future[object]:
+        """Enqueue any other operation; `own` is for the engine's own, which are never throttled."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        if self._closing and (self._failure is not None or not own):
+            future.set_exception(self._refusal())
+            return future
+        (self._own_queue if own else self._queue).append(OperationRequest(operation, future))
+        self._schedule()
+        return future
+
+    def checkpoint(self) -> asyncio.Future[object]:
+        """Write a metadata checkpoint as soon as nothing is in flight; gives its sequence number."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._refusal())
+            return future
+        self._checkpoint_waiters.append(future)
+        self._checkpoint_wanted = True
+        self._schedule()
+        return future
+
+    def relieve(self) -> None:
+        """Something that throttles may have eased: look again now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._schedule()
+
+    # --- the pump ---------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._failure is not None:
+            return
+        try:
+            self._fill_frames()
+        except Exception as error:  # noqa: BLE001 - any bug here must stop the container, not hang its callers
+            self.fail(error)
+            return
+        if self._drained is not None and not self._in_flight and self._all_empty() and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _all_empty(self) -> bool:
+        return not (self._queue or self._own_queue or self._checkpoint_wanted) and self._packer.idle
+
+    def _fill_frames(self) -> None:
+        packer, in_flight = self._packer, self._in_flight
+        now = self._clock.time_ms()
+        while len(in_flight) < _FRAMES_IN_FLIGHT_MAX and self._bytes_in_flight < self._config.in_flight_bytes_max:
+            if self._checkpoint_wanted or self._policy.due:
+                if packer.idle and not in_flight:
+                    self._ship_checkpoint()
+                elif len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
+                    self._ship_part_filled()
+                return
+            queue = self._own_queue
+            if not queue:
+                queue = self._queue
+                if queue and self._held_back():
+                    break
+            if not queue:
+                break
+            for frame in packer.pack(queue, now, 1):
+                self._ship(frame)
+        if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
+            self._ship_part_filled()
+
+    def _held_back(self) -> bool:
+        """True while the throttle asks callers to wait; it is asked once per pump, not per append."""
+        if self._timer is not None:
+            return True
+        if self._closing:
+            return False
+        throttle = self._throttle()
+        if not throttle.delay_s:
+            self._throttled_by = ""
+            return False
+        if throttle.full or throttle.source != self._throttled_by:
+            self._throttled_by = throttle.source
+            self._throttled_s += throttle.delay_s
+            self._timer = self._loop.call_later(throttle.delay_s, self._pause_over)
+            return True
+        # The pause asked for has been made: let one round through, then ask anew.
+        self._throttled_by = ""
+        return False
+
+    def _pause_over(self) -> None:
+        self._timer = None
+        self._schedule()
+
+    def _ship_part_filled(self) -> None:
+        frame = self._packer.seal()
+        if frame is None:
+            return
+        if frame.payload:
+            self._ship(frame)
+        elif self._in_flight:
+            # Only repeats of events: acknowledged together with whatever is still on its way before them.
+            last = self._in_flight[-1].frame
+            last.futures += frame.futures
+            last.values += frame.values
+        else:
+            self._resolve(frame)
+
+    def _ship_checkpoint(self) -> None:
+        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
+        self._checkpoint_wanted = False
+        operation = CheckpointOperation(encode_checkpoint(self._updater.metadata))
+        self._updater.accept(operation, self._clock.time_ms())
+        frames = self._packer.pack_checkpoint(operation)
+        self._policy.checkpointed(len(operation.blob))
+        for waiter in waiters:
+            frames[-1].futures.append(waiter)
+            frames[-1].values.append(operation.sequence_number)
+        for frame in frames:
+            self._ship(frame)
+
+    def _ship(self, frame: PackedFrame) -> None:
+        acknowledged = self._log.append(frame.payload)
+        self._bytes_in_flight += frame.length
+        self._policy.added(len(frame.operations), frame.length)
+        self._in_flight.append(_Shipped(frame, acknowledged))
+        acknowledged.add_done_callback(self._frames_done)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def _frames_done(self, _future: asyncio.Future[LogAddress]) -> None:
+        in_flight = self._in_flight
+        try:
+            while in_flight and in_flight[0].acknowledged.done() and self._failure is None:
+                shipped = in_flight[0]
+                address = shipped.acknowledged.result()
+                in_flight.popleft()
+                self._bytes_in_flight -= shipped.frame.length
+                self._commit(shipped.frame, address)
+        except asyncio.CancelledError:
+            self.fail(ContainerStoppedError(self._container_id))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing behind it may be acknowledged
+            self.fail(error)
+            return
+        if not self._scheduled and self._failure is None:
+            self._pump()
+
+    def _commit(self, frame: PackedFrame, address: LogAddress) -> None:
+        operations = frame.operations
+        if frame.starts_checkpoint:
+            self._checkpoint_start = address
+        if operations:
+            commit = self._updater.commit
+            for operation in operations:
+                commit(operation)
+            self._note_positions(operations, address, frame.length)
+            self._on_commit(operations)
+        self._frames_committed += 1
+        self._operations_committed += len(operations)
+        self._resolve(frame)
+
+    def _note_positions(self, operations: Sequence[Operation], address: LogAddress, length: int) -> None:
+        self._positions.add_frame(operations[0].sequence_number, address, length)
+        if self._checkpoint_start is not None:
+            last = operations[-1]
+            if isinstance(last, CheckpointOperation):
+                self._positions.add_checkpoint(last.sequence_number, self._checkpoint_start)
+                self._checkpoint_start = None
+                self._checkpoints += 1
+
+    def _resolve(self, frame: PackedFrame) -> None:
+        self._requests_committed += len(frame.futures)
+        for future, value in zip(frame.futures, frame.values, strict=True):
+            if not future.done():
+                future.set_result(value)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _refusal(self) -> Exception:
+        failure = self._failure
+        if isinstance(failure, NotPrimaryError):
+            return NotPrimaryError(self._container_id, "this owner was fenced")
+        if failure is not None or self._closing:
+            return ContainerStoppedError(self._container_id, failure)
+        why = f" (held back by {self._throttled_by})" if self._throttled_by else ""
+        return TierUnavailableError(
+            "tier2" if self._throttled_by in {"unflushed", "cache"} else "tier1",
+            f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; nothing of this call was taken",
+        )
+
+    async def close(self) -> None:
+        """Take nothing more, let everything that was taken become durable, unthrottled. Idempotent."""
+        self._closing = True
+        self.relieve()
+        if self._failure is not None or (self._all_empty() and not self._in_flight):
+            return
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        self._schedule()
+        await asyncio.shield(self._drained)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good: resolve everybody who waits, roll back what is pending, tell the container."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._closing = True
+        self._updater.rollback()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        unknown = [future for shipped in self._in_flight for future in shipped.frame.futures]
+        self._in_flight.clear()
+        for future in unknown:
+            if not future.done():
+                future.set_exception(AppendOutcomeUnknownError(self._container_id, error))
+        refused = self._packer.abandon() + self._checkpoint_waiters
+        refused += [item[2] if isinstance(item, tuple) else item.future for item in (*self._own_queue, *self._queue)]  # type: ignore[misc]
+        self._own_queue.clear()
+        self._queue.clear()
+        for future in refused:
+            if not future.done():
+                future.set_exception(self._refusal())
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._on_failure(error)
+
+    def statistics(self) -> ProcessorStatistics:
+        """Numbers as of now. O(1)."""
+        return ProcessorStatistics(
+            queue_requests=len(self._queue) + len(self._own_queue),
+            queue_bytes=self._bytes_queued - self._packer.bytes_taken,
+            frames_in_flight=len(self._in_flight),
+            bytes_in_flight=self._bytes_in_flight,
+            requests_committed=self._requests_committed,
+            operations_committed=self._operations_committed,
+            frames_committed=self._frames_committed,
+            checkpoints=self._checkpoints,
+            throttled_by=self._throttled_by if self._timer is not None else "",
+            throttled_s=self._throttled_s,
+        )

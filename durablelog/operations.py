@@ -1,0 +1,145 @@
+"""The operations of a container's log: each one logged change, and what replay needs to make it again.
+
+Operations carry *outcomes*, not wishes: an append has the offset it got, attribute updates have become
+values. So replay decides nothing; it only checks that what the log says fits what it has built so far.
+
+An operation is made without a place (`sequence_number` 0), is given one by the metadata updater, and
+never changes afterwards. Several plain appends to one segment that share a frame are one operation.
+Type ids are part of the stored format and never reused; 5 and 12 are kept free (5 is retired in Pravega's
+numbering, 12 is for the replacing of chunks by consolidation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+
+
+@dataclass(slots=True)
+class Operation:
+    """What all operations have."""
+
+    type_id: ClassVar[int] = 0
+
+    sequence_number: int = field(default=0, kw_only=True)
+    """Place in the container's order of operations; strictly growing, gaps are legal."""
+    timestamp_ms: int = field(default=0, kw_only=True)
+    """Wall time when it was accepted; for people and for the deletion lag, never for order."""
+
+
+@dataclass(slots=True)
+class AppendOperation(Operation):
+    """Bytes at the end of a segment, with the attribute values that go with them."""
+
+    type_id: ClassVar[int] = 1
+
+    segment_id: int
+    offset: int
+    data: bytes
+    attributes: dict[AttributeKey, int] | None = None
+
+
+@dataclass(slots=True)
+class SealOperation(Operation):
+    """No more appends, ever."""
+
+    type_id: ClassVar[int] = 2
+
+    segment_id: int
+    length: int = 0
+
+
+@dataclass(slots=True)
+class MergeOperation(Operation):
+    """The whole source becomes the end of the target; the source is sealed by it and loses its name."""
+
+    type_id: ClassVar[int] = 3
+
+    target_id: int
+    source_id: int
+    offset: int = 0
+    """Where the source's bytes begin in the target."""
+    length: int = 0
+    attributes: dict[AttributeKey, int] | None = None
+    updates: Sequence[KeyedUpdate] = ()
+    """The caller's conditions; looked at when live, not stored."""
+
+
+@dataclass(slots=True)
+class CreateOperation(Operation):
+    """A new segment; its id is this operation's sequence number."""
+
+    type_id: ClassVar[int] = 4
+
+    name: str
+    attributes: dict[AttributeKey, int] | None = None
+    updates: Sequence[KeyedUpdate] = ()
+
+
+@dataclass(slots=True)
+class UpdateAttributesOperation(Operation):
+    """Attribute values without data."""
+
+    type_id: ClassVar[int] = 6
+
+    segment_id: int
+    attributes: dict[AttributeKey, int] | None = None
+    updates: Sequence[KeyedUpdate] = ()
+
+
+@dataclass(slots=True)
+class TruncateOperation(Operation):
+    """Bytes below `offset` are gone."""
+
+    type_id: ClassVar[int] = 7
+
+    segment_id: int
+    offset: int
+
+
+@dataclass(slots=True)
+class CheckpointOperation(Operation):
+    """All metadata as of just before it: the only legal truncation point."""
+
+    type_id: ClassVar[int] = 8
+
+    blob: bytes
+
+
+@dataclass(slots=True)
+class StorageUpdateOperation(Operation):
+    """What an upload made true: the only thing that makes chunks visible and moves storage_length.
+
+    `chunks` are in flush order; one that its segment no longer wants (deleted, truncated past it) is
+    passed over, and an object none of whose chunks was wanted becomes garbage at once. `links` are
+    (target id, source id) of merges whose source is whole in Tier 2: its chunks become the target's.
+    """
+
+    type_id: ClassVar[int] = 9
+
+    objects: Sequence[ObjectRecord] = ()
+    chunks: Sequence[tuple[int, ChunkRecord]] = ()
+    """(segment id, chunk)"""
+    links: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(slots=True)
+class DeleteOperation(Operation):
+    """The segment and everything in it is gone; the name is free again."""
+
+    type_id: ClassVar[int] = 10
+
+    segment_id: int
+
+
+@dataclass(slots=True)
+class ObjectsDeletedOperation(Operation):
+    """Garbage objects whose deletion Tier 2 has confirmed: the metadata may forget them."""
+
+    type_id: ClassVar[int] = 11
+
+    names: Sequence[str]

@@ -1,0 +1,380 @@
+"""Holdings: what all read indexes of a container hold, counted and bounded (pure).
+
+Three bounded stocks, each with its own order of going:
+
+- *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is dropped,
+  the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are dropped too:
+  Tier 1 has them and a refill brings them back.
+- *fetched*: pieces that came from Tier 2. First in, first out, with a second life for what was read twice,
+  which goes to the cache then; what was read once, in sequence, does not churn the cache.
+- *cached*: blocks in the cache, see CachedBlocks.
+
+Every extent of every index is counted in exactly one stock; every change of an extent's home is made here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from readindex.cache_addresses import CacheAddresses
+from readindex.cached_blocks import CachedBlocks
+from readindex.config import ReadIndexConfig
+from readindex.extent import Extent, Home
+from readindex.segment_read_index import SegmentReadIndex
+
+HARD_BOUND = 2
+"""Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
+
+
+class SpillItem(NamedTuple):
+    """One extent on its way into the cache, and the blocks it is cut into: (address, start, end) within its bytes."""
+
+    extent: Extent
+    data: bytes
+    parts: list[tuple[int, int, int]]
+
+
+class Holdings:
+    """The stocks of one container. `forget_blocks` tells the cache which addresses are not needed any more."""
+
+    def __init__(
+        self,
+        config: ReadIndexConfig,
+        addresses: CacheAddresses,
+        forget_blocks: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._config = config
+        self._addresses = addresses
+        self._forget_blocks = forget_blocks
+        self.indexes: dict[int, SegmentReadIndex] = {}
+        """By segment id; made by the first byte of a segment that comes here."""
+        self.cached = CachedBlocks()
+        self.tail_bytes = 0
+        """Tail buffers and extents at home in TAIL, or SPILLING from there."""
+        self.tail_bytes_flushed = 0
+        """How much of `tail_bytes` Tier 2 has too."""
+        self.fetched_bytes = 0
+        self.demoted_bytes = 0
+        """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
+        self.trim_at = config.tail_bytes_max
+        """Tail bytes above which appends call for a trim; the Spiller raises it while it cannot help."""
+        self.spilled_bytes = 0
+        self.dropped_unflushed_bytes = 0
+        self._position = 0
+        self._open: OrderedDict[SegmentReadIndex, None] = OrderedDict()
+        self._fifo: OrderedDict[Extent, None] = OrderedDict()
+        self._fetched: OrderedDict[Extent, None] = OrderedDict()
+        self._demoted: OrderedDict[Extent, None] = OrderedDict()
+
+    def index_of(self, segment_id: int) -> SegmentReadIndex:
+        """The segment's index, made if it is not there."""
+        index = self.indexes.get(segment_id)
+        if index is None:
+            index = self.indexes[segment_id] = SegmentReadIndex(segment_id)
+        return index
+
+    # --- bytes coming in ---
+
+    def append(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
+        """Add the next bytes of a segment. About 0.5 us when they are few. DataCorruptionError at a wrong offset."""
+        length = len(data)
+        if length < self._config.small_bytes:
+            if index.tail is None:
+                index.check_next(offset)
+                if not length:
+                    index.next_offset = offset
+                    return
+                index.open_tail(offset, self._position)
+                self._open[index] = None
+            if index.append_small(offset, data, self._config.block_bytes):
+                self.cut(index)
+        else:
+            index.check_next(offset)
+            self.cut(index)
+            extent = index.append_block(offset, data)
+            extent.position = self._position
+            extent.counted_bytes = length
+            self._fifo[extent] = None
+        self.tail_bytes += length
+        self._position += length
+
+    def cut(self, index: SegmentReadIndex) -> Extent | None:
+        """Turn a segment's tail buffer, if it has one, into an extent."""
+        flushed = index.tail_flushed
+        extent = index.cut()
+        if extent is not None:
+            del self._open[index]
+            extent.counted_bytes = extent.length
+            self._fifo[extent] = None
+            if not extent.flushed:
+                self.tail_bytes_flushed -= flushed
+        return extent
+
+    def insert_refilled(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
+        """Put back un-flushed bytes around what is there, as far as the tail's bound allows."""
+        for extent in index.insert_around(offset, data, Home.TAIL):
+            if self.tail_bytes + extent.length > self._config.tail_bytes_max:
+                index.remove(extent)
+                continue
+            extent.position = self._position
+            extent.counted_bytes = extent.length
+            self._fifo[extent] = None
+            self.tail_bytes += extent.length
+
+    def insert_fetched(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
+        """Keep bytes that came from Tier 2 around what is there; older pieces go when the bound is reached."""
+        for extent in index.insert_around(offset, data, Home.FETCHED):
+            extent.flushed = True
+            self._fetched[extent] = None
+            self.fetched_bytes += extent.length
+        while self.fetched_bytes > self._config.fetched_bytes_max:
+            extent = next(iter(self._fetched))
+            if extent.reread and self.demoted_bytes + extent.length <= self._config.spill_batch_bytes:
+                self._demote(extent)
+            else:
+                self.release(extent)
+
+    def touch_if_fetched(self, extent: Extent, offset: int, end_offset: int) -> None:
+        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece."""
+        if extent.home is not Home.FETCHED:
+            return
+        if offset < extent.high_water:
+            extent.reread = True
+            self._fetched.move_to_end(extent)
+        extent.high_water = max(extent.high_water, min(end_offset, extent.end_offset))
+
+    # --- bytes going out ---
+
+    def release(self, extent: Extent) -> None:
+        """Take an extent out of its stock, its index, and the cache."""
+        home = extent.home
+        if home is Home.CACHED:
+            self.cached.remove(extent)
+            self._forget_blocks((extent.address,))
+        elif home is Home.FETCHED:
+            del self._fetched[extent]
+            self.fetched_bytes -= extent.length
+        elif extent.counted_bytes:
+            self._uncount(extent)
+            self._fifo.pop(extent, None)
+        else:
+            self._demoted.pop(extent, None)
+            self.demoted_bytes -= extent.length
+        self.indexes[extent.segment_id].remove(extent)
+
+    def drop_below(self, index: SegmentReadIndex, offset: int) -> None:
+        """Let go of what lies wholly below `offset` (the segment was truncated there)."""
+        tail = index.tail
+        if tail is not None and tail.end_offset <= offset:
+            self.cut(index)
+        gone = []
+        for extent in index.extents_from(0):
+            if extent.end_offset > offset:
+                break
+            gone.append(extent)
+        for extent in gone:
+            self.release(extent)
+
+    def drop_segment(self, segment_id: int) -> None:
+        """Let go of everything of a segment, its index included."""
+        index = self.indexes.get(segment_id)
+        if index is not None:
+            self.cut(index)
+            for extent in list(index.extents_from(0)):
+                self.release(extent)
+            del self.indexes[segment_id]
+
+    def move_segment(self, source_id: int, target_id: int, offset: int, start_offset: int) -> None:
+        """Give the source's extents to the target, `offset` further on, but none wholly below `start_offset`.
+
+        Tier 2 has all of them by now. A part the target has already is not moved.
+        """
+        source = self.indexes.get(source_id)
+        if source is None:
+            return
+        self.cut(source)
+        target = self.index_of(target_id)
+        for extent in list(source.extents_from(0)):
+            start, end = extent.start_offset + offset, extent.end_offset + offset
+            if end <= start_offset or target.gaps(start, end) != [(start, end)]:
+                self.release(extent)
+                continue
+            self._mark_flushed(extent)
+            assert source.extents is not None
+            del source.extents[extent.start_offset]
+            extent.segment_id = target_id
+            extent.start_offset = start
+            extent.high_water += offset
+            target.put(extent)
+        del self.indexes[source_id]
+
+    # --- what changes in place ---
+
+    def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
+        """Tier 2 has everything below `storage_length` now. Cost: the extents this is new for."""
+        for extent in index.newly_flushed(storage_length):
+            extent.flushed = False
+            self._mark_flushed(extent)
+        tail = index.tail
+        if tail is not None:
+            flushed = max(0, min(storage_length - tail.start_offset, len(tail.data)))
+            self.tail_bytes_flushed += flushed - index.tail_flushed
+            index.tail_flushed = flushed
+
+    def trim(self) -> bool:
+        """Drop what may go; True if something should be spilled."""
+        bound = self._config.tail_bytes_max
+        while self.tail_bytes > bound:
+            extent = self._oldest()
+            if extent is None or not extent.flushed:
+                break
+            self.release(extent)
+        while self.tail_bytes > HARD_BOUND * bound:
+            extent = self._oldest()
+            if extent is None:
+                break
+            if not extent.flushed:
+                self.dropped_unflushed_bytes += extent.length
+            self.release(extent)
+        return self.tail_bytes > bound or bool(self._demoted)
+
+    def take_batch(self) -> list[SpillItem]:
+        """The next extents to spill, made SPILLING; empty if there are none."""
+        items: list[SpillItem] = []
+        size = 0
+        while self._demoted:
+            items.append(self._item(self._demoted.popitem(last=False)[0]))
+        excess = self.tail_bytes - self._config.tail_bytes_max
+        while excess > 0 and size < self._config.spill_batch_bytes:
+            extent = self._oldest()
+            if extent is None:
+                break
+            excess -= extent.length
+            if extent.flushed:
+                self.release(extent)
+                continue
+            del self._fifo[extent]
+            size += extent.length
+            items.append(self._item(extent))
+        return items
+
+    def spilled(self, items: Sequence[SpillItem]) -> None:
+        """The cache has the batch: let go of the memory. What was removed meanwhile is forgotten by the cache."""
+        for extent, _, parts in items:
+            if extent.home is not Home.SPILLING:
+                self._forget_blocks([address for address, _, _ in parts])
+                continue
+            self.spilled_bytes += extent.length
+            index = self.indexes[extent.segment_id]
+            if extent.counted_bytes:
+                self._uncount(extent)
+            else:
+                self.demoted_bytes -= extent.length
+            index.remove(extent)
+            if not extent.flushed:
+                # The parts may lie on both sides of storage_length: the next advance looks at them again.
+                index.flushed_mark = min(index.flushed_mark, extent.start_offset)
+            for address, start, end in parts:
+                block = Extent(extent.segment_id, extent.start_offset + start, end - start, None, Home.CACHED)
+                block.address = address
+                block.flushed = extent.flushed
+                index.put(block)
+                self.cached.add(block)
+        self._evict_cached()
+
+    def spill_refused(self, items: Sequence[SpillItem]) -> None:
+        """The cache took nothing: un-flushed extents are the oldest of the tail again, the others go."""
+        for extent, _, parts in reversed(items):
+            self._forget_blocks([address for address, _, _ in parts])
+            if extent.home is not Home.SPILLING:
+                continue
+            if extent.counted_bytes:
+                extent.home = Home.TAIL
+                self._fifo[extent] = None
+                self._fifo.move_to_end(extent, last=False)
+            else:
+                self.release(extent)
+
+    # --- inside ---
+
+    def _oldest(self) -> Extent | None:
+        oldest = next(iter(self._fifo), None)
+        opened = next(iter(self._open), None)
+        if opened is not None:
+            tail = opened.tail
+            assert tail is not None
+            if oldest is None or tail.position < oldest.position:
+                oldest = self.cut(opened)
+                assert oldest is not None
+                self._fifo.move_to_end(oldest, last=False)
+        return oldest
+
+    def _item(self, extent: Extent) -> SpillItem:
+        data = extent.data
+        assert data is not None, extent
+        extent.home = Home.SPILLING
+        block_bytes = self._config.block_bytes
+        # A gathered block is a little over block_bytes: it stays one.
+        pieces = max(1, extent.length // block_bytes)
+        starts = [piece * block_bytes for piece in range(pieces)]
+        ends = [*starts[1:], extent.length]
+        parts = [(self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)]
+        return SpillItem(extent, data, parts)
+
+    def _demote(self, extent: Extent) -> None:
+        del self._fetched[extent]
+        self.fetched_bytes -= extent.length
+        extent.home = Home.SPILLING
+        self._demoted[extent] = None
+        self.demoted_bytes += extent.length
+
+    def _mark_flushed(self, extent: Extent) -> None:
+        if extent.flushed:
+            return
+        extent.flushed = True
+        if extent.home is Home.CACHED:
+            self.cached.mark_flushed(extent)
+        else:
+            self.tail_bytes_flushed += extent.counted_bytes
+
+    def _uncount(self, extent: Extent) -> None:
+        self.tail_bytes -= extent.counted_bytes
+        if extent.flushed:
+            self.tail_bytes_flushed -= extent.counted_bytes
+        extent.counted_bytes = 0
+
+    def _evict_cached(self) -> None:
+        while self.cached.bytes_total > self._config.cache_bytes_max:
+            extent = self.cached.first_to_go()
+            assert extent is not None
+            if not extent.flushed:
+                self.dropped_unflushed_bytes += extent.length
+            self.release(extent)
+
+    def check(self) -> None:
+        """Assert the rules of every index and that each extent is counted once. O(everything)."""
+        self.cached.check()
+        homes = dict.fromkeys(Home, 0)
+        tail_bytes = flushed_bytes = demoted_bytes = 0
+        for segment_id, index in self.indexes.items():
+            assert index.segment_id == segment_id
+            index.check()
+            for extent in index.extents_from(0):
+                homes[extent.home] += extent.length
+                tail_bytes += extent.counted_bytes
+                flushed_bytes += extent.counted_bytes if extent.flushed else 0
+                demoted_bytes += extent.length if extent.home is Home.SPILLING and not extent.counted_bytes else 0
+                assert extent.counted_bytes in ((extent.length,) if extent.home is Home.TAIL else (0, extent.length))
+                assert (extent.home is Home.TAIL) == (extent in self._fifo), extent
+                assert (extent.home is Home.FETCHED) == (extent in self._fetched), extent
+            assert (index.tail is not None) == (index in self._open), index
+            if index.tail is not None:
+                tail_bytes += len(index.tail.data)
+                flushed_bytes += index.tail_flushed
+        assert tail_bytes == self.tail_bytes, (tail_bytes, self.tail_bytes)
+        assert flushed_bytes == self.tail_bytes_flushed, (flushed_bytes, self.tail_bytes_flushed)
+        assert demoted_bytes == self.demoted_bytes, (demoted_bytes, self.demoted_bytes)
+        assert homes[Home.FETCHED] == self.fetched_bytes
+        assert homes[Home.CACHED] == self.cached.bytes_total

@@ -1,0 +1,252 @@
+"""SegmentReadIndex: which bytes of one segment are in memory or in the cache (pure).
+
+Rules:
+
+- extents are disjoint, sorted by start offset, and none reaches beyond `next_offset` once that is known;
+- the tail buffer, if there is one, is not empty and covers exactly [tail.start_offset, next_offset);
+- nothing is ever put over what is there: `insert_around` fills gaps;
+- what no extent and no buffer covers is elsewhere: in Tier 2, in a merged source, or in Tier 1 alone.
+  This class does not know which; ReadIndex asks the metadata.
+
+A segment that only had a few small appends costs this object and one bytearray: the sorted index is made
+with the first extent and given back with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict
+
+from readindex.extent import Extent, Home
+from readindex.tail_buffer import TailBuffer
+from segmentstore.contracts.errors import DataCorruptionError
+
+UNKNOWN = -1
+
+
+class SegmentReadIndex:
+    """One segment's extents and tail buffer. All offsets are places in the segment."""
+
+    __slots__ = ("extents", "flushed_mark", "next_offset", "segment_id", "tail", "tail_flushed")
+
+    def __init__(self, segment_id: int) -> None:
+        self.segment_id = segment_id
+        self.next_offset = UNKNOWN
+        """Where the next append must begin; UNKNOWN until the first append or merge seen by this index."""
+        self.tail: TailBuffer | None = None
+        self.tail_flushed = 0
+        """Bytes at the beginning of the tail buffer that Tier 2 has as well: 0 <= tail_flushed <= len(tail.data)."""
+        self.extents: SortedDict[int, Extent] | None = None
+        self.flushed_mark = 0
+        """Every extent that begins below this and is not `flushed` reaches beyond storage_length."""
+
+    # --- appending ---
+
+    def check_next(self, offset: int) -> None:
+        """Raise DataCorruptionError unless an append at `offset` continues the segment."""
+        if offset != self.next_offset and self.next_offset != UNKNOWN:
+            raise DataCorruptionError(
+                f"read index of segment {self.segment_id}",
+                f"an append at offset {offset} came where {self.next_offset} was to follow",
+            )
+
+    def append_small(self, offset: int, data: bytes, block_bytes: int) -> bool:
+        """Gather `data` in the tail buffer, which must exist. True if the buffer has become a full block. < 0.5 us."""
+        if offset != self.next_offset:
+            self.check_next(offset)
+        tail = self.tail
+        assert tail is not None
+        gathered = tail.data
+        gathered += data
+        self.next_offset = offset + len(data)
+        return len(gathered) >= block_bytes
+
+    def open_tail(self, offset: int, position: int) -> None:
+        """Begin a tail buffer at `offset`, the next append's place."""
+        self.check_next(offset)
+        assert self.tail is None
+        self.next_offset = offset
+        self.tail = TailBuffer(offset, position)
+        self.tail_flushed = 0
+
+    def append_block(self, offset: int, data: bytes) -> Extent:
+        """Keep `data` by reference as an extent of its own. The tail buffer must have been cut."""
+        self.check_next(offset)
+        assert self.tail is None
+        extent = Extent(self.segment_id, offset, len(data), data, Home.TAIL)
+        self.put(extent)
+        self.next_offset = offset + len(data)
+        return extent
+
+    def cut(self) -> Extent | None:
+        """Turn the tail buffer into an extent; None if there is no buffer. The caller accounts for it."""
+        tail, self.tail = self.tail, None
+        if tail is None:
+            return None
+        extent = Extent(self.segment_id, tail.start_offset, len(tail.data), bytes(tail.data), Home.TAIL)
+        extent.position = tail.position
+        extent.flushed = self.tail_flushed == extent.length
+        self.put(extent)
+        if not extent.flushed:
+            self.flushed_mark = min(self.flushed_mark, extent.start_offset)
+        self.tail_flushed = 0
+        return extent
+
+    # --- looking ---
+
+    def find(self, offset: int) -> Extent | None:
+        """The extent that covers `offset`, the tail buffer left aside. O(log extents)."""
+        extents = self.extents
+        if extents is None:
+            return None
+        at = extents.bisect_right(offset) - 1
+        if at < 0:
+            return None
+        extent: Extent = extents.peekitem(at)[1]
+        return extent if offset < extent.start_offset + extent.length else None
+
+    def covers(self, offset: int) -> bool:
+        """True if the byte at `offset` is in memory or was given to the cache."""
+        tail = self.tail
+        if tail is not None and tail.start_offset <= offset < self.next_offset:
+            return True
+        return self.find(offset) is not None
+
+    def extents_from(self, offset: int) -> Iterator[Extent]:
+        """Extents that end above `offset`, in order. Do not change the index while iterating."""
+        extents = self.extents
+        if extents is None:
+            return
+        at = max(0, extents.bisect_right(offset) - 1)
+        for start_offset in extents.irange(extents.peekitem(at)[0]):
+            extent: Extent = extents[start_offset]
+            if extent.end_offset > offset:
+                yield extent
+
+    def memory_pieces(self, offset: int, max_length: int) -> list[bytes]:
+        """Bytes from `offset` that follow each other in memory, at most `max_length`; whole extents are not copied."""
+        pieces: list[bytes] = []
+        extents = self.extents
+        if extents is not None:
+            at = extents.bisect_right(offset) - 1
+            values = extents.values()
+            while 0 <= at < len(extents) and max_length > 0:
+                extent: Extent = values[at]
+                if extent.data is None or not extent.start_offset <= offset < extent.end_offset:
+                    break
+                piece = extent.slice(offset, max_length)
+                pieces.append(piece)
+                offset += len(piece)
+                max_length -= len(piece)
+                at += 1
+        tail = self.tail
+        if tail is not None and max_length > 0 and tail.start_offset <= offset < self.next_offset:
+            pieces.append(tail.slice(offset, max_length))
+        return pieces
+
+    def cached_run(self, offset: int, max_length: int, blocks_max: int) -> list[Extent]:
+        """Cached extents from the one at `offset` on that follow each other and are wanted for `max_length` bytes."""
+        run: list[Extent] = []
+        end = offset + max_length
+        extents = self.extents
+        assert extents is not None
+        at = extents.bisect_right(offset) - 1
+        values = extents.values()
+        while at < len(extents) and offset < end and len(run) < blocks_max:
+            extent: Extent = values[at]
+            if extent.home is not Home.CACHED or not extent.start_offset <= offset < extent.end_offset:
+                break
+            run.append(extent)
+            offset = extent.end_offset
+            at += 1
+        return run
+
+    def gaps(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """The parts of [start_offset, end_offset) that no extent and no buffer covers, as (start, end), in order."""
+        gaps: list[tuple[int, int]] = []
+        position = start_offset
+        for extent in self.extents_from(start_offset):
+            if extent.start_offset >= end_offset:
+                break
+            if extent.start_offset > position:
+                gaps.append((position, extent.start_offset))
+            position = max(position, extent.end_offset)
+        tail = self.tail
+        if tail is not None and tail.start_offset < end_offset:
+            if max(position, tail.start_offset) > position:
+                gaps.append((position, tail.start_offset))
+            position = max(position, self.next_offset)
+        if position < end_offset:
+            gaps.append((position, end_offset))
+        return gaps
+
+    # --- changing ---
+
+    def put(self, extent: Extent) -> None:
+        """Add an extent where nothing is."""
+        if self.extents is None:
+            self.extents = SortedDict()
+        self.extents[extent.start_offset] = extent
+
+    def insert_around(self, offset: int, data: bytes, home: Home) -> list[Extent]:
+        """Add the parts of `data` that nothing covers yet; the new extents. `data` itself is kept if all of it is new."""
+        added: list[Extent] = []
+        for start, end in self.gaps(offset, offset + len(data)):
+            whole = end - start == len(data)
+            part = data if whole else data[start - offset : end - offset]
+            extent = Extent(self.segment_id, start, end - start, part, home)
+            self.put(extent)
+            added.append(extent)
+        return added
+
+    def remove(self, extent: Extent) -> None:
+        """Take an extent out; its bytes are let go of. The caller accounts for it first."""
+        extents = self.extents
+        assert extents is not None
+        assert extents.pop(extent.start_offset) is extent, extent
+        if not extents:
+            self.extents = None
+        extent.home = Home.GONE
+        extent.data = None
+
+    def newly_flushed(self, storage_length: int) -> list[Extent]:
+        """Mark what now lies wholly below `storage_length` as flushed; the extents this is new for. Amortised O(1) each."""
+        newly: list[Extent] = []
+        mark = storage_length
+        for extent in self.extents_from(self.flushed_mark):
+            if extent.end_offset > storage_length:
+                mark = min(mark, extent.start_offset)
+                break
+            if not extent.flushed:
+                extent.flushed = True
+                newly.append(extent)
+        self.flushed_mark = max(self.flushed_mark, mark)
+        return newly
+
+    def check(self) -> None:
+        """Assert the rules of this class. O(extents)."""
+        assert self.extents is None or len(self.extents) > 0
+        position = 0
+        for start_offset, extent in () if self.extents is None else self.extents.items():
+            assert extent.start_offset == start_offset >= position, extent
+            assert extent.length > 0, extent
+            assert extent.segment_id == self.segment_id, extent
+            assert extent.home is not Home.GONE, extent
+            if extent.home is Home.CACHED:
+                assert extent.data is None, extent
+                assert extent.address >= 0, extent
+            else:
+                assert extent.data is not None, extent
+                assert len(extent.data) == extent.length, extent
+            position = extent.end_offset
+        if self.tail is not None:
+            assert 0 < len(self.tail.data), self
+            assert position <= self.tail.start_offset, self
+            assert self.tail.end_offset == self.next_offset, self
+            assert 0 <= self.tail_flushed <= len(self.tail.data), self
+        assert self.next_offset == UNKNOWN or position <= self.next_offset, self
+
+    def __repr__(self) -> str:
+        count = 0 if self.extents is None else len(self.extents)
+        return f"<SegmentReadIndex {self.segment_id}: {count} extents, next {self.next_offset}>"

@@ -1,0 +1,80 @@
+"""Spiller: the one background flow that moves extents from memory into the cache (loop).
+
+Memory is released only after the cache said True. When it said False, nothing is tried for
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from readindex.cache_storage import CacheStorage
+from readindex.config import ReadIndexConfig
+from readindex.holdings import HARD_BOUND, Holdings
+from segmentstore.contracts.checksum import Buffer
+
+
+class Spiller:
+    """Keeps the tail of `holdings` at its bound."""
+
+    def __init__(self, holdings: Holdings, cache: CacheStorage, config: ReadIndexConfig) -> None:
+        self._holdings = holdings
+        self._cache = cache
+        self._config = config
+        self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def trim(self) -> None:
+        """Drop what may go and begin to spill the rest. Called above `holdings.trim_at`, on the event loop."""
+        if self._holdings.trim() and self._task is None and self._retry is None and not self._closed:
+            self._task = asyncio.create_task(self._run(), name="read index spill")
+            self._set_trim_at()
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is being spilled."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        """Stop; what was on its way may or may not be in the cache, which nobody asks any more."""
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _run(self) -> None:
+        try:
+            while self._holdings.trim():
+                items = self._holdings.take_batch()
+                if not items:
+                    break
+                blocks: list[tuple[int, Buffer]] = []
+                for _, data, parts in items:
+                    view = memoryview(data)
+                    blocks += [(address, view[start:end]) for address, start, end in parts]
+                if await self._cache.insert(blocks):
+                    self._holdings.spilled(items)
+                    continue
+                self._holdings.spill_refused(items)
+                if not self._closed:
+                    loop = asyncio.get_running_loop()
+                    self._retry = loop.call_later(self._config.spill_retry_s, self._try_again)
+                break
+        finally:
+            self._task = None
+            self._set_trim_at()
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._set_trim_at()
+        self.trim()
+
+    def _set_trim_at(self) -> None:
+        bound = self._config.tail_bytes_max
+        waiting = self._task is not None or self._retry is not None
+        self._holdings.trim_at = HARD_BOUND * bound if waiting else bound

@@ -1,0 +1,72 @@
+"""Operations in, metadata out: the rules of reading a container's log from its beginning. Pure.
+
+The log begins with a checkpoint; everything behind it goes through the same metadata updater as live
+operations. "Operations but no checkpoint" is corruption, not an empty log. At the end every byte that
+Tier 2 does not hold must have been met: anything else means the log was truncated past un-flushed data.
+"""
+
+from __future__ import annotations
+
+from durablelog.durable_data_log import LogAddress
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import OperationFormatError, decode_operation
+from durablelog.operations import AppendOperation, CheckpointOperation, Operation
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import SegmentMetadata
+
+
+class Replay:
+    """One pass over one log."""
+
+    def __init__(self, updater: MetadataUpdater, positions: LogPositions) -> None:
+        self._updater = updater
+        self._positions = positions
+        self._first_met: dict[int, int] = {}
+        """Segment id -> offset of its first append met."""
+        self.operations = 0
+        self.bytes = 0
+
+    def apply(self, record: Buffer, first_address: LogAddress, last_address: LogAddress) -> Operation:
+        """Replay one record that lies in the frames from `first_address` to `last_address`."""
+        try:
+            operation = decode_operation(record)
+        except OperationFormatError as error:
+            raise DataCorruptionError(f"log address {first_address:#x}", str(error)) from error
+        if type(operation) is AppendOperation:
+            self._first_met.setdefault(operation.segment_id, operation.offset)
+        if self.operations:
+            self._updater.replay(operation)
+        elif isinstance(operation, CheckpointOperation):
+            self._updater.restore(operation)
+        else:
+            raise DataCorruptionError(
+                f"log address {first_address:#x}",
+                f"the log begins with {type(operation).__name__} {operation.sequence_number}, not with a checkpoint",
+            )
+        self.operations += 1
+        self.bytes += len(record)
+        self._positions.add_frame(operation.sequence_number, last_address, len(record))
+        if isinstance(operation, CheckpointOperation):
+            self._positions.add_checkpoint(operation.sequence_number, first_address)
+        return operation
+
+    def finish(self) -> None:
+        """Check that nothing acknowledged is missing. Raises DataCorruptionError."""
+        for segment in self._updater.metadata.segments.values():
+            missing = self._first_missing(segment)
+            if missing is not None:
+                raise DataCorruptionError(
+                    f"container {self._updater.metadata.container_id}, segment {segment.name!r} offset {missing}",
+                    f"neither Tier 2 (up to {segment.storage_length}) nor the log holds it",
+                )
+
+    def _first_missing(self, segment: SegmentMetadata) -> int | None:
+        """The first offset that is neither in Tier 2, nor a merged source's, nor met in the log."""
+        position = segment.storage_length
+        while (merge := segment.find_merge(position)) is not None:
+            position = merge.end_offset
+        if position >= segment.length or self._first_met.get(segment.segment_id, segment.length) <= position:
+            return None
+        return position

@@ -1,0 +1,65 @@
+"""The application: the commands joined, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from segmentstore.cli import (
+    bench_command,
+    data_commands,
+    ingest_command,
+    inspection_commands,
+    output,
+    segment_commands,
+)
+from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
+from segmentstore.contracts.errors import SegmentStoreError
+
+app = typer.Typer(
+    name="segmentstore",
+    help="A segment store: small appends durable at once, moved in the background to cheap storage.",
+    epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 corruption found, 4 store in use, 5 not available.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_DATA = "Data"
+_SEGMENTS = "Segments"
+_STORE = "The store"
+
+app.command(name="ingest", rich_help_panel=_DATA)(ingest_command.ingest_command)
+app.command(name="append", rich_help_panel=_DATA)(data_commands.append)
+app.command(name="cat", rich_help_panel=_DATA)(data_commands.cat)
+app.command(name="ls", rich_help_panel=_SEGMENTS)(segment_commands.ls)
+app.command(name="info", rich_help_panel=_SEGMENTS)(segment_commands.info)
+app.command(name="create", rich_help_panel=_SEGMENTS)(segment_commands.create)
+app.command(name="seal", rich_help_panel=_SEGMENTS)(segment_commands.seal)
+app.command(name="truncate", rich_help_panel=_SEGMENTS)(segment_commands.truncate)
+app.command(name="merge", rich_help_panel=_SEGMENTS)(segment_commands.merge)
+app.command(name="rm", rich_help_panel=_SEGMENTS)(segment_commands.rm)
+app.command(name="attrs", rich_help_panel=_SEGMENTS)(segment_commands.attrs)
+app.command(name="flush", rich_help_panel=_STORE)(segment_commands.flush)
+app.command(name="checkpoint", rich_help_panel=_STORE)(segment_commands.checkpoint)
+app.command(name="log", rich_help_panel=_STORE)(inspection_commands.log)
+app.command(name="objects", rich_help_panel=_STORE)(inspection_commands.objects)
+app.command(name="verify", rich_help_panel=_STORE)(inspection_commands.verify)
+app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run one command, by default of this process's arguments; always raises SystemExit with an ExitCode."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="segmentstore")
+    except SegmentStoreError as error:
+        output.print_error(sentence(error))
+        sys.exit(exit_code_for(error))
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        output.abandon_stdout()
+        sys.exit(ExitCode.DONE)
+    sys.exit(ExitCode.DONE)

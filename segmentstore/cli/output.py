@@ -1,0 +1,154 @@
+"""How things are shown: tables for people, one JSON document (or a line per row of a listing) for programs.
+
+Results go to stdout, progress and errors to stderr, so that a pipe sees results alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from datetime import datetime
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store.")]
+
+SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
+
+
+def to_plain(value: Any) -> Any:
+    """`value` as JSON can hold it: records become objects, bytes hex, times ISO 8601, ids their text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, enum.Enum) and isinstance(value.value, str) else _number_or_name(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: to_plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {_key(name): to_plain(item) for name, item in value.items()}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Sequence | AbstractSet):
+        return [to_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    return str(value)
+
+
+def _number_or_name(value: Any) -> Any:
+    return value.name.lower() if isinstance(value, enum.Enum) else value
+
+
+def _key(value: Any) -> str:
+    return value if isinstance(value, str) else str(to_plain(value))
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line of stdout."""
+    sys.stdout.write(json.dumps(to_plain(value), ensure_ascii=False) + "\n")
+
+
+def print_json_lines(rows: Iterable[Any]) -> None:
+    """A JSON document a line, for listings."""
+    for row in rows:
+        print_json(row)
+
+
+def out() -> Console:
+    """A console on stdout as it is now; text in brackets is text, not markup."""
+    return Console(file=sys.stdout, markup=False, highlight=False)
+
+
+def err() -> Console:
+    """A console on stderr as it is now."""
+    return Console(file=sys.stderr, markup=False, highlight=False)
+
+
+def print_error(message: str) -> None:
+    """One sentence on stderr."""
+    sys.stderr.write(f"segmentstore: {message}\n")
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table; a column whose cells are all numbers is set to the right."""
+    kept = [tuple(row) for row in rows]
+    result = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
+        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in kept:
+        result.add_row(*(cell(item) for item in row))
+    return result
+
+
+def pairs(title: str | None, values: Mapping[str, object]) -> Table:
+    """Names and values, one below the other, without a header."""
+    result = Table(title=title, title_justify="left", show_header=False)
+    result.add_column("name")
+    result.add_column("value", overflow="fold")
+    for name, value in values.items():
+        result.add_row(name, cell(value))
+    return result
+
+
+def cell(value: object) -> str:
+    """One value for a person: thousands separated, times to the second, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and not isinstance(value, enum.Enum):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.0f}"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, str | uuid.UUID | PurePath):
+        return str(value)
+    return str(to_plain(value))
+
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit that suits it, e.g. `11.3 MiB`."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested objects as one level with dotted names, for tables of numbers."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, path + "."))
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for index, item in enumerate(value):
+                flat.update(flatten(item, f"{path}.{index}."))
+        else:
+            flat[path] = value
+    return flat
+
+
+def abandon_stdout() -> None:
+    """After a broken pipe: let the interpreter flush into nothing at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,204 @@
+"""Settings of a store: what they are, where they come from, and the file they are kept in.
+
+A value comes from the first of: the option given to `open`, the environment (`SEGMENTSTORE_<NAME>`), `store.toml`
+in the store's folder, the default. What is fixed at creation is written to `store.toml` then; naming another value
+later is refused. The file's page: docs/formats/store-toml.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from segmentstore.contracts.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+FILE_NAME = "store.toml"
+FILE_VERSION = 1
+ENVIRONMENT_PREFIX = "SEGMENTSTORE_"
+APPEND_BYTES_LIMIT = 1 * GIB
+"""No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
+
+
+def _setting(default: object, low: float, high: float) -> object:  # a dataclass field's declared type is what mypy checks
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _bytes(default: int, low: int = 1, high: int = 1 << 50) -> int:
+    return _setting(default, low, high)  # type: ignore[return-value]
+
+
+def _seconds(default: float, low: float = 0.0, high: float = 10.0**9) -> float:
+    return _setting(default, low, high)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """All settings with their defaults. Sizes in bytes, times in seconds. Byte bounds are for each container."""
+
+    # Fixed when the store is made.
+    containers: int = _bytes(1, 1, 65536)
+    """Segment containers: each has a log, a sequencer and a storage writer of its own."""
+    tier1: str = "file"
+    """Where the log is: "file" (in the store's folder) or "memory" (gone when the store is closed)."""
+    tier2: str = ""
+    """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the store's."""
+
+    # What callers may do.
+    append_bytes_max: int = _bytes(8 * MIB, 1, APPEND_BYTES_LIMIT)
+    """The largest append or batch."""
+    queue_bytes_max: int = _bytes(64 * MIB)
+    """Appends that may wait to be written; beyond it they are refused with TierUnavailableError."""
+
+    # Tier 1.
+    frame_bytes_max: int = _bytes(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)
+    """Payload of one DataFrame."""
+    in_flight_bytes_max: int = _bytes(16 * MIB)
+    """Frames on their way to the log."""
+    log_file_bytes: int = _bytes(64 * MIB, 8 * KIB, 4 * GIB - 1)
+    """Size of one log file: preallocated, deleted whole."""
+    checkpoint_operations: int = _bytes(200_000)
+    """A metadata checkpoint after so many operations: bounds what recovery replays."""
+    checkpoint_bytes: int = _bytes(64 * MIB)
+    """A metadata checkpoint after so many bytes of log."""
+
+    # Tier 2.
+    flush_bytes: int = _bytes(8 * MIB)
+    """A segment is flushed when it has so many un-flushed bytes."""
+    flush_age_s: float = _seconds(30.0)
+    """A segment is flushed when its oldest un-flushed byte is so old."""
+    object_bytes: int = _bytes(64 * MIB, 1, 4 * GIB)
+    """Largest object one flush makes; small segments share one up to this size."""
+    extent_bytes: int = _bytes(64 * KIB, 16, 64 * MIB)
+    """Unit of checksums in a block: the least that is fetched to serve one byte."""
+    unflushed_target_bytes: int = _bytes(64 * MIB)
+    """Everything pending is flushed when it adds up to so much."""
+    unflushed_bytes_max: int = _bytes(4 * GIB)
+    """Writers are slowed towards, and held at, so many un-flushed bytes: bounds the log when Tier 2 is away."""
+    uploads_max: int = _bytes(4, 1, 256)
+    """Objects uploaded at the same time."""
+    upload_bytes_max: int = _bytes(128 * MIB)
+    """Bytes held by uploads at the same time."""
+    deletion_lag_s: float = _seconds(4 * 3600.0)
+    """Objects nothing refers to stay so long before they are deleted."""
+
+    # Reading.
+    tail_bytes_max: int = _bytes(128 * MIB)
+    """Recent appends held in memory."""
+    cache_bytes_max: int = _bytes(2 * GIB)
+    """RocksDB cache of the store, for all containers together."""
+    piece_bytes: int = _bytes(1 * MIB)
+    """Unit of reading from Tier 2."""
+    fetched_bytes_max: int = _bytes(32 * MIB)
+    """Pieces read from Tier 2 held in memory."""
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            low, high = setting.metadata.get("low"), setting.metadata.get("high")
+            if low is not None and not low <= value <= high:
+                raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
+        if self.fetched_bytes_max < 2 * self.piece_bytes:
+            raise ConfigError("fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes")
+        if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
+            raise ConfigError("log_file_bytes", f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more")
+
+
+FIXED = ("containers", "tier1", "tier2")
+"""Settings that belong to the store, not to the process that opens it."""
+_FIELDS = {setting.name: setting for setting in dataclasses.fields(StoreConfig)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFile:
+    """What `store.toml` says."""
+
+    store_id: str
+    settings: Mapping[str, object]
+
+
+def parse_store_file(text: str) -> StoreFile:
+    """Read `store.toml`. Raises ConfigError naming what is wrong."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(FILE_NAME, f"not TOML: {error}") from None
+    version = document.pop("version", None)
+    if version != FILE_VERSION:
+        raise ConfigError(FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}")
+    store_id = document.pop("store_id", None)
+    try:
+        store_id = str(uuid.UUID(store_id))
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(FILE_NAME, f"store_id {store_id!r} is not a UUID") from None
+    for name in FIXED:
+        if name not in document:
+            raise ConfigError(FILE_NAME, f"{name} is missing")
+    return StoreFile(store_id=store_id, settings={name: _typed(name, value) for name, value in document.items()})
+
+
+def render_store_file(store_id: str, config: StoreConfig) -> str:
+    """The text of a new store's `store.toml`."""
+    lines = [
+        "# A segment store. What stands here was fixed when it was made; other settings may be added below",
+        "# and are then the defaults of whoever opens it (docs/formats/store-toml.md).",
+        f"version = {FILE_VERSION}",
+        f'store_id = "{store_id}"',
+    ]
+    for name in FIXED:
+        value = getattr(config, name)
+        lines.append(f"{name} = {value}" if isinstance(value, int) else f"{name} = {_quoted(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def merge_settings(
+    options: Mapping[str, object], environment: Mapping[str, str], file: Mapping[str, object], *, existing: bool
+) -> StoreConfig:
+    """The settings in force. Raises ConfigError for an unknown or malformed one, or a fixed one that differs."""
+    values: dict[str, object] = dict(file)
+    for source in (_from_environment(environment), {name: _typed(name, value) for name, value in options.items()}):
+        for name, value in source.items():
+            if existing and name in FIXED and value != values[name]:
+                raise ConfigError(name, f"{value!r} asked for, but the store was made with {values[name]!r}")
+            values[name] = value
+    return StoreConfig(**values)  # type: ignore[arg-type] # each value was checked against its field
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key, text in environment.items():
+        name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key.startswith(ENVIRONMENT_PREFIX) and name in _FIELDS:
+            values[name] = _parsed(name, text, key)
+    return values
+
+
+def _parsed(name: str, text: str, key: str) -> object:
+    kind = type(_FIELDS[name].default)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(key, f"{text!r} is not a number") from None
+
+
+def _typed(name: str, value: object) -> object:
+    setting = _FIELDS.get(name)
+    if setting is None:
+        raise ConfigError(name, "there is no such setting")
+    kind = type(setting.default)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(name, f"{value!r} is not {'text' if kind is str else 'a number'}")
+    return value
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

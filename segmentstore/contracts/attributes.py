@@ -1,0 +1,109 @@
+"""Attributes of a segment: a 128-bit id to a signed 64-bit value, and the five ways to update one.
+
+Inside the engine an attribute id is its 16 bytes (`uuid.UUID.bytes`): hashing a UUID object costs more
+than the rest of an append's bookkeeping. The door converts.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+AttributeKey = bytes
+"""16 bytes: the big-endian form of the attribute's UUID."""
+
+VALUE_MIN = -(2**63)
+VALUE_MAX = 2**63 - 1
+
+
+class UpdateType(enum.IntEnum):
+    """How an attribute update meets the value that is there. Pravega's names without the table types."""
+
+    NONE = 1
+    """Set, only if the attribute is absent."""
+    REPLACE = 2
+    """Set, whatever is there."""
+    REPLACE_IF_GREATER = 3
+    """Set, only if absent or the new value is greater than the one there."""
+    ACCUMULATE = 4
+    """Add to the value that is there; absent counts as 0."""
+    REPLACE_IF_EQUALS = 5
+    """Set, only if the value there equals `expected`; `expected=None` means absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """One change of one attribute.
+
+    `value` is signed 64-bit; `expected` is looked at by REPLACE_IF_EQUALS alone.
+    """
+
+    id: uuid.UUID
+    type: UpdateType
+    value: int
+    expected: int | None = None
+
+
+class AttributeConditionError(Exception):
+    """Raised by `resolve_updates`; the metadata updater turns it into BadAttributeUpdateError with the name."""
+
+    def __init__(self, key: AttributeKey, current: int | None, detail: str) -> None:
+        super().__init__(detail)
+        self.key = key
+        self.current = current
+        self.detail = detail
+
+
+KeyedUpdate = tuple[AttributeKey, UpdateType, int, int | None]
+"""(key, type, value, expected): an AttributeUpdate after the door, cheap to carry."""
+
+
+def keyed(update: AttributeUpdate) -> KeyedUpdate:
+    """The internal form of an update; does not check it."""
+    return (update.id.bytes, update.type, update.value, update.expected)
+
+
+def resolve_updates(
+    updates: Sequence[KeyedUpdate],
+    current: Mapping[AttributeKey, int],
+    pending: Mapping[AttributeKey, int],
+) -> dict[AttributeKey, int]:
+    """The values the updates lead to, all or nothing.
+
+    Later updates of one call see earlier ones. `pending` holds values accepted but not yet durable and
+    hides `current`. Raises AttributeConditionError at the first condition that does not hold.
+    """
+    result: dict[AttributeKey, int] = {}
+    for key, update_type, value, expected in updates:
+        there = result.get(key)
+        if there is None:
+            there = pending.get(key)
+            if there is None:
+                there = current.get(key)
+        result[key] = _resolve_one(key, update_type, value, expected, there)
+    return result
+
+
+def _resolve_one(
+    key: AttributeKey, update_type: UpdateType, value: int, expected: int | None, there: int | None
+) -> int:
+    if update_type is UpdateType.REPLACE:
+        return value
+    if update_type is UpdateType.REPLACE_IF_GREATER:
+        if there is not None and value <= there:
+            raise AttributeConditionError(key, there, f"{value} is not greater")
+        return value
+    if update_type is UpdateType.REPLACE_IF_EQUALS:
+        if there != expected:
+            raise AttributeConditionError(key, there, f"expected {expected}")
+        return value
+    if update_type is UpdateType.ACCUMULATE:
+        total = value + (there or 0)
+        if not VALUE_MIN <= total <= VALUE_MAX:
+            raise AttributeConditionError(key, there, f"adding {value} leaves the signed 64-bit range")
+        return total
+    if there is not None:
+        raise AttributeConditionError(key, there, "already has a value")
+    return value

@@ -1,0 +1,207 @@
+"""The seam to a local file system: the few calls the file log and the file Tier 2 make.
+
+Everything durable on local disk goes through a `Disk`, so that a simulated one can lose, tear and
+refuse writes. All calls block and are made from an executor's thread, never from the event loop,
+except where a caller says why. Foreign errors stay OSError: the caller's adapter translates them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from segmentstore.contracts.checksum import Buffer
+
+_IOV_MAX = 1024
+"""Buffers one pwritev takes (Linux UIO_MAXIOV)."""
+
+
+class DiskFile(Protocol):
+    """An open file. Not safe for use by two threads at once, except `pread`."""
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all buffers, one after another, at `offset`; short writes are continued. Durable only after `sync`."""
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end of the file."""
+
+    def sync(self) -> None:
+        """fdatasync. After it raised, the file is finished: no second sync on it, ever (DESIGN 4.2)."""
+
+    def size(self) -> int:
+        """Length of the file in bytes."""
+
+    def truncate(self, length: int) -> None:
+        """Set the length."""
+
+    def is_at(self, path: str) -> bool:
+        """True if `path` still names this very file (same device and inode)."""
+
+    def close(self) -> None:
+        """Close; idempotent. Releases a lock taken on it."""
+
+
+class Disk(Protocol):
+    """A file system. Paths are absolute or relative to the process, as the operating system has them."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> DiskFile:
+        """Open a file; `create` makes it if absent, `exclusive` refuses one that is there (FileExistsError)."""
+
+    def lock(self, path: str) -> DiskFile:
+        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody else has it."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically give `source` the name `target`, replacing what is there. Durable after `sync_directory`."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give `source` a second name; FileExistsError if it is taken. Durable after `sync_directory`."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a name; FileNotFoundError if absent. Durable after `sync_directory`."""
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and what is missing above it; durable (each parent synced) when it returns."""
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a directory, sorted; FileNotFoundError if absent."""
+
+    def exists(self, path: str) -> bool:
+        """True if something has this name."""
+
+    def is_directory(self, path: str) -> bool:
+        """True if the name is a directory."""
+
+    def size(self, path: str) -> int:
+        """Length in bytes; FileNotFoundError if absent."""
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification, milliseconds since 1970 UTC; FileNotFoundError if absent."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; OSError if not empty."""
+
+    def sync_directory(self, path: str) -> None:
+        """fsync a directory: makes creations, renames and removals in it durable."""
+
+
+class OsFile:
+    """A DiskFile on the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        pending = list(buffers)
+        while pending:
+            written = os.pwritev(self._descriptor, pending[:_IOV_MAX], offset)
+            offset += written
+            done = 0
+            while done < len(pending) and written >= len(pending[done]):
+                written -= len(pending[done])
+                done += 1
+            del pending[:done]
+            if written:
+                pending[0] = memoryview(pending[0])[written:]
+
+    def pread(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        missing = length - len(data)
+        while missing:
+            data = os.pread(self._descriptor, missing, offset + length - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def is_at(self, path: str) -> bool:
+        try:
+            there = os.stat(path)
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDisk:
+    """The Disk of the operating system."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0) | os.O_CLOEXEC
+        return OsFile(os.open(path, flags, 0o644))
+
+    def lock(self, path: str) -> OsFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsFile(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_directories(self, path: str) -> None:
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directories(parent)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            # Another thread was first; its sync may still be under way, so ours is done as well.
+            pass
+        self.sync_directory(parent)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,219 @@
+"""Every error the engine raises to a caller, grouped by when it comes.
+
+Each class says in its first line what was wrong and in its last whose move is next. The values that
+matter are attributes, so that a program can act without parsing the message.
+"""
+
+from __future__ import annotations
+
+
+class SegmentStoreError(Exception):
+    """Base of everything this engine raises on purpose; anything else is our bug."""
+
+
+# --- the caller can act: one segment ------------------------------------------------------------
+
+
+class SegmentError(SegmentStoreError):
+    """A call on one segment was refused; nothing was changed. The caller's move."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class SegmentNotFoundError(SegmentError):
+    """There is no such segment (never made, deleted, or merged away). The caller's move: create it or let go."""
+
+    def __init__(self, name: str, detail: str = "") -> None:
+        super().__init__(name, f"segment {name!r} does not exist{': ' + detail if detail else ''}")
+
+
+class SegmentExistsError(SegmentError):
+    """A segment of this name is already there. The caller's move: use it, or choose another name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"segment {name!r} already exists")
+
+
+class SegmentSealedError(SegmentError):
+    """The segment is sealed and takes no more changes of this kind. The caller's move: write elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"segment {name!r} is sealed")
+
+
+class SegmentTruncatedError(SegmentError):
+    """The bytes asked for were truncated away. The caller's move: go on at `start_offset`."""
+
+    def __init__(self, name: str, start_offset: int) -> None:
+        super().__init__(name, f"segment {name!r} is truncated: its first offset is {start_offset}")
+        self.start_offset = start_offset
+
+
+class EndOfSegmentError(SegmentError):
+    """A read at the end of a sealed segment: there will never be more. The caller's move: stop reading."""
+
+    def __init__(self, name: str, length: int) -> None:
+        super().__init__(name, f"segment {name!r} is sealed and ends at {length}")
+        self.length = length
+
+
+class BadOffsetError(SegmentError):
+    """The offset given is not the one the segment is at, or lies outside it. The caller's move: look and decide.
+
+    `expected` is what the call gave, `actual` what the segment has.
+    """
+
+    def __init__(self, name: str, expected: int, actual: int, detail: str = "") -> None:
+        text = f"segment {name!r}: offset {expected} given, the segment is at {actual}"
+        super().__init__(name, f"{text} ({detail})" if detail else text)
+        self.expected = expected
+        self.actual = actual
+
+
+class BadAttributeUpdateError(SegmentError):
+    """An attribute condition did not hold; neither data nor attributes were changed. The caller's move.
+
+    `current` is the value the segment holds, None when the attribute is absent.
+    """
+
+    def __init__(self, name: str, attribute_id: object, current: int | None, detail: str) -> None:
+        super().__init__(name, f"segment {name!r}, attribute {attribute_id}: {detail} (current value: {current})")
+        self.attribute_id = attribute_id
+        self.current = current
+
+
+class ContainerMismatchError(SegmentError):
+    """A merge whose source lives in another container than its target. The caller's move.
+
+    Name the source `<target>#transaction.<32 hex digits>` and both live in the same container.
+    """
+
+    def __init__(self, target: str, source: str, target_container: int, source_container: int) -> None:
+        super().__init__(
+            target,
+            f"cannot merge {source!r} (container {source_container}) into {target!r} (container {target_container}):"
+            f" a merge stays inside one container; name the source '{target}#transaction.<32 hex digits>'",
+        )
+        self.source = source
+        self.target_container = target_container
+        self.source_container = source_container
+
+
+# --- the caller can act: the call itself --------------------------------------------------------
+
+
+class InvalidNameError(SegmentStoreError):
+    """The name is not 1 to 1,024 bytes of UTF-8 without control characters. The caller's move: another name."""
+
+    def __init__(self, name: object, reason: str) -> None:
+        super().__init__(f"invalid segment name {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class AppendTooLargeError(SegmentStoreError):
+    """One append is larger than the store takes. The caller's move: split it, or raise `append_bytes_max`."""
+
+    def __init__(self, length: int, length_max: int) -> None:
+        super().__init__(f"an append of {length} bytes is over the limit of {length_max}")
+        self.length = length
+        self.length_max = length_max
+
+
+class InvalidArgumentError(SegmentStoreError, ValueError):
+    """An argument is of the wrong type or outside its range. The caller's move: mend the call."""
+
+    def __init__(self, argument: str, value: object, reason: str) -> None:
+        super().__init__(f"{argument}={value!r}: {reason}")
+        self.argument = argument
+        self.value = value
+        self.reason = reason
+
+
+class ConfigError(SegmentStoreError):
+    """A setting is unknown, malformed, or contradicts another. The operator's move: mend the named setting."""
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(f"setting {setting}: {reason}")
+        self.setting = setting
+        self.reason = reason
+
+
+# --- the store as a whole -----------------------------------------------------------------------
+
+
+class StoreInUseError(SegmentStoreError):
+    """Another process (or another store of this one) has the store open. The operator's move: stop that one first."""
+
+    def __init__(self, location: object, detail: str = "") -> None:
+        super().__init__(f"store {location} is in use{': ' + detail if detail else ''}")
+        self.location = location
+
+
+class NotAStoreError(SegmentStoreError):
+    """The folder is neither empty nor a store; it was left untouched. The caller's move: another folder."""
+
+    def __init__(self, location: object, detail: str = "") -> None:
+        super().__init__(f"{location} is not a segment store{': ' + detail if detail else ''}")
+        self.location = location
+
+
+class ContainerStoppedError(SegmentStoreError):
+    """The container is stopped, or stopped while the call waited; the call had no effect.
+
+    The caller's move: open the store again. `cause` is what stopped it, None for an ordinary close.
+    """
+
+    def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
+        super().__init__(f"container {container_id} is stopped{f' by {cause}' if cause is not None else ''}")
+        self.container_id = container_id
+        self.cause = cause
+
+
+class AppendOutcomeUnknownError(SegmentStoreError):
+    """The change was on its way to the log when the container stopped: it may or may not be there.
+
+    The caller's move: open the store again and look, or resend through an exactly-once writer.
+    """
+
+    def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
+        super().__init__(
+            f"container {container_id} stopped while the change was being made durable"
+            f"{f' ({cause})' if cause is not None else ''}: it may or may not be in the log"
+        )
+        self.container_id = container_id
+        self.cause = cause
+
+
+class NotPrimaryError(SegmentStoreError):
+    """Another owner has opened the container's log: this one is fenced for good. Ask the new owner."""
+
+    def __init__(self, container_id: int, detail: str = "") -> None:
+        super().__init__(f"container {container_id} has another owner now{': ' + detail if detail else ''}")
+        self.container_id = container_id
+
+
+class DataCorruptionError(SegmentStoreError):
+    """Stored bytes are not what was written. Nothing was repaired or removed; the operator's move.
+
+    `where` names the place: file, offset and frame, or object, block and extent.
+    """
+
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"corrupt data at {where}: {detail}")
+        self.where = where
+        self.detail = detail
+
+
+class TierUnavailableError(SegmentStoreError):
+    """A tier does not answer and the bound for waiting is reached; nothing was lost. Try again later.
+
+    `tier` is "tier1", "tier2" or "cache".
+    """
+
+    def __init__(self, tier: str, detail: str) -> None:
+        super().__init__(f"{tier} is not available: {detail}")
+        self.tier = tier
+        self.detail = detail

@@ -1,0 +1,184 @@
+"""The committed metadata of a container: what the log has made true so far.
+
+One writer for every field: `durablelog.metadata_updater`, from operations, live and in replay alike.
+Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
+
+- 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
+- `chunks` are sorted, contiguous, and cover at least [start_offset, storage_length);
+- `merges` are sorted by offset, disjoint, and end above storage_length;
+- ids are never reused, and every chunk's object is known and counts it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+
+
+class MergeRecord(NamedTuple):
+    """A merged source whose bytes are readable through the target but not yet linked to it in Tier 2."""
+
+    offset: int
+    """Where the source's bytes begin in the target."""
+    length: int
+    source_id: int
+
+    @property
+    def end_offset(self) -> int:
+        """Where they end in the target, exclusive."""
+        return self.offset + self.length
+
+
+class SegmentMetadata:
+    """One segment, as the log has it. Offsets are bytes from the segment's beginning."""
+
+    __slots__ = (
+        "attributes",
+        "chunks",
+        "created_ms",
+        "encoded",
+        "last_modified_ms",
+        "length",
+        "merged_into",
+        "merges",
+        "name",
+        "sealed",
+        "segment_id",
+        "start_offset",
+        "storage_length",
+    )
+
+    def __init__(self, segment_id: int, name: str, created_ms: int) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.created_ms = created_ms
+        self.last_modified_ms = created_ms
+        self.start_offset = 0
+        self.length = 0
+        self.storage_length = 0
+        """Bytes [start_offset, storage_length) are in `chunks`; bytes [storage_length, length) are not yet in Tier 2."""
+        self.sealed = False
+        self.merged_into: int | None = None
+        """Id of the target this segment was merged into; it has lost its name then."""
+        self.attributes: dict[AttributeKey, int] = {}
+        self.chunks: list[ChunkRecord] = []
+        self.merges: list[MergeRecord] = []
+        self.encoded: bytes | None = None
+        """This record as a checkpoint holds it, kept by the checkpoint codec until the next change."""
+
+    def find_chunk(self, offset: int) -> ChunkRecord | None:
+        """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""
+        index = bisect_right(self.chunks, offset, key=_start_of) - 1
+        if index < 0:
+            return None
+        chunk = self.chunks[index]
+        return chunk if offset < chunk.start_offset + chunk.length else None
+
+    def find_merge(self, offset: int) -> MergeRecord | None:
+        """The not yet linked merge whose bytes `offset` falls into, if any."""
+        for merge in self.merges:
+            if merge.offset <= offset < merge.end_offset:
+                return merge
+        return None
+
+    def check(self) -> None:
+        """Assert the invariants of this record."""
+        assert 0 <= self.start_offset <= self.length, self
+        assert 0 <= self.storage_length <= self.length, self
+        position = None
+        for chunk in self.chunks:
+            assert chunk.length > 0, (self, chunk)
+            assert position is None or chunk.start_offset == position, (self, chunk)
+            position = chunk.end_offset
+        if self.start_offset < self.storage_length:
+            assert self.chunks, self
+            assert self.chunks[0].start_offset <= self.start_offset, self
+            assert self.chunks[-1].end_offset == self.storage_length, self
+        last_end = self.storage_length
+        for merge in self.merges:
+            assert merge.length > 0, (self, merge)
+            assert merge.end_offset > last_end or merge.offset >= last_end, (self, merge)
+            last_end = merge.end_offset
+        assert last_end <= self.length or not self.merges, self
+
+    def __repr__(self) -> str:
+        flags = "".join((" sealed" if self.sealed else "", f" merged into {self.merged_into}" if self.merged_into else ""))
+        return (
+            f"<Segment {self.segment_id} {self.name!r} [{self.start_offset},{self.length})"
+            f" stored {self.storage_length}{flags}, {len(self.chunks)} chunks>"
+        )
+
+
+def _start_of(chunk: ChunkRecord) -> int:
+    return chunk.start_offset
+
+
+class LiveObject:
+    """A Tier-2 object and how many chunks of this container's segments lie in it."""
+
+    __slots__ = ("live_chunks", "record")
+
+    def __init__(self, record: ObjectRecord, live_chunks: int = 0) -> None:
+        self.record = record
+        self.live_chunks = live_chunks
+
+
+class GarbageObject(NamedTuple):
+    """A Tier-2 object no chunk refers to any more; deleted once the deletion lag has passed."""
+
+    record: ObjectRecord
+    unreferenced_ms: int
+
+
+class ContainerMetadata:
+    """Everything one container knows, as of `sequence_number`."""
+
+    __slots__ = ("container_id", "garbage", "names", "objects", "segments", "sequence_number")
+
+    def __init__(self, container_id: int) -> None:
+        self.container_id = container_id
+        self.sequence_number = 0
+        """Of the last operation committed; only grows."""
+        self.segments: dict[int, SegmentMetadata] = {}
+        self.names: dict[str, int] = {}
+        """Name to id of the segments that have one: not merged, not deleted."""
+        self.objects: dict[str, LiveObject] = {}
+        self.garbage: dict[str, GarbageObject] = {}
+
+    def adopt(self, other: ContainerMetadata) -> None:
+        """Become what `other` is, in place: whoever holds this object or its tables sees the new content."""
+        assert self.container_id == other.container_id, (self.container_id, other.container_id)
+        self.sequence_number = other.sequence_number
+        for mine, theirs in (
+            (self.segments, other.segments),
+            (self.names, other.names),
+            (self.objects, other.objects),
+            (self.garbage, other.garbage),
+        ):
+            mine.clear()
+            mine.update(theirs)  # type: ignore[arg-type] # each pair is of one type
+
+    def check(self) -> None:
+        """Assert the invariants of the whole container. O(everything); for tests and tools."""
+        counts: dict[str, int] = {}
+        for segment_id, segment in self.segments.items():
+            assert segment.segment_id == segment_id, segment
+            assert segment_id <= self.sequence_number, segment
+            segment.check()
+            if segment.merged_into is None:
+                assert self.names.get(segment.name) == segment_id, segment
+            else:
+                assert segment.sealed, segment
+            for chunk in segment.chunks:
+                counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1
+            for merge in segment.merges:
+                source = self.segments[merge.source_id]
+                assert source.merged_into == segment_id, (segment, source)
+                assert source.length == merge.length, (segment, source)
+        assert {name: live.live_chunks for name, live in self.objects.items()} == counts
+        assert not self.objects.keys() & self.garbage.keys()
+        for name, segment_id in self.names.items():
+            assert self.segments[segment_id].name == name

@@ -1,0 +1,50 @@
+"""What a caller may know of a segment, and the rules for its name."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from datetime import datetime
+
+from segmentstore.contracts.errors import InvalidNameError
+
+NAME_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """A snapshot of one segment's properties. All offsets and lengths are in bytes.
+
+    0 <= start_offset <= length and 0 <= storage_length <= length.
+    """
+
+    name: str
+    segment_id: int
+    """Never reused: a name deleted and made again gets another id."""
+    start_offset: int
+    """First readable offset; grows by truncation."""
+    length: int
+    """End of the acknowledged bytes, exclusive."""
+    storage_length: int
+    """Bytes [0, storage_length) have been moved to Tier 2."""
+    sealed: bool
+    sealed_in_storage: bool
+    """Sealed, and every byte of it is in Tier 2."""
+    created: datetime
+    last_modified: datetime
+    container_id: int
+
+
+def check_segment_name(name: object) -> str:
+    """Return the name if it may name a segment; raise InvalidNameError otherwise."""
+    if not isinstance(name, str):
+        raise InvalidNameError(name, f"a name is a str, not {type(name).__name__}")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidNameError(name, "it cannot be written as UTF-8 (a lone surrogate)") from None
+    if not 1 <= len(encoded) <= NAME_BYTES_MAX:
+        raise InvalidNameError(name, f"{len(encoded)} bytes of UTF-8; it must be 1 to {NAME_BYTES_MAX}")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise InvalidNameError(name, "it holds a control character")
+    return name

@@ -1,0 +1,1 @@
+"""Long-term storage: the block object format and the object storages that hold it."""

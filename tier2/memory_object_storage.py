@@ -1,0 +1,206 @@
+"""MemoryObjectStorage: a complete object storage in this process, for tests and demos.
+
+Semantics are real: put-if-absent by unique id, exact ranges, ordered listing, and every call gives way
+to the event loop before it takes effect. What it lacks is durability. `fail` makes chosen calls fail,
+before or after their effect, to play an outage or a lost reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, NamedTuple
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.runtime import Runtime
+from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    ObjectStorageStatistics,
+    StorageUnavailableError,
+    StoredObject,
+)
+from tier2.storage_counters import StorageCounters
+
+PAGE_OBJECTS = 1000
+
+Method = Literal["put", "get_range", "head", "delete", "list"]
+
+
+class MemoryObject(NamedTuple):
+    """An object with what the store keeps beside it."""
+
+    data: bytes
+    unique_id: bytes
+    modified_ms: int
+
+
+class MemoryBucket:
+    """The objects themselves; outlives the storages opened on it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, MemoryObject] = {}
+
+
+class _Fault:
+    __slots__ = ("after_effect", "error", "left")
+
+    def __init__(self, times: int, error: Callable[[str], Exception], *, after_effect: bool) -> None:
+        self.left = times
+        self.error = error
+        self.after_effect = after_effect
+
+
+class MemoryObjectStorage(ObjectStorage):
+    """An object storage over a `MemoryBucket`; without one it makes its own, gone with it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        bucket: MemoryBucket | None = None,
+        *,
+        name: str = "",
+        page_objects: int = PAGE_OBJECTS,
+    ) -> None:
+        self.bucket = bucket if bucket is not None else MemoryBucket()
+        self._clock = runtime.clock
+        self._name = name
+        self._page_objects = page_objects
+        self._counters = StorageCounters()
+        self._faults: dict[Method, deque[_Fault]] = {}
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self._name}"
+
+    def fail(
+        self,
+        method: Method,
+        times: int = 1,
+        error: Callable[[str], Exception] | None = None,
+        *,
+        after_effect: bool = False,
+    ) -> None:
+        """Make the next `times` calls of `method` fail, once what was asked for earlier is used up.
+
+        `error` makes the exception from the name the call is about; StorageUnavailableError by default.
+        With `after_effect` the call does its work first and only its reply is lost.
+        """
+        make = error if error is not None else _unavailable
+        self._faults.setdefault(method, deque()).append(_Fault(times, make, after_effect=after_effect))
+
+    def heal(self) -> None:
+        """Forget every failure asked for."""
+        self._faults.clear()
+
+    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        check_object_name(name)
+        check_unique_id(unique_id)
+        data = b"".join(parts)
+        if not data:
+            raise ValueError(f"object {name} would be empty")
+        self._counters.puts += 1
+        lost = await self._enter("put", name)
+        there = self.bucket.objects.get(name)
+        if there is None:
+            self.bucket.objects[name] = MemoryObject(data, bytes(unique_id), self._clock.time_ms())
+        elif there.unique_id != unique_id:
+            raise ObjectExistsError(name, "taken by an object with another unique id")
+        self._leave(lost)
+        self._counters.bytes_put += len(data)
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        check_object_name(name)
+        if offset < 0 or length < 1:
+            raise ValueError(f"range of {length} bytes at {offset}")
+        self._counters.gets += 1
+        lost = await self._enter("get_range", name)
+        there = self.bucket.objects.get(name)
+        if there is None:
+            raise ObjectNotFoundError(name, "no such object")
+        size = len(there.data)
+        if offset + length > size:
+            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
+        self._leave(lost)
+        self._counters.bytes_got += length
+        return there.data[offset : offset + length]
+
+    async def head(self, name: str) -> StoredObject | None:
+        check_object_name(name)
+        self._counters.heads += 1
+        lost = await self._enter("head", name)
+        there = self.bucket.objects.get(name)
+        self._leave(lost)
+        return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
+
+    async def delete(self, name: str) -> None:
+        check_object_name(name)
+        self._counters.deletes += 1
+        lost = await self._enter("delete", name)
+        self.bucket.objects.pop(name, None)
+        self._leave(lost)
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        self._counters.lists += 1
+        while True:
+            lost = await self._enter("list", prefix)
+            objects = self.bucket.objects
+            names = sorted(name for name in objects if name.startswith(prefix))
+            first = bisect_right(names, start_after)
+            page = [
+                StoredObject(name, len(objects[name].data), objects[name].modified_ms)
+                for name in names[first : first + self._page_objects]
+            ]
+            self._leave(lost)
+            if not page:
+                return
+            yield page
+            start_after = page[-1].name
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def statistics(self) -> ObjectStorageStatistics:
+        return self._counters.snapshot()
+
+    def __repr__(self) -> str:
+        return f"<MemoryObjectStorage {self.url}: {len(self.bucket.objects)} objects>"
+
+    async def _enter(self, method: Method, name: str) -> Exception | None:
+        """Give way; raise the failure due before the effect, return the one due after it."""
+        if self._closed:
+            raise StorageUnavailableError(name, "the storage is closed")
+        fault = self._next_fault(method)
+        await asyncio.sleep(0)
+        if fault is None:
+            return None
+        error = fault.error(name)
+        if fault.after_effect:
+            return error
+        self._leave(error)
+        return None
+
+    def _leave(self, error: Exception | None) -> None:
+        if error is not None:
+            self._counters.errors += isinstance(error, StorageUnavailableError)
+            raise error
+
+    def _next_fault(self, method: Method) -> _Fault | None:
+        waiting = self._faults.get(method)
+        while waiting:
+            fault = waiting[0]
+            if fault.left > 0:
+                fault.left -= 1
+                return fault
+            waiting.popleft()
+        return None
+
+
+def _unavailable(name: str) -> Exception:
+    return StorageUnavailableError(name, "made to fail")

@@ -1,0 +1,87 @@
+"""ObjectBuilder: puts blocks one behind another into one object, and says where each one came to lie.
+
+Pure: no await, no clock, no I/O. Payload is never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from tier2.block_object import EXTENT_BYTES_DEFAULT, encode_block
+
+
+class BlockPlacement(NamedTuple):
+    """A block in an object that has no name yet: a ChunkRecord but for that."""
+
+    segment_id: int
+    start_offset: int
+    """Place of the payload in the segment, inclusive."""
+    length: int
+    block_offset: int
+    """Place of the block's header in the object."""
+
+
+class ObjectBuilder:
+    """One object in the making. The buffers added must not change until the object is stored.
+
+    - `add(segment_id, start_offset, parts)` appends a block;
+    - `size`, `parts`, `placements` are what there is so far;
+    - `finish(name, created_ms)` gives the records a storage-update operation carries.
+    """
+
+    def __init__(self, container_id: int, epoch: int, extent_bytes: int = EXTENT_BYTES_DEFAULT) -> None:
+        self._container_id = container_id
+        self._epoch = epoch
+        self._extent_bytes = extent_bytes
+        self.size = 0
+        """Bytes of the object so far."""
+        self.parts: list[Buffer] = []
+        """All buffers of the object, in order: what `ObjectStorage.put` takes."""
+        self.placements: list[BlockPlacement] = []
+
+    def add(self, segment_id: int, start_offset: int, parts: Sequence[Buffer]) -> None:
+        """Append a block with the concatenation of `parts`, the bytes of the segment from `start_offset` on.
+
+        ValueError if there is not a single byte; the object is unchanged then. One CRC32C of the bytes.
+        """
+        block = encode_block(
+            container_id=self._container_id,
+            epoch=self._epoch,
+            segment_id=segment_id,
+            start_offset=start_offset,
+            parts=parts,
+            extent_bytes=self._extent_bytes,
+        )
+        length = sum(map(len, block[1:]))
+        self.placements.append(BlockPlacement(segment_id, start_offset, length, self.size))
+        self.parts += block
+        self.size += len(block[0]) + length
+
+    def finish(self, name: str, created_ms: int) -> tuple[ObjectRecord, list[tuple[int, ChunkRecord]]]:
+        """The object's record and, in the order added, (segment id, chunk) of each block.
+
+        `created_ms` is milliseconds since 1970 UTC. ValueError if no block was added.
+        """
+        if not self.placements:
+            raise ValueError("an object holds at least one block")
+        chunks = [
+            (
+                placement.segment_id,
+                ChunkRecord(
+                    start_offset=placement.start_offset,
+                    length=placement.length,
+                    object_name=name,
+                    block_offset=placement.block_offset,
+                    block_segment_id=placement.segment_id,
+                    block_start_offset=placement.start_offset,
+                ),
+            )
+            for placement in self.placements
+        ]
+        return ObjectRecord(name, self.size, created_ms), chunks
+
+    def __repr__(self) -> str:
+        return f"<ObjectBuilder container {self._container_id}: {len(self.placements)} blocks, {self.size} bytes>"

@@ -1,0 +1,94 @@
+"""Names of Tier-2 objects: what any object may be called, and what ours are called.
+
+Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>` (docs/formats/object-names.md). Rules:
+
+- a name is never reused: the unique id is 128 random bits;
+- a name alone says who meant to write the object and for what work, so that an orphan can be told from an
+  object in flight;
+- there is one spelling of each name: lower case, fixed widths.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from typing import Literal, NamedTuple, cast
+
+ObjectKind = Literal["flush", "consolidation", "compaction"]
+"""Which work made an object."""
+
+UNIQUE_ID_BYTES = 16
+NAME_CHARACTERS_MAX = 512
+CONTAINER_ID_MAX = 2**32 - 1
+EPOCH_MAX = 2**64 - 1
+
+_KINDS: frozenset[str] = frozenset(("flush", "consolidation", "compaction"))
+_PART = re.compile(r"[A-Za-z0-9._-]+")
+_OURS = re.compile(r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-([0-9a-f]{32})")
+
+
+class ObjectName(NamedTuple):
+    """The parts of one of our names; the shard follows from the unique id."""
+
+    container_id: int
+    epoch: int
+    kind: ObjectKind
+    unique_id: bytes
+
+
+def new_unique_id(source: random.Random) -> bytes:
+    """16 bytes never drawn before, from `Runtime.random`."""
+    return source.getrandbits(8 * UNIQUE_ID_BYTES).to_bytes(UNIQUE_ID_BYTES, "big")
+
+
+def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes) -> str:
+    """The name of an object; ValueError for parts out of range."""
+    if not 0 <= container_id <= CONTAINER_ID_MAX:
+        raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise ValueError(f"epoch {epoch} is not 0 to {EPOCH_MAX}")
+    if kind not in _KINDS:
+        raise ValueError(f"kind {kind!r} is not one of {', '.join(sorted(_KINDS))}")
+    if len(unique_id) != UNIQUE_ID_BYTES:
+        raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
+    return f"{_shard(unique_id)}/{container_id:08x}/{epoch:016x}/{kind}-{unique_id.hex()}"
+
+
+def parse_object_name(name: str) -> ObjectName | None:
+    """The parts of a name, or None if `object_name` cannot have made it (a foreign object, or a later version's)."""
+    match = _OURS.fullmatch(name)
+    if match is None:
+        return None
+    shard, container, epoch, kind, unique = match.groups()
+    unique_id = bytes.fromhex(unique)
+    if kind not in _KINDS or shard != _shard(unique_id):
+        return None
+    return ObjectName(int(container, 16), int(epoch, 16), cast("ObjectKind", kind), unique_id)
+
+
+def check_object_name(name: str) -> str:
+    """Return the name if any ObjectStorage must take it; ValueError otherwise."""
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+        raise ValueError(f"an object name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}")
+    if not all(is_name_part(part) for part in name.split("/")):
+        raise ValueError(f"{name!r} cannot name an object")
+    return name
+
+
+def is_name_part(part: str) -> bool:
+    """Whether `part` may stand between the slashes of an object name."""
+    return part not in {".", ".."} and _PART.fullmatch(part) is not None
+
+
+def check_unique_id(unique_id: bytes) -> bytes:
+    """Return the id if it is one; ValueError otherwise."""
+    if len(unique_id) != UNIQUE_ID_BYTES:
+        raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
+    return unique_id
+
+
+def _shard(unique_id: bytes) -> str:
+    return hashlib.sha256(unique_id).hexdigest()[:2]
