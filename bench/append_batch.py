@@ -34,7 +34,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     engine, skeleton = Samples.of(measured["engine"]), Samples.of(measured["skeleton"])
     ratio = engine.median / skeleton.median
     row = Row(
-        name=QUESTION,
+        name="256 callers",
         unit="records/s",
         floor=Samples.of(measured["floor"]),
         skeleton=skeleton,

@@ -39,10 +39,15 @@ def call(module: str, function: str, arguments: Mapping[str, object], *, timeout
         raise BenchError(message) from None
     marked = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode or len(marked) != 1:
-        message = f"{module}.{function} failed with exit code {done.returncode}:\n{done.stderr[-3000:]}"
+        message = f"{module}.{function} failed with exit code {done.returncode}:\n{_ends_of(done.stderr)}"
         raise BenchError(message)
     result: Measured = json.loads(marked[0].removeprefix(_MARK))
     return result
+
+
+def _ends_of(text: str, length: int = 2000) -> str:
+    """Both ends: the cause is often said first, and buried by what follows from it."""
+    return text if len(text) <= 2 * length else f"{text[:length]}\n[...]\n{text[-length:]}"
 
 
 def _main() -> None:

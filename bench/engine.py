@@ -66,30 +66,30 @@ def open_store(location: Path, **options: object) -> AbstractAsyncContextManager
     return cast("AbstractAsyncContextManager[Store]", opened)
 
 
-def sum_of(stats: object, name: str) -> int:
-    """Sum of all numbers called `name`, however deep they lie in `stats`.
+def sum_of(stats: object, part: str, name: str) -> int:
+    """Sum over `stats` of all numbers `name` that stand directly in a part called `part`, however deep it lies.
 
     Raises BenchError if there is none: a figure that is not there must not read as 0.
     """
-    found = [value for key, value in _numbers(stats) if key == name]
+    found = [value for path, value in _numbers(stats) if path[-2:] == (part, name)]
     if not found:
-        message = f"store.stats() has no number called {name}; it has {sorted({key for key, _ in _numbers(stats)})}"
+        there = sorted({".".join(path[-2:]) for path, _ in _numbers(stats)})
+        message = f"store.stats() has no number {part}.{name}; it has {', '.join(there)}"
         raise BenchError(message)
     return sum(found)
 
 
-def _numbers(value: object, key: str = "") -> Iterator[tuple[str, int]]:
+def _numbers(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
     if isinstance(value, bool):
         return
     if isinstance(value, int):
-        yield key, value
+        yield path, value
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _numbers(inner, str(name))
+            yield from _numbers(inner, (*path, str(name)))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _numbers(getattr(value, field.name), field.name)
+            yield from _numbers(getattr(value, field.name), (*path, field.name))
     elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", None) or (key,) * len(value)
-        for name, inner in zip(names, value, strict=True):
-            yield from _numbers(inner, name)
+        for inner in value:
+            yield from _numbers(inner, path)

@@ -131,7 +131,7 @@ def show(result: CaseResult, console: Console) -> None:
 
     table = Table(title=f"{result.case}: {result.question}", title_justify="left")
     for heading in ("", "unit", "floor", "skeleton", "engine", "ratio", "bar", "met"):
-        table.add_column(heading, justify="left" if heading in {"", "unit", "bar"} else "right", no_wrap=heading != "")
+        table.add_column(heading, justify="left" if heading in {"", "unit", "bar"} else "right", no_wrap=True)
     verdicts = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}
     for row in result.rows:
         table.add_row(

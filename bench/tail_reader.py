@@ -1,9 +1,9 @@
 """How long after an append is acknowledged a reader who follows the tail has its bytes.
 
 1,000 appends a second, open loop: an append is due by the clock, whether or not those before it are done, so a
-stall is charged to all that were due in it (and the loop's timer, which rounds up to the next millisecond, to every
-one: the waits and end-to-end figures carry about 0.5 ms of it, the delay does not). Delay = reader has the bytes - writer has the acknowledgement; it is
-negative where the reader came first.
+stall is charged to all that were due in it. (So is the loop's timer, which rounds up to the next millisecond: the
+acknowledged and end-to-end figures carry about 0.5 ms of it, the delay does not.) Delay = reader has the bytes -
+writer has the acknowledgement; it is negative where the reader came first.
 
 Floor: waking a task that waits for a future on an otherwise idle loop. Skeleton: a task woken on each durable batch.
 """

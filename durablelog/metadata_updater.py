@@ -112,7 +112,7 @@ class MetadataUpdater:
             UpdateAttributesOperation: self._accept_update_attributes,
             TruncateOperation: self._accept_truncate,
             DeleteOperation: self._accept_delete,
-            CheckpointOperation: self._accept_anything,
+            CheckpointOperation: self._accept_checkpoint,
             StorageUpdateOperation: self._accept_anything,
             ObjectsDeletedOperation: self._accept_anything,
         }
@@ -223,6 +223,10 @@ class MetadataUpdater:
 
     def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001 - one shape for the table
         return None
+
+    def _accept_checkpoint(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
+        # It holds the committed metadata: something pending would come before it in the log and not be in it.
+        assert not self.pending, list(self.pending)
 
     def _accept_recorded_append(self, operation: AppendOperation, recorded: bool) -> None:  # noqa: FBT001
         assert recorded, operation
@@ -382,7 +386,7 @@ class MetadataUpdater:
         self._settle(operation.segment_id)
 
     def _commit_checkpoint(self, _operation: CheckpointOperation) -> None:
-        assert not self.pending, self.pending
+        """A checkpoint repeats what is there; it changes nothing."""
 
     def _commit_storage_update(self, operation: StorageUpdateOperation) -> None:
         storage_metadata.apply_storage_update(self.metadata, operation)

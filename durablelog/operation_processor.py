@@ -277,15 +277,19 @@ class OperationProcessor:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def _frames_done(self, _future: asyncio.Future[LogAddress]) -> None:
+    def _frames_done(self, future: asyncio.Future[LogAddress]) -> None:
         in_flight = self._in_flight
+        if self._failure is not None:
+            if not future.cancelled():
+                future.exception()
+            return
         try:
-            while in_flight and in_flight[0].acknowledged.done() and self._failure is None:
+            while in_flight and in_flight[0].acknowledged.done():
                 shipped = in_flight[0]
                 address = shipped.acknowledged.result()
+                self._commit(shipped.frame, address)
                 in_flight.popleft()
                 self._bytes_in_flight -= shipped.frame.length
-                self._commit(shipped.frame, address)
         except asyncio.CancelledError:
             self.fail(ContainerStoppedError(self._container_id))
             return

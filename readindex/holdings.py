@@ -23,6 +23,7 @@ from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.segment_read_index import SegmentReadIndex
+from segmentstore.contracts.metadata import ContainerMetadata
 
 HARD_BOUND = 2
 """Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
@@ -41,10 +42,12 @@ class Holdings:
 
     def __init__(
         self,
+        metadata: ContainerMetadata,
         config: ReadIndexConfig,
         addresses: CacheAddresses,
         forget_blocks: Callable[[Sequence[int]], None],
     ) -> None:
+        self._metadata = metadata
         self._config = config
         self._addresses = addresses
         self._forget_blocks = forget_blocks
@@ -74,6 +77,11 @@ class Holdings:
         if index is None:
             index = self.indexes[segment_id] = SegmentReadIndex(segment_id)
         return index
+
+    @property
+    def has_demoted(self) -> bool:
+        """True if fetched pieces wait to be moved to the cache."""
+        return bool(self._demoted)
 
     # --- bytes coming in ---
 
@@ -273,13 +281,17 @@ class Holdings:
             else:
                 self.demoted_bytes -= extent.length
             index.remove(extent)
-            if not extent.flushed:
-                # The parts may lie on both sides of storage_length: the next advance looks at them again.
-                index.flushed_mark = min(index.flushed_mark, extent.start_offset)
+            segment = self._metadata.segments[extent.segment_id]
             for address, start, end in parts:
+                # The parts may lie on both sides of storage_length, and of start_offset.
+                if extent.start_offset + end <= segment.start_offset:
+                    self._forget_blocks((address,))
+                    continue
                 block = Extent(extent.segment_id, extent.start_offset + start, end - start, None, Home.CACHED)
                 block.address = address
-                block.flushed = extent.flushed
+                block.flushed = block.end_offset <= segment.storage_length
+                if not block.flushed:
+                    index.flushed_mark = min(index.flushed_mark, block.start_offset)
                 index.put(block)
                 self.cached.add(block)
         self._evict_cached()

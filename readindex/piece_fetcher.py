@@ -93,8 +93,10 @@ class PieceFetcher:
         return data if begin == 0 and max_length >= len(data) else data[begin : begin + max_length]
 
     def advance(self, segment: SegmentMetadata, start_offset: int, end_offset: int, offset: int) -> None:
-        """Note a read that begins at `offset` within a fetched piece [start_offset, end_offset), and read ahead if it is
-        sequential. Never raises, never waits."""
+        """Note a read that begins at `offset` within a fetched piece [start_offset, end_offset).
+
+        Reads ahead if it is sequential. Never raises, never waits.
+        """
         if self._closed:
             return
         key = (segment.segment_id, start_offset)

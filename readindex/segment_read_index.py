@@ -45,7 +45,7 @@ class SegmentReadIndex:
 
     def check_next(self, offset: int) -> None:
         """Raise DataCorruptionError unless an append at `offset` continues the segment."""
-        if offset != self.next_offset and self.next_offset != UNKNOWN:
+        if self.next_offset not in (offset, UNKNOWN):
             raise DataCorruptionError(
                 f"read index of segment {self.segment_id}",
                 f"an append at offset {offset} came where {self.next_offset} was to follow",
@@ -241,7 +241,7 @@ class SegmentReadIndex:
                 assert len(extent.data) == extent.length, extent
             position = extent.end_offset
         if self.tail is not None:
-            assert 0 < len(self.tail.data), self
+            assert self.tail.data, self
             assert position <= self.tail.start_offset, self
             assert self.tail.end_offset == self.next_offset, self
             assert 0 <= self.tail_flushed <= len(self.tail.data), self

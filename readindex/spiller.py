@@ -25,6 +25,11 @@ class Spiller:
         self._retry: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @property
+    def refused(self) -> bool:
+        """True while the cache has refused the last spill."""
+        return self._retry is not None
+
     def trim(self) -> None:
         """Drop what may go and begin to spill the rest. Called above `holdings.trim_at`, on the event loop."""
         if self._holdings.trim() and self._task is None and self._retry is None and not self._closed:

@@ -26,7 +26,9 @@ APPEND_BYTES_LIMIT = 1 * GIB
 """No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
 
 
-def _setting(default: object, low: float, high: float) -> object:  # a dataclass field's declared type is what mypy checks
+def _setting(
+    default: object, low: float, high: float
+) -> object:  # a dataclass field's declared type is what mypy checks
     return field(default=default, metadata={"low": low, "high": high})
 
 

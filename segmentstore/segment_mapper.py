@@ -23,7 +23,9 @@ _UINT64 = (1 << 64) - 1
 
 def container_of(name: str, containers: int) -> int:
     """The id, 0 to containers - 1, of the container the segment lives in."""
-    hashed = mmh3.hash64(_family(name).encode("utf-16-le", "surrogatepass"), seed=_HASH_SEED, x64arch=True, signed=False)
+    hashed = mmh3.hash64(
+        _family(name).encode("utf-16-le", "surrogatepass"), seed=_HASH_SEED, x64arch=True, signed=False
+    )
     return _jump(hashed[0], containers)
 
 

@@ -37,13 +37,22 @@ class StorageWriterConfig:
     """Longest back-off."""
 
     def __post_init__(self) -> None:
-        for name in ("flush_bytes", "object_bytes", "object_segments_max", "extent_bytes", "unflushed_target_bytes", "uploads_max"):
+        for name in (
+            "flush_bytes",
+            "object_bytes",
+            "object_segments_max",
+            "extent_bytes",
+            "unflushed_target_bytes",
+            "uploads_max",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"{getattr(self, name)} is not at least 1")
         if self.flush_bytes > self.object_bytes:
             raise ConfigError("flush_bytes", f"{self.flush_bytes} does not fit into object_bytes, {self.object_bytes}")
         if self.upload_bytes_max < self.object_bytes:
-            raise ConfigError("upload_bytes_max", f"{self.upload_bytes_max} is less than object_bytes, {self.object_bytes}")
+            raise ConfigError(
+                "upload_bytes_max", f"{self.upload_bytes_max} is less than object_bytes, {self.object_bytes}"
+            )
         if self.flush_age_s < 0 or self.deletion_lag_s < 0:
             raise ConfigError("flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s", "a duration is not negative")
         if not 0 < self.retry_min_s <= self.retry_max_s:

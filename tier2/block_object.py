@@ -138,7 +138,8 @@ def encode_block(
     """The block that holds the concatenation of `parts`: its header and table, then the parts themselves.
 
     The parts are not copied and must not change until the block is stored. Payload is at least 1 byte;
-    `extent_bytes` 1 to 16 MiB; ValueError otherwise. Costs one CRC32C of the payload, about 40 us per MiB.
+    `extent_bytes` 1 to 16 MiB; ValueError otherwise. Costs about 50 us per MiB in large
+    parts, 2 ms per MiB in parts of 100 bytes.
     """
     _check_range("container_id", container_id, CONTAINER_ID_MAX)
     _check_range("epoch", epoch, UINT64_MAX)

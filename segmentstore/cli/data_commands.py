@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segmentstore import SegmentStore
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
 from segmentstore.cli.stores import with_store
 from segmentstore.contracts.errors import SegmentExistsError, SegmentTruncatedError
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 _OUTSTANDING_LINES_MAX = 1000
 _OUTSTANDING_BYTES_MAX = 4 << 20

@@ -12,19 +12,24 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from segmentstore import SegmentStore
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.ingest_plan import PlannedFile, writer_id_for
 from segmentstore.contracts.errors import AppendTooLargeError, SegmentExistsError
 from segmentstore.contracts.runtime import thread_executor
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 WRITERS = 8
 """Files written at once, if not said otherwise."""
 OUTSTANDING_LINES_MAX = 1000
 OUTSTANDING_BYTES_MAX = 1 << 20
 """Unacknowledged lines of one file: whichever bound is reached first; one line is always let through."""
+ALL_OUTSTANDING_BYTES_MAX = 16 << 20
+"""Of all files together: well below what a store takes before it refuses (`queue_bytes_max`)."""
+WRITERS_MAX = 256
 _READ_BYTES = 256 * 1024
 _LINE_BYTES_MAX = 64 << 20
 """A line longer than this is refused before it is held in memory whole."""
@@ -80,10 +85,12 @@ async def ingest(
     progress = IngestProgress()
     waiting = iter(planned)
     executor = thread_executor("ingest", _READERS)
+    bytes_max = min(OUTSTANDING_BYTES_MAX, ALL_OUTSTANDING_BYTES_MAX // writers)
+    run = _Run(store, executor, bytes_max, progress, on_progress)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(writers, len(planned))):
-                group.create_task(_write_files(store, waiting, executor, progress, on_progress))
+                group.create_task(_write_files(run, waiting))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     finally:
@@ -98,21 +105,27 @@ async def ingest(
     )
 
 
-async def _write_files(
-    store: SegmentStore,
-    waiting: Iterator[PlannedFile],
-    executor: Executor,
-    progress: IngestProgress,
-    on_progress: Callable[[IngestProgress], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all files of one ingest share."""
+
+    store: SegmentStore
+    executor: Executor
+    outstanding_bytes_max: int
+    """Of one file."""
+    progress: IngestProgress
+    on_progress: Callable[[IngestProgress], None]
+
+
+async def _write_files(run: _Run, waiting: Iterator[PlannedFile]) -> None:
     loop = asyncio.get_running_loop()
     for planned in waiting:
         try:
-            handle = await loop.run_in_executor(executor, planned.path.open, "rb")
+            handle = await loop.run_in_executor(run.executor, planned.path.open, "rb")
         except OSError as error:
             raise CommandError(f"{planned.path} cannot be read: {error.strerror}") from error
         try:
-            await _FileWriter(store, planned, handle, executor, progress, on_progress).run()
+            await _FileWriter(run, planned, cast("BinaryIO", handle)).write()
         finally:
             handle.close()
 
@@ -120,25 +133,15 @@ async def _write_files(
 class _FileWriter:
     """One file on its way into its segment."""
 
-    def __init__(
-        self,
-        store: SegmentStore,
-        planned: PlannedFile,
-        handle: BinaryIO,
-        executor: Executor,
-        progress: IngestProgress,
-        on_progress: Callable[[IngestProgress], None],
-    ) -> None:
-        self._store = store
+    def __init__(self, run: _Run, planned: PlannedFile, handle: BinaryIO) -> None:
+        self._run = run
+        self._store = run.store
         self._planned = planned
         self._handle = handle
-        self._executor = executor
-        self._progress = progress
-        self._on_progress = on_progress
-        self._outstanding: deque[tuple[Awaitable[int], int]] = deque()
+        self._outstanding: deque[tuple[Awaitable[int | None], int]] = deque()
         self._outstanding_bytes = 0
 
-    async def run(self) -> None:
+    async def write(self) -> None:
         name = self._planned.segment
         try:
             await self._store.create_segment(name)
@@ -153,21 +156,21 @@ class _FileWriter:
                         self._outstanding.append((writer.append(line, event_number=number), len(line)))
                         self._outstanding_bytes += len(line)
                         number += 1
-                    self._on_progress(self._progress)
+                    self._run.on_progress(self._run.progress)
                 await self._settle(0, 0)
             except AppendTooLargeError as error:
                 raise CommandError(f"{self._planned.path}, line {number + 1}: {error}") from error
             finally:
                 # After an error the rest is of no interest, but it must not be left unawaited.
                 await asyncio.gather(*(awaitable for awaitable, _ in self._outstanding), return_exceptions=True)
-        self._progress.files += 1
-        self._on_progress(self._progress)
+        self._run.progress.files += 1
+        self._run.on_progress(self._run.progress)
 
     async def _skip(self, lines: int) -> int:
         """Read past the first `lines` lines, which the segment has already; they must be what it has."""
         if not lines:
             return 0
-        skipped = await asyncio.get_running_loop().run_in_executor(self._executor, _skip_lines, self._handle, lines)
+        skipped = await asyncio.get_running_loop().run_in_executor(self._run.executor, _skip_lines, self._handle, lines)
         length = (await self._store.get_info(self._planned.segment)).length
         if skipped != (lines, length):
             raise CommandError(
@@ -175,24 +178,25 @@ class _FileWriter:
                 f" begins with {skipped[0]} lines of {skipped[1]} bytes: the file has changed, or the segment was"
                 " written to by something else"
             )
-        self._progress.lines_before += lines
-        self._progress.bytes_before += length
+        self._run.progress.lines_before += lines
+        self._run.progress.bytes_before += length
         return lines
 
     async def _read(self) -> list[bytes]:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, read_lines, self._handle)
+            return await asyncio.get_running_loop().run_in_executor(self._run.executor, read_lines, self._handle)
         except LineTooLongError as error:
             raise CommandError(f"{self._planned.path}: {error}") from error
 
     async def _make_room(self, length: int) -> None:
-        if len(self._outstanding) >= OUTSTANDING_LINES_MAX or self._outstanding_bytes + length > OUTSTANDING_BYTES_MAX:
+        bytes_max = self._run.outstanding_bytes_max
+        if len(self._outstanding) >= OUTSTANDING_LINES_MAX or self._outstanding_bytes + length > bytes_max:
             # Down to the half: one wake-up for many acknowledgements, which come in groups.
-            await self._settle(OUTSTANDING_LINES_MAX // 2, OUTSTANDING_BYTES_MAX // 2)
+            await self._settle(OUTSTANDING_LINES_MAX // 2, bytes_max // 2)
 
     async def _settle(self, lines: int, size: int) -> None:
         """Wait until at most so much is outstanding."""
-        progress = self._progress
+        progress = self._run.progress
         while self._outstanding and (len(self._outstanding) > lines or self._outstanding_bytes > size):
             awaitable, length = self._outstanding.popleft()
             self._outstanding_bytes -= length

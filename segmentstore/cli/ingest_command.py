@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from segmentstore import SegmentStore
 from segmentstore.cli import output
-from segmentstore.cli.ingest import WRITERS, IngestProgress, IngestReport, ingest
+from segmentstore.cli.ingest import WRITERS, WRITERS_MAX, IngestProgress, IngestReport, ingest
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
 from segmentstore.cli.stores import with_store
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 
 def ingest_command(
@@ -22,7 +24,7 @@ def ingest_command(
         list[Path], typer.Argument(metavar="PATH...", help="Files, and directories to walk.", exists=True)
     ],
     prefix: Annotated[str, typer.Option(help="Put before each segment's name.")] = "",
-    writers: Annotated[int, typer.Option(min=1, max=1024, help="Files written at once.")] = WRITERS,
+    writers: Annotated[int, typer.Option(min=1, max=WRITERS_MAX, help="Files written at once.")] = WRITERS,
     as_json: output.JsonOption = False,
 ) -> None:
     """Make each text file a segment, each line (with its newline) one event of an exactly-once writer.

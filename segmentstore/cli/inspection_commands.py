@@ -12,7 +12,6 @@ import typer
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.operations import AppendOperation, CheckpointOperation, Operation
-from recovery import consistency_check
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
@@ -49,7 +48,7 @@ def log(
         raise typer.Exit(ExitCode.CORRUPTION)
 
 
-_FRAME_COLUMNS = ("container", "address", "sequence", "epoch", "size", "state", "place")
+_FRAME_COLUMNS = ("container", "address", "sequence", "epoch", "size", "state", "place", "detail")
 _OPERATION_COLUMNS = ("container", "address", "sequence", "kind", "size", "time", "what")
 
 
@@ -71,9 +70,10 @@ def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dic
                 "address": f"{report.address:#x}",
                 "sequence": report.sequence,
                 "epoch": report.epoch,
-                "size": report.length,
+                "size": report.payload_length,
                 "state": report.status,
                 "place": f"{report.path} offset {report.position}",
+                "detail": report.detail,
             }
 
 
@@ -167,6 +167,9 @@ def verify(
     as_json: output.JsonOption = False,
 ) -> None:
     """Check a stopped store without changing it; ends with 3 if a finding is harmful."""
+    # Not at the top: the other commands do not pay for what checks everything.
+    from recovery import consistency_check  # noqa: PLC0415
+
     require_store(store)
     findings = list(consistency_check.check_store(store, deep))
     harmful = any(output.to_plain(finding.severity) == "harmful" for finding in findings)

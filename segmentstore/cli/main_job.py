@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -105,7 +105,7 @@ class Child:
         """SIGKILL: no handler, no flush, no farewell."""
         self._process.kill()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -233,7 +233,7 @@ def main(
     as_json: output.JsonOption = False,
 ) -> None:
     """Run the main job; ends with 1 if a byte differs or a line is missing."""
-    say = (lambda _: None) if as_json else output.out().print
+    say = _silent if as_json else _say
     try:
         planned = plan_files(files) if files else default_input()
         if not files:
@@ -250,6 +250,14 @@ def main(
             output.print_error(failure)
     if not outcome.all_bytes_equal:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _say(text: str) -> None:
+    output.out().print(text)
+
+
+def _silent(_text: str) -> None:
+    pass
 
 
 def _shown(outcome: Outcome) -> dict[str, object]:

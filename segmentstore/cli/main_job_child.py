@@ -13,17 +13,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 import segmentstore
-from segmentstore import SegmentStore
 from segmentstore.cli.ingest import IngestProgress, ingest
 from segmentstore.cli.ingest_plan import PlannedFile
 from segmentstore.cli.store_numbers import StoreNumbers
 from segmentstore.contracts.errors import SegmentExistsError
 from segmentstore.contracts.runtime import thread_executor
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 _FOLLOWED = 4
 """Files whose segments are followed while they grow: the largest."""

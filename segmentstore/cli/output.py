@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -29,8 +30,10 @@ SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of
 
 def to_plain(value: Any) -> Any:
     """`value` as JSON can hold it: records become objects, bytes hex, times ISO 8601, ids their text."""
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value.value, str) else value.name.lower()
     if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, enum.Enum) and isinstance(value.value, str) else _number_or_name(value)
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -43,13 +46,7 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, enum.Enum):
-        return value.name.lower()
     return str(value)
-
-
-def _number_or_name(value: Any) -> Any:
-    return value.name.lower() if isinstance(value, enum.Enum) else value
 
 
 def _key(value: Any) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from segmentstore import AttributeUpdate, SegmentInfo, SegmentStore, UpdateType
+from segmentstore import AttributeUpdate, SegmentInfo, UpdateType
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import with_store
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 
 def create(store: output.StoreArgument, segment: output.SegmentArgument, as_json: output.JsonOption = False) -> None:
@@ -113,10 +116,7 @@ def info(
     async def of_store(opened: SegmentStore) -> Any:
         return output.to_plain(opened.stats())
 
-    if segment is None:
-        shown = with_store(store, of_store)
-    else:
-        shown = with_store(store, _get_info(segment))
+    shown = with_store(store, of_store if segment is None else _get_info(segment))
     if as_json:
         output.print_json(shown)
         return

@@ -1,29 +1,32 @@
 """A stopped store, looked at without changing it: its log's frames, the operations in them, what they add up to.
 
-Rules: every container's log is locked while it is looked at, so that no owner is alive; nothing is written
-(but the lock file, if there was none); operations are replayed through the same metadata updater as always.
+Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing is written
+(but a lock file, if there was none); operations are replayed through the same metadata updater as always.
 """
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from durablelog.checkpoint_codec import decode_checkpoint
-from durablelog.data_frame_reader import DataFrameReader
+from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.file.frame_reports import FrameReport, read_only_frames
 from durablelog.file.log_state import lock_log, read_state
+from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
-from durablelog.operations import CheckpointOperation, Operation
-from segmentstore.cli.stores import STORE_FILE, log_folder, require_store
-from segmentstore.contracts.disk import Disk, OsDisk
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError
+from durablelog.operations import Operation
+from recovery.replay import Replay
+from segmentstore.cli.exit_codes import CommandError
+from segmentstore.cli.stores import require_store
+from segmentstore.contracts.disk import DiskFile
+from segmentstore.contracts.errors import DataCorruptionError, StoreInUseError
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_files import LOCK_NAME, log_directory, read_store_file
 
 
 class LoggedOperation(NamedTuple):
@@ -40,21 +43,28 @@ class LoggedOperation(NamedTuple):
 class StoppedStore:
     """The store in a folder; a context manager that holds its locks."""
 
-    def __init__(self, location: str, disk: Disk | None = None) -> None:
+    def __init__(self, location: str) -> None:
         require_store(location)
-        self._disk = disk or OsDisk()
+        self._runtime = Runtime()
+        self._disk = self._runtime.disk
         self._location = location
         self._locks = ExitStack()
-        self.settings = _read_settings(Path(location) / STORE_FILE)
-        """What `store.toml` says."""
+        file = read_store_file(location, self._runtime)
+        assert file is not None, location
+        self._settings = file.settings
+        if self._settings["tier1"] != "file":
+            raise CommandError(
+                f"the log of {location} is in {self._settings['tier1']}: there is none on disk to look at"
+            )
 
     @property
     def container_ids(self) -> range:
         """All containers."""
-        return range(int(self.settings.get("containers", 1)))
+        return range(int(str(self._settings["containers"])))
 
     def __enter__(self) -> Self:
         try:
+            self._locks.callback(self._lock_store().close)
             for container_id in self.container_ids:
                 folder = self.log_folder(container_id)
                 if self._disk.is_directory(folder):
@@ -67,9 +77,15 @@ class StoppedStore:
     def __exit__(self, *_: object) -> None:
         self._locks.close()
 
+    def _lock_store(self) -> DiskFile:
+        try:
+            return self._disk.lock(os.path.join(self._location, LOCK_NAME))
+        except BlockingIOError:
+            raise StoreInUseError(self._location, "another process has it open") from None
+
     def log_folder(self, container_id: int) -> str:
         """Where a container's log lies."""
-        return str(log_folder(self._location, container_id))
+        return log_directory(self._location, container_id)
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame, good or bad, from the truncation point or from `start`."""
@@ -79,44 +95,30 @@ class StoppedStore:
 
     def operations(self, container_id: int) -> Iterator[LoggedOperation]:
         """Every operation from the truncation point to the tail. Raises DataCorruptionError at the first bad place."""
-        reader = DataFrameReader()
-        for report in self.frames(container_id):
-            if report.status == "corrupt":
-                raise DataCorruptionError(_place(report), report.detail)
-            if report.status != "ok":
-                continue
-            frame = LogFrame(report.address, report.sequence, report.epoch, memoryview(report.payload))
-            for record, first, _last in reader.feed(frame):
-                try:
-                    operation = decode_operation(record)
-                except OperationFormatError as error:
-                    raise DataCorruptionError(f"{_place(report)}, operation", str(error)) from error
-                yield LoggedOperation(container_id, first, len(record), operation)
+        for record in self._records(container_id):
+            try:
+                operation = decode_operation(record.data)
+            except OperationFormatError as error:
+                raise DataCorruptionError(f"log address {record.first_frame_address:#x}", str(error)) from error
+            yield LoggedOperation(container_id, record.first_frame_address, len(record.data), operation)
 
     def metadata(self, container_id: int) -> ContainerMetadata:
         """What the log adds up to. O(log)."""
-        updater: MetadataUpdater | None = None
         metadata = ContainerMetadata(container_id)
-        for logged in self.operations(container_id):
-            if isinstance(logged.operation, CheckpointOperation):
-                if updater is None:
-                    metadata = decode_checkpoint(logged.operation.blob)
-                    updater = MetadataUpdater(metadata)
-            elif updater is None:
-                raise DataCorruptionError(
-                    f"{self.log_folder(container_id)} address {logged.address:#x}", "operations but no checkpoint"
-                )
-            if updater is not None:
-                updater.replay(logged.operation)
+        replay = Replay(MetadataUpdater(metadata), LogPositions())
+        for record in self._records(container_id):
+            replay.apply(record.data, record.first_frame_address, record.last_frame_address)
+        replay.finish()
         return metadata
 
-
-def _place(report: FrameReport) -> str:
-    return f"{report.path} offset {report.position} frame {report.sequence}"
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"it is not TOML: {error}") from error
+    def _records(self, container_id: int) -> Iterator[Record]:
+        reader = DataFrameReader()
+        for report in self.frames(container_id):
+            if report.status == "corrupt":
+                raise DataCorruptionError(
+                    f"{report.path} offset {report.position} frame {report.sequence}", report.detail
+                )
+            if report.status == "ok":
+                frame = LogFrame(report.address, report.sequence, report.epoch, memoryview(report.payload))
+                yield from reader.feed(frame)
+        reader.finish()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import segmentstore
-from segmentstore import SegmentStore
+from segmentstore.config import FILE_NAME
 from segmentstore.contracts.errors import NotAStoreError
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
 
 T = TypeVar("T")
 
-STORE_FILE = "store.toml"
-"""What makes a folder a store."""
-LOG_FOLDER = "log"
 CACHE_FOLDER = "cache"
 """Throw-away: may be removed while the store is stopped."""
 
@@ -24,8 +24,8 @@ def require_store(location: str) -> None:
     """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by looking."""
     if not Path(location).is_dir():
         raise NotAStoreError(location, "there is no such folder")
-    if not (Path(location) / STORE_FILE).is_file():
-        raise NotAStoreError(location, f"it has no {STORE_FILE}")
+    if not (Path(location) / FILE_NAME).is_file():
+        raise NotAStoreError(location, f"it has no {FILE_NAME}")
 
 
 def with_store(
@@ -52,8 +52,3 @@ def with_store(
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a fresh event loop."""
     return asyncio.run(work)
-
-
-def log_folder(location: str, container_id: int) -> Path:
-    """Where the file log of a container lies."""
-    return Path(location) / LOG_FOLDER / str(container_id)

@@ -105,7 +105,9 @@ class SegmentMetadata:
         assert last_end <= self.length or not self.merges, self
 
     def __repr__(self) -> str:
-        flags = "".join((" sealed" if self.sealed else "", f" merged into {self.merged_into}" if self.merged_into else ""))
+        flags = "".join(
+            (" sealed" if self.sealed else "", f" merged into {self.merged_into}" if self.merged_into else "")
+        )
         return (
             f"<Segment {self.segment_id} {self.name!r} [{self.start_offset},{self.length})"
             f" stored {self.storage_length}{flags}, {len(self.chunks)} chunks>"

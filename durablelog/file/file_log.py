@@ -1,0 +1,383 @@
+"""The file log: Tier 1 on a local disk, one folder per container (docs/formats/file-log.md).
+
+The event loop owns everything here but the group writer; that belongs to the *lane*, an executor of one
+thread on which groups are written one after another. A second executor prepares files, reads, and removes.
+
+How an append goes: `append` queues the frame and, if the lane rests, sends it one `_drain`. The drain takes
+all that waits, writes and syncs it, reports to the loop, and goes on until nothing waits. It says in its last
+report that it rests; only the loop clears `_lane_busy`, and looks at the queue when it does, so no frame is
+ever left behind between the two.
+
+Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure fails
+all in flight and all that comes; after `close` nothing of ours touches the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final, NamedTuple
+
+from durablelog.data_frame import FRAME_HEADER_LENGTH
+from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, prepare_file
+from durablelog.file.log_folder import LogFolder
+from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH
+from durablelog.file.log_reading import LogReading
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import (
+    ConfigError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.runtime import Runtime
+
+FILE_BYTES: Final = 64 * 1024 * 1024
+PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
+GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A group is one write and one sync; a larger one would only make its first frames wait."""
+
+
+class _Waiting(NamedTuple):
+    payload: Sequence[Buffer]
+    length: int
+
+
+class FileLog(DurableDataLog):
+    """One opening of the log in `directory`, which is made if it is not there.
+
+    `file_bytes`: size of a log file, at most 4 GiB; must hold a frame of `payload_bytes_max` (ConfigError).
+    An object is opened once; after `close` make a new one.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        container_id: int,
+        runtime: Runtime,
+        *,
+        file_bytes: int = FILE_BYTES,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> None:
+        least = FILE_HEADER_LENGTH + FRAME_HEADER_LENGTH + payload_bytes_max
+        if payload_bytes_max < 1 or not least <= file_bytes <= FILE_BYTES_MAX:
+            raise ConfigError("file_bytes", f"{file_bytes}: it must be {least} (one frame) to {FILE_BYTES_MAX}")
+        self._container_id = container_id
+        self._runtime = runtime
+        self._file_bytes = file_bytes
+        self._payload_bytes_max = payload_bytes_max
+        self._folder = LogFolder(directory, container_id, runtime.disk)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lane: Executor | None = None
+        self._helper: Executor | None = None
+        self._failure: Callable[[], SegmentStoreError] | None = self._stopped
+        self._closed = False
+        self._closing = asyncio.Lock()
+        self._queue: deque[_Waiting] = deque()
+        self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
+        self._stopping: list[bool] = []  # grows once; looked at from the executors
+        self._lane_busy = False
+        self._lane_waits_for_file = False
+        self._prepared: PreparedFile | None = None  # set by the loop, taken by the lane
+        self._preparing = False
+        self._readings = 0
+        self._bytes_in_flight = 0
+        self._frames_appended = 0
+        self._bytes_appended = 0
+        self._groups = 0
+
+    @property
+    def epoch(self) -> int:
+        return self._folder.epoch
+
+    @property
+    def payload_bytes_max(self) -> int:
+        return self._payload_bytes_max
+
+    async def open(self) -> None:
+        if self._closed or self._lane is not None:
+            raise ContainerStoppedError(self._container_id)
+        self._loop = asyncio.get_running_loop()
+        self._lane = self._runtime.executor(f"log-{self._container_id}", 1)
+        self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
+        opened = False
+        try:
+            await self._loop.run_in_executor(self._lane, self._folder.open, self._file_bytes)
+            opened = True
+        except OSError as error:
+            raise TierUnavailableError("tier1", f"opening the log in {self._folder.directory}: {error}") from error
+        finally:
+            if not opened:
+                await self.close()
+        self._failure = None
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
+        length = sum(map(len, payload))
+        if not 1 <= length <= self._payload_bytes_max:
+            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+        loop = self._loop or asyncio.get_running_loop()
+        future: asyncio.Future[LogAddress] = loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure())
+            return future
+        self._in_flight.append((future, length))
+        self._bytes_in_flight += length
+        self._queue.append(_Waiting(payload, length))
+        if not self._lane_busy and not self._lane_waits_for_file:
+            self._start_lane()
+        return future
+
+    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+        return self._read(start)
+
+    async def truncate(self, address: LogAddress) -> None:
+        if address <= self._folder.truncation_address:
+            return
+        if self._failure is not None:
+            raise self._failure()
+        if address > self._folder.last_address:
+            raise ValueError(f"{address:#x} is behind the last acknowledged frame")
+        loop, lane, _ = self._running()
+        try:
+            removed = await loop.run_in_executor(lane, self._folder.truncate, address)
+        except NotPrimaryError:
+            self._fail(self._not_primary)
+            raise
+        except OSError as error:
+            # Which state record counts is unknown now, and with it whether we are still the owner.
+            detail = f"truncating the log in {self._folder.directory}: {error}"
+            self._fail(lambda: TierUnavailableError("tier1", detail))
+            raise TierUnavailableError("tier1", detail) from error
+        self._folder.forget(removed)
+        await self._remove_files()
+
+    async def close(self) -> None:
+        self._closed = True
+        if not self._stopping:
+            self._stopping.append(True)
+        self._failure = self._stopped
+        self._fail_all(self._stopped)
+        async with self._closing:
+            lane, helper = self._lane, self._helper
+            if lane is None or helper is None or self._loop is None:
+                return
+            # Each executor is serial: when its turn comes, what it was doing has ended.
+            await self._loop.run_in_executor(helper, _nothing)
+            await self._loop.run_in_executor(lane, self._release)
+            self._lane = self._helper = None
+            helper.shutdown(wait=False)
+            lane.shutdown(wait=False)
+
+    def statistics(self) -> DataLogStatistics:
+        return DataLogStatistics(
+            epoch=self._folder.epoch,
+            frames_in_flight=len(self._in_flight),
+            bytes_in_flight=self._bytes_in_flight,
+            frames_appended=self._frames_appended,
+            bytes_appended=self._bytes_appended,
+            syncs=self._groups,
+            log_bytes=self._folder.log_bytes,
+            files=self._folder.file_count + (self._prepared is not None),
+        )
+
+    # --- the lane ----------------------------------------------------------------------------------------------------
+
+    def _start_lane(self) -> None:
+        _, lane, _ = self._running()
+        self._lane_busy = True
+        lane.submit(self._drain)
+
+    def _drain(self) -> None:
+        """On the lane: write groups until nothing waits, then rest; or rest because no file is ready.
+
+        The loop may empty the queue at any moment when it stops us; what that raises here meets a log that
+        has failed already, and changes nothing.
+        """
+        try:
+            writer = self._folder.writer
+            while not self._stopping:
+                if not self._queue:
+                    self._post(self._lane_rests, None)
+                    return
+                if not writer.fits(self._queue[0].length) or writer.prefers_roll:
+                    prepared, self._prepared = self._prepared, None
+                    if prepared is not None:
+                        writer.roll(prepared)
+                    elif not writer.fits(self._queue[0].length):
+                        self._post(self._lane_waits)
+                        return
+                group = writer.write(self._take_group(writer))
+                if not self._queue:
+                    # One call for report and rest: the loop looks at the queue again when it gets it.
+                    self._post(self._lane_rests, group)
+                    return
+                self._post(self._acknowledge, group)
+        except NotPrimaryError:
+            self._post(self._fail, self._not_primary)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+            detail = f"writing the log in {self._folder.directory}: {error}"
+            self._post(self._fail, lambda: TierUnavailableError("tier1", detail))
+
+    def _take_group(self, writer: GroupWriter) -> list[tuple[Sequence[Buffer], int]]:
+        """All that waits, as far as it fits; at least one."""
+        room = min(writer.room, GROUP_BYTES_MAX)
+        group: list[tuple[Sequence[Buffer], int]] = [self._queue.popleft()]
+        room -= FRAME_HEADER_LENGTH + group[0][1]
+        while self._queue and self._queue[0].length + FRAME_HEADER_LENGTH <= room:
+            waiting = self._queue.popleft()
+            room -= FRAME_HEADER_LENGTH + waiting.length
+            group.append(waiting)
+        return group
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(callback, *arguments)
+
+    # --- reports from the lane, on the loop ------------------------------------------------------------------------
+
+    def _lane_rests(self, group: WrittenGroup | None) -> None:
+        self._lane_busy = False
+        if group is not None:
+            self._acknowledge(group)
+        if self._failure is None and self._queue and not self._lane_busy:
+            self._start_lane()
+
+    def _lane_waits(self) -> None:
+        self._lane_busy = False
+        if self._failure is not None:
+            return
+        if self._prepared is not None:
+            self._start_lane()
+            return
+        self._lane_waits_for_file = True
+        self._prepare()
+
+    def _acknowledge(self, group: WrittenGroup) -> None:
+        if self._failure is not None:
+            return
+        self._folder.grow(group)
+        self._groups += 1
+        for address in group.addresses:
+            future, length = self._in_flight.popleft()
+            self._bytes_in_flight -= length
+            self._frames_appended += 1
+            self._bytes_appended += length
+            if not future.done():
+                future.set_result(address)
+        if group.wants_prepared:
+            self._prepare()
+
+    def _fail(self, failure: Callable[[], SegmentStoreError]) -> None:
+        """For good: nothing is written any more."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        self._stopping.append(True)
+        self._fail_all(failure)
+
+    def _fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
+        in_flight, self._in_flight, self._bytes_in_flight = self._in_flight, deque(), 0
+        self._queue.clear()
+        for future, _ in in_flight:
+            if not future.done():
+                future.set_exception(failure())
+
+    def _not_primary(self) -> NotPrimaryError:
+        return NotPrimaryError(self._container_id, "its log was opened by another owner")
+
+    def _stopped(self) -> ContainerStoppedError:
+        return ContainerStoppedError(self._container_id)
+
+    # --- the second executor -----------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Have the next file made, unless it is there or on its way."""
+        if self._preparing or self._prepared is not None or self._failure is not None:
+            return
+        _, _, helper = self._running()
+        self._preparing = True
+        helper.submit(self._prepare_one)
+
+    def _prepare_one(self) -> None:
+        folder = self._folder
+        try:
+            prepared = prepare_file(folder.directory, folder.disk, folder.epoch, self._file_bytes, self._stopping)
+        except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
+            self._post(self._prepare_failed, f"preparing a log file in {folder.directory}: {error}")
+            return
+        if self._stopping:
+            prepared.file.close()
+            folder.remove([prepared.path])
+            return
+        self._post(self._prepare_done, prepared)
+
+    def _prepare_done(self, prepared: PreparedFile) -> None:
+        self._preparing = False
+        if self._failure is not None:
+            # Its name goes with the next opening.
+            prepared.file.close()
+            return
+        self._prepared = prepared
+        if self._lane_waits_for_file:
+            self._lane_waits_for_file = False
+            self._start_lane()
+
+    def _prepare_failed(self, detail: str) -> None:
+        # Nobody needs the file yet: the next group asks again. If the lane waits for it, that is the end.
+        self._preparing = False
+        if self._lane_waits_for_file:
+            self._fail(lambda: TierUnavailableError("tier1", detail))
+
+    def _release(self) -> None:
+        """On the lane, which alone takes the prepared file: give everything back."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.file.close()
+            self._folder.remove([prepared.path])
+        self._folder.close()
+
+    async def _remove_files(self) -> None:
+        """Unlink what was truncated, once nobody reads it; what stays behind goes with the next opening."""
+        if self._readings or self._closed:
+            return
+        paths = self._folder.take_removable()
+        if paths:
+            loop, _, helper = self._running()
+            await loop.run_in_executor(helper, self._folder.remove, paths)
+
+    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+        reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
+        self._readings += 1
+        try:
+            while True:
+                loop, _, helper = self._running()
+                try:
+                    frames = await loop.run_in_executor(helper, reading.step)
+                except OSError as error:
+                    detail = f"reading the log in {self._folder.directory}: {error}"
+                    raise TierUnavailableError("tier1", detail) from error
+                if frames is None:
+                    return
+                yield frames
+        finally:
+            self._readings -= 1
+            if self._helper is None:
+                reading.close()
+            else:
+                # A cancelled reader's last step may still be under way: its file is closed behind it.
+                self._helper.submit(reading.close)
+                if not self._readings:
+                    self._helper.submit(self._folder.remove, self._folder.take_removable())
+
+    def _running(self) -> tuple[asyncio.AbstractEventLoop, Executor, Executor]:
+        if self._closed or self._loop is None or self._lane is None or self._helper is None:
+            raise ContainerStoppedError(self._container_id)
+        return self._loop, self._lane, self._helper
+
+
+def _nothing() -> None:
+    """Submitted to a serial executor to wait for what is before it."""

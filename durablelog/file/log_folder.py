@@ -1,0 +1,218 @@
+"""The folder of one file log while it is open: ownership, the files that count, the truncation point.
+
+`open`, `truncate`, `remove` and `close` block and run on the log's executors; the rest is called on the
+event loop and costs nothing. Rules of this file:
+
+- opening looks for corruption before it changes anything; then it fences; then it looks again, for what
+  the old owner may have acknowledged in between; then it begins a file of its own;
+- order of a truncation: address durable in the state, then the files before it removed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from durablelog.durable_data_log import LogAddress
+from durablelog.file.frame_pieces import read_piece
+from durablelog.file.group_writer import GroupWriter, WrittenGroup, remove_if_there
+from durablelog.file.log_layout import (
+    FILE_HEADER_LENGTH,
+    PREPARED_SUFFIX,
+    LogState,
+    file_number,
+    make_address,
+    split_address,
+)
+from durablelog.file.log_reading import Stretch
+from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
+from durablelog.file.log_state import StateFile, lock_log, read_state
+from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
+
+
+class LogFolder:
+    """What one owner knows of the folder. `writer` is for the lane alone."""
+
+    def __init__(self, directory: str, container_id: int, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+        self._container_id = container_id
+        self._lock: DiskFile | None = None
+        self._state: StateFile | None = None
+        self._writer: GroupWriter | None = None
+        self._files: list[LogFile] = []
+        self._removable: list[str] = []
+        self.epoch = 0
+        self.truncation_address = LogAddress(0)
+        self.last_address = LogAddress(0)
+        """Not below that of the last frame acknowledged or found, and below all that come; 0 if there is none."""
+        self.log_bytes = 0
+
+    @property
+    def writer(self) -> GroupWriter:
+        """The writing end."""
+        assert self._writer is not None
+        return self._writer
+
+    @property
+    def file_count(self) -> int:
+        """Files that count, and those that wait to be removed."""
+        return len(self._files) + len(self._removable)
+
+    def open(self, file_bytes: int) -> None:
+        """Take ownership and find the end. Raises the errors of DurableDataLog.open, and OSError."""
+        try:
+            self._open(file_bytes)
+        except NotPrimaryError as error:
+            raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
+
+    def _open(self, file_bytes: int) -> None:
+        self.disk.make_directories(self.directory)
+        self._lock = lock_log(self.directory, self.disk)
+        before = self._read_state()
+        scan = scan_log(self.directory, self.disk, before)
+        self._state = StateFile.claim(self.directory, self.disk, self._container_id)
+        state = self._state.state
+        if has_grown(self.directory, self.disk, before, state, scan):
+            scan = scan_log(self.directory, self.disk, state)
+        self.epoch = state.epoch
+        self.truncation_address = state.truncation_address
+        self._writer = GroupWriter(self.directory, self.disk, self._state, file_bytes, scan)
+        self._settle(scan, self._writer.begin(scan))
+        self._clean(scan)
+
+    def grow(self, group: WrittenGroup) -> None:
+        """Take note of a durable group."""
+        file = self._files[-1]
+        if group.file.number != file.number:
+            file = group.file
+            self._files.append(file)
+        self.log_bytes += group.end_position - file.end_position
+        file.end_position = group.end_position
+        file.end_sequence = group.end_sequence
+        self.last_address = group.addresses[-1]
+
+    def stretches(self, start: LogAddress | None) -> list[Stretch]:
+        """What there is to read now, from `start` (or the truncation point) on. ValueError: no frame can be there."""
+        number, position = split_address(start) if start is not None and start > self.truncation_address else (0, 0)
+        result: list[Stretch] = []
+        for file in self._files:
+            if file.number < number or file.first_sequence == file.end_sequence:
+                continue
+            stretch = Stretch(file.number, file.path, file.start_position, file.first_sequence, file.end_sequence)
+            if file.number == number and position > file.start_position:
+                if position >= file.end_position:
+                    continue
+                stretch.position, stretch.expected = position, None
+            result.append(stretch)
+        return result
+
+    def truncate(self, address: LogAddress) -> list[LogFile]:
+        """Make `address` the first frame, durably; the files that hold nothing any more. On the lane.
+
+        Raises ValueError (not a frame's address), NotPrimaryError, OSError.
+        """
+        assert self._state is not None
+        number, position = split_address(address)
+        if address <= self._state.state.truncation_address:
+            return []
+        file = next((file for file in self._files if file.number == number), None)
+        if file is None or not file.start_position <= position < file.end_position:
+            raise ValueError(f"{address:#x} is not the address of a frame of this log")
+        sequence = self._sequence_at(file, position)
+        self._state.truncate(address, sequence)
+        return [LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)]
+
+    def forget(self, truncated: Sequence[LogFile]) -> None:
+        """After `truncate`, on the loop: what lies before no longer counts."""
+        for first in truncated:
+            address = make_address(first.number, first.start_position)
+            if address <= self.truncation_address:
+                continue
+            self.truncation_address = address
+            kept: list[LogFile] = []
+            for file in self._files:
+                if file.number < first.number:
+                    self._removable.append(file.path)
+                    self.log_bytes -= file.log_bytes
+                    continue
+                if file.number == first.number:
+                    self.log_bytes -= first.start_position - file.start_position
+                    file.start_position = first.start_position
+                    file.first_sequence = first.first_sequence
+                kept.append(file)
+            self._files = kept
+
+    def take_removable(self) -> list[str]:
+        """Paths of the files that hold nothing any more; the caller removes them."""
+        paths, self._removable = self._removable, []
+        return paths
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Unlink files nobody needs. One that cannot be removed now goes with the next opening."""
+        if not paths:
+            return
+        try:
+            for path in paths:
+                remove_if_there(self.disk, path)
+            self.disk.sync_directory(self.directory)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Give everything back, the lock last; idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._state is not None:
+            self._state.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    def _read_state(self) -> LogState:
+        state = read_state(self.directory, self.disk)
+        if state is None:
+            names = self.disk.list_directory(self.directory)
+            if any(file_number(name) is not None for name in names):
+                raise DataCorruptionError(os.path.join(self.directory, "state"), "it is missing beside log files")
+            return LogState(self._container_id, 0, LogAddress(0), FIRST_SEQUENCE)
+        if state.container_id != self._container_id:
+            detail = f"{self.directory} holds the log of container {state.container_id}, not {self._container_id}"
+            raise ConfigError("container", detail)
+        return state
+
+    def _settle(self, scan: LogScan, own: LogFile) -> None:
+        """The files that count are those of the scan, shortened by what was copied into our own."""
+        self._files = scan.files
+        if scan.doubtful_position is not None:
+            last = scan.files[-1]
+            last.end_position, last.end_sequence = scan.doubtful_position, own.first_sequence
+            if not last.log_bytes:
+                scan.others.append(os.path.basename(last.path))
+                self._files.pop()
+        self._files.append(own)
+        self.log_bytes = sum(file.log_bytes for file in self._files)
+        self.last_address = self._find_last()
+
+    def _find_last(self) -> LogAddress:
+        """Somewhere in the last frame; good enough to bound addresses, which are checked when used."""
+        for file in reversed(self._files):
+            if file.log_bytes:
+                return make_address(file.number, file.end_position - 1)
+        return LogAddress(0)
+
+    def _clean(self, scan: LogScan) -> None:
+        """What crashes and truncations left behind."""
+        names = [name for name in self.disk.list_directory(self.directory) if name.endswith(PREPARED_SUFFIX)]
+        self.remove([os.path.join(self.directory, name) for name in (*scan.others, *names)])
+
+    def _sequence_at(self, file: LogFile, position: int) -> int:
+        handle = self.disk.open(file.path)
+        try:
+            frames = read_piece(handle, file.path, position, FILE_HEADER_LENGTH).frames
+        finally:
+            handle.close()
+        if not frames or not file.first_sequence <= frames[0].header.sequence < file.end_sequence:
+            raise ValueError(f"{file.path} offset {position} is not the place of a frame")
+        return frames[0].header.sequence

@@ -1,0 +1,83 @@
+"""Sequential reading of the frames of a file log that are known to be there.
+
+Blocking, one step at a time, on an executor of the log. What lies in [first, end) of the plan was acknowledged
+or found whole at opening: anything missing in it is corruption, whatever the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from durablelog.durable_data_log import LogFrame
+from durablelog.file.frame_pieces import PIECE_BYTES, read_piece
+from durablelog.file.log_layout import make_address
+from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.errors import DataCorruptionError
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Frames of one file to read: from `position` up to frame `end_sequence`, exclusive."""
+
+    number: int
+    path: str
+    position: int
+    expected: int | None
+    """Sequence number of the first frame; None where a caller's address says where to begin."""
+    end_sequence: int
+
+
+class LogReading:
+    """Reads stretches one after another. `step` until it gives None; `close` in any case."""
+
+    def __init__(
+        self, disk: Disk, container_id: int, stretches: Sequence[Stretch], piece_bytes: int = PIECE_BYTES
+    ) -> None:
+        self._disk = disk
+        self._container_id = container_id
+        self._stretches = list(reversed(stretches))
+        self._piece_bytes = piece_bytes
+        self._file: DiskFile | None = None
+
+    def step(self) -> list[LogFrame] | None:
+        """The next frames, at least one; None at the end. Raises DataCorruptionError, ConfigError, OSError."""
+        while self._stretches:
+            stretch = self._stretches[-1]
+            if stretch.expected is not None and stretch.expected >= stretch.end_sequence:
+                self._stretches.pop()
+                self.close()
+                continue
+            if self._file is None:
+                self._file = self._disk.open(stretch.path)
+            return self._read(self._file, stretch)
+        return None
+
+    def close(self) -> None:
+        """Close the current file; idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _read(self, file: DiskFile, stretch: Stretch) -> list[LogFrame]:
+        piece = read_piece(file, stretch.path, stretch.position, self._piece_bytes, stretch.end_sequence)
+        frames: list[LogFrame] = []
+        for position, header, payload in piece.frames:
+            expected = header.sequence if stretch.expected is None else stretch.expected
+            if (header.sequence, header.container_id) != (expected, self._container_id) or (
+                header.sequence >= stretch.end_sequence
+            ):
+                detail = f"frame {header.sequence} of container {header.container_id} lies there"
+                raise self._error(stretch, position, expected, detail)
+            address = make_address(stretch.number, position)
+            frames.append(LogFrame(address, header.sequence, header.epoch, payload))
+            stretch.expected = expected + 1
+        if not frames:
+            raise self._error(stretch, piece.next_position, stretch.expected, piece.fault or "nothing is there")
+        stretch.position = piece.next_position
+        return frames
+
+    @staticmethod
+    def _error(stretch: Stretch, position: int, sequence: int | None, detail: str) -> DataCorruptionError:
+        frame = "" if sequence is None else f" frame {sequence}"
+        return DataCorruptionError(f"{stretch.path} offset {position}{frame}", detail)

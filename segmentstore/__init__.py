@@ -1,0 +1,58 @@
+"""segmentstore: small appends made durable at once, served at any time, moved to cheap storage in the background.
+
+    async with segmentstore.open("var/store") as store:
+        await store.create_segment("logs/web-1")
+        offset = await store.append("logs/web-1", b"hello")
+        assert await store.read("logs/web-1", offset, 100) == b"hello"
+
+`segmentstore.blocking` has the same without `await`. The six packages, top to bottom: `segmentstore`
+(faces and the container that joins the parts), `recovery`, `storagewriter`, `readindex` (they know nothing of
+each other), `durablelog`, `tier2` (nor do these), `segmentstore.contracts` (words, errors, records). Importing this
+module imports none of the engine: it is loaded when a store is opened. docs/ARCHITECTURE.md has the walks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from segmentstore.contracts import errors as _errors
+from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
+from segmentstore.contracts.errors import *  # noqa: F403 - every error is part of the public face
+from segmentstore.contracts.segments import SegmentInfo
+
+if TYPE_CHECKING:
+    from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
+    from segmentstore.service import SegmentStore
+    from segmentstore.sessions import SegmentReader, SegmentWriter
+
+_LAZY = {
+    "SegmentReader": "segmentstore.sessions",
+    "SegmentStore": "segmentstore.service",
+    "SegmentWriter": "segmentstore.sessions",
+    "blocking": "segmentstore.blocking",
+    "open": "segmentstore.opening",
+}
+
+__all__ = [
+    "AttributeUpdate",
+    "SegmentInfo",
+    "SegmentReader",
+    "SegmentStore",
+    "SegmentWriter",
+    "UpdateType",
+    "open",
+    *(name for name in vars(_errors) if name.endswith("Error")),
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load the engine at the first use of what needs it."""
+    module_name = _LAZY.get(name)
+    if module_name is None:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    module = importlib.import_module(module_name)
+    value = module if name == "blocking" else getattr(module, name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,40 @@
+"""What the public functions accept: checked here, at the door, and nowhere behind it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from segmentstore.contracts.attributes import VALUE_MAX, VALUE_MIN, AttributeUpdate, KeyedUpdate, UpdateType, keyed
+from segmentstore.contracts.errors import InvalidArgumentError
+
+OFFSET_MAX = 2**63 - 1
+
+
+def checked_offset(argument: str, value: object, low: int = 0) -> None:
+    """Raise InvalidArgumentError unless `value` is an int from `low` to 2^63 - 1."""
+    if type(value) is not int or not low <= value <= OFFSET_MAX:
+        raise InvalidArgumentError(argument, value, f"it is a whole number from {low} to {OFFSET_MAX}")
+
+
+def checked_wait(value: object) -> None:
+    """Raise InvalidArgumentError unless `value` is None or seconds, 0 or more."""
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise InvalidArgumentError("wait", value, "it is None or a number of seconds, 0 or more")
+
+
+def checked_updates(updates: Sequence[AttributeUpdate]) -> tuple[KeyedUpdate, ...]:
+    """The updates in the engine's form. Raises InvalidArgumentError for the first that is malformed."""
+    result = []
+    for update in updates:
+        if not isinstance(update, AttributeUpdate) or not isinstance(update.id, uuid.UUID):
+            raise InvalidArgumentError("attributes", update, "each is an AttributeUpdate whose id is a uuid.UUID")
+        if not isinstance(update.type, UpdateType):
+            raise InvalidArgumentError("attributes", update, "its type is an UpdateType")
+        for number in (update.value, update.expected):
+            if number is not None and (type(number) is not int or not VALUE_MIN <= number <= VALUE_MAX):
+                raise InvalidArgumentError("attributes", update, "values are signed 64-bit integers")
+        if update.value is None:
+            raise InvalidArgumentError("attributes", update, "it has no value")
+        result.append(keyed(update))
+    return tuple(result)

@@ -1,0 +1,356 @@
+"""SegmentContainer: owner of a set of segments. Builds one log's machinery, joins the parts, stops them together.
+
+The parts know nothing of each other; what flows between them flows through here:
+
+- the operation processor commits operations -> `_on_commit` tells the read index and the storage writer;
+- the storage writer asks for bytes and commits what it uploaded -> this is its WriterDataSource;
+- Tier 2 has moved on -> the log is truncated behind it, and whoever was throttled is looked at again;
+- the cache has lost un-flushed bytes -> the one rescan of the log brings them back;
+- any part fails for good -> everything stops, and everybody who waits is told.
+
+Life: new -> recovering -> running -> stopped; it never runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import decode_operation
+from durablelog.operation_processor import OperationProcessor, ProcessorConfig, ProcessorStatistics
+from durablelog.operations import (
+    AppendOperation,
+    DeleteOperation,
+    MergeOperation,
+    ObjectsDeletedOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
+from durablelog.throttler import Load, Throttle, throttle
+from readindex.cache_addresses import CacheAddresses
+from readindex.cache_storage import CacheStorage
+from readindex.config import ReadIndexConfig
+from readindex.read_index import ReadIndex
+from recovery.recovery_processor import RecoveryReport, recover
+from segmentstore.config import StoreConfig
+from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentNotFoundError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
+from storagewriter.storage_writer import StorageWriter
+from tier2.block_reader import BlockReader
+from tier2.object_storage import ObjectStorage
+
+_log = logging.getLogger(__name__)
+
+
+class ContainerState(enum.Enum):
+    """Where a container is in its life."""
+
+    NEW = "new"
+    RECOVERING = "recovering"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class SegmentContainer:
+    """One container. Everything on one event loop; public calls come from the service."""
+
+    def __init__(
+        self,
+        container_id: int,
+        *,
+        log: DurableDataLog,
+        storage: ObjectStorage,
+        cache: CacheStorage,
+        addresses: CacheAddresses,
+        config: StoreConfig,
+        runtime: Runtime,
+    ) -> None:
+        self.container_id = container_id
+        self.state = ContainerState.NEW
+        self.failure: BaseException | None = None
+        self.recovery: RecoveryReport | None = None
+        self.metadata = ContainerMetadata(container_id)
+        self.log = log
+        self._config = config
+        self._runtime = runtime
+        self._updater = MetadataUpdater(self.metadata)
+        self._positions = LogPositions()
+        self._reader = BlockReader(storage, container_id, runtime)
+        self.read_index = ReadIndex(
+            self.metadata, cache, addresses, self._reader, self._refill, _read_index_config(config), runtime
+        )
+        self.writer = StorageWriter(self, storage, _writer_config(config), runtime)
+        self.writer.on_advance = self._storage_advanced
+        self.writer.on_failure = self._failed
+        self._processor: OperationProcessor | None = None
+        self._truncating: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._rescan_lock = asyncio.Lock()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the log (fencing whoever had it), recover, serve. On any failure everything is released again."""
+        assert self.state is ContainerState.NEW
+        self.state = ContainerState.RECOVERING
+        try:
+            await self.log.open()
+            self.recovery = await recover(self.log, self._updater, self._positions, self._on_commit)
+            self._processor = OperationProcessor(
+                log=self.log,
+                updater=self._updater,
+                positions=self._positions,
+                config=ProcessorConfig(
+                    queue_bytes_max=self._config.queue_bytes_max,
+                    in_flight_bytes_max=self._config.in_flight_bytes_max,
+                    checkpoint_operations=self._config.checkpoint_operations,
+                    checkpoint_bytes=self._config.checkpoint_bytes,
+                ),
+                clock=self._runtime.clock,
+                on_commit=self._on_commit,
+                on_failure=self._failed,
+                throttle=self._throttle,
+            )
+            if not self.recovery.operations:
+                await self._processor.checkpoint()
+            self.state = ContainerState.RUNNING
+            self.writer.start()
+        except BaseException as error:
+            self.failure = error
+            await self._stop_parts()
+            raise
+
+    async def stop(self) -> None:
+        """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
+        if self.state is ContainerState.RUNNING and self._processor is not None:
+            await self._processor.close()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+        elif self.state is not ContainerState.STOPPED:
+            await self._stop_parts()
+
+    def _failed(self, error: BaseException) -> None:
+        """A part has failed for good: stop everything else. Called on the loop, from anywhere."""
+        if self.failure is not None or self.state is ContainerState.STOPPED:
+            return
+        self.failure = error
+        _log.error("container %d stops: %s", self.container_id, error)
+        if self._processor is not None:
+            self._processor.fail(error)
+        self._stopping = asyncio.get_running_loop().create_task(self._stop_parts(), name=f"stop-{self.container_id}")
+
+    async def _stop_parts(self) -> None:
+        self.state = ContainerState.STOPPED
+        await self.writer.stop()
+        if self._truncating is not None:
+            await asyncio.wait([self._truncating])
+        if self._processor is not None:
+            self._processor.fail(self.failure or ContainerStoppedError(self.container_id))
+        await self.read_index.close()
+        await self.log.close()
+
+    @property
+    def processor(self) -> OperationProcessor:
+        """The running processor. Raises ContainerStoppedError or NotPrimaryError when there is none to serve."""
+        processor = self._processor
+        if processor is None or self.state is not ContainerState.RUNNING:
+            raise self.stopped_error()
+        return processor
+
+    def stopped_error(self) -> ContainerStoppedError | NotPrimaryError:
+        """What a call on this container gets when it does not run."""
+        if isinstance(self.failure, NotPrimaryError):
+            return NotPrimaryError(self.container_id, "this owner was fenced")
+        return ContainerStoppedError(self.container_id, self.failure)
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> SegmentMetadata:
+        """The segment of this name. Raises SegmentNotFoundError."""
+        segment_id = self.metadata.names.get(name)
+        if segment_id is None:
+            raise SegmentNotFoundError(name)
+        return self.metadata.segments[segment_id]
+
+    async def read_segment(self, segment_id: int, offset: int, length_max: int, wait: float | None) -> bytes:
+        """Read by id. Raises what `ReadIndex.read` raises, and ContainerStoppedError."""
+        if self.state is not ContainerState.RUNNING:
+            raise self.stopped_error()
+        return await self.read_index.read(segment_id, offset, length_max, wait)
+
+    # --- WriterDataSource -------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Of the log as opened by this container."""
+        return self.log.epoch
+
+    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+        """Committed bytes for an upload, from wherever they lie."""
+        return await self.read_index.read_unflushed(segment_id, offset, length)
+
+    async def commit(self, operation: StorageUpdateOperation | ObjectsDeletedOperation) -> None:
+        """An operation of the storage writer, through the log, past the throttle."""
+        await self.processor.submit(operation, own=True)
+
+    def object_in_use(self, name: str) -> bool:
+        """True while a read has the object open."""
+        return self._reader.in_use(name)
+
+    # --- what flows -------------------------------------------------------------------------------
+
+    def _on_commit(self, operations: Sequence[Operation]) -> None:
+        """Committed operations, live or replayed, in order: the read index first, then the storage writer."""
+        index = self.read_index
+        for operation in operations:
+            if type(operation) is AppendOperation:
+                index.append(operation.segment_id, operation.offset, operation.data)
+            else:
+                self._on_other_commit(operation)
+        self.writer.add(operations)
+
+    def _on_other_commit(self, operation: Operation) -> None:
+        index = self.read_index
+        if isinstance(operation, StorageUpdateOperation):
+            for segment_id in {segment_id for segment_id, _ in operation.chunks}:
+                index.storage_advanced(segment_id)
+            for target_id, source_id in operation.links:
+                index.merge_linked(target_id, source_id)
+        elif isinstance(operation, MergeOperation):
+            index.merged(operation.target_id, operation.source_id)
+        elif isinstance(operation, TruncateOperation):
+            index.truncated(operation.segment_id)
+        elif isinstance(operation, SealOperation):
+            index.sealed(operation.segment_id)
+        elif isinstance(operation, DeleteOperation):
+            index.deleted(operation.segment_id)
+
+    def _throttle(self) -> Throttle:
+        config = self._config
+        return throttle(
+            Load(
+                cache=self.read_index.pressure,
+                unflushed=self.writer.unflushed_bytes / config.unflushed_bytes_max,
+                log_queue=0.0,
+            )
+        )
+
+    def _storage_advanced(self) -> None:
+        """Tier 2 has more than before: writers may go on, the log may be cut."""
+        if self._processor is not None:
+            self._processor.relieve()
+        self._begin_truncation()
+
+    # --- the log's head ---------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
+        await self.processor.checkpoint()
+        while self._truncating is not None:
+            await asyncio.wait([self._truncating])
+        self._begin_truncation()
+        if self._truncating is not None:
+            await asyncio.shield(self._truncating)
+
+    def _begin_truncation(self) -> None:
+        if self._truncating is not None or self.state is not ContainerState.RUNNING:
+            return
+        if self._positions.truncation_point(self.writer.first_unflushed_sequence()) is None:
+            return
+        self._truncating = asyncio.get_running_loop().create_task(
+            self._truncate_log(), name=f"truncate-{self.container_id}"
+        )
+
+    async def _truncate_log(self) -> None:
+        try:
+            point = self._positions.truncation_point(self.writer.first_unflushed_sequence())
+            if point is not None:
+                sequence_number, address = point
+                await self.log.truncate(address)
+                self._positions.truncated(sequence_number)
+        except Exception as error:  # noqa: BLE001 - a log that cannot say what it holds must not be written on
+            self._failed(error)
+        finally:
+            self._truncating = None
+
+    async def _refill(self, segment_id: int) -> None:
+        """Bring back un-flushed bytes that memory and cache have lost: one rescan of the log at a time, for all."""
+        async with self._rescan_lock:
+            wanted = {
+                segment.segment_id
+                for segment in self.metadata.segments.values()
+                if segment.storage_length < segment.length and self.read_index.missing_ranges(segment.segment_id)
+            }
+            if segment_id not in wanted:
+                return
+            first_needed = self.writer.first_unflushed_sequence()
+            start = self._positions.scan_start(first_needed) if first_needed is not None else None
+            reader = DataFrameReader()
+            async for batch in self.log.read(start):
+                for frame in batch:
+                    for record, _, _ in reader.feed(frame):
+                        self._refill_from(record, wanted)
+
+    def _refill_from(self, record: bytes | memoryview, wanted: set[int]) -> None:
+        if record[0] != AppendOperation.type_id:
+            return
+        operation = decode_operation(record)
+        if isinstance(operation, AppendOperation) and operation.segment_id in wanted:
+            segment = self.metadata.segments.get(operation.segment_id)
+            if (
+                segment is not None
+                and segment.storage_length < operation.offset + len(operation.data) <= segment.length
+            ):
+                self.read_index.insert_refilled(operation.segment_id, operation.offset, operation.data)
+
+    # --- numbers ----------------------------------------------------------------------------------
+
+    def processor_statistics(self) -> ProcessorStatistics | None:
+        """The operation processor's numbers, once there is one."""
+        return self._processor.statistics() if self._processor is not None else None
+
+    def health(self) -> list[str]:
+        """What is wrong, one sentence each; empty when all is well."""
+        findings = []
+        if self.failure is not None:
+            findings.append(f"container {self.container_id} is stopped: {self.failure}")
+        writer = self.writer.health()
+        if writer is not None:
+            findings.append(f"container {self.container_id}: {writer}")
+        if self._processor is not None and self.state is ContainerState.RUNNING:
+            throttled_by = self._processor.statistics().throttled_by
+            if throttled_by:
+                findings.append(f"container {self.container_id}: writers are held back by {throttled_by}")
+        return findings
+
+
+def _read_index_config(config: StoreConfig) -> ReadIndexConfig:
+    return ReadIndexConfig(
+        tail_bytes_max=config.tail_bytes_max,
+        cache_bytes_max=config.cache_bytes_max // config.containers,
+        piece_bytes=config.piece_bytes,
+        fetched_bytes_max=config.fetched_bytes_max,
+    )
+
+
+def _writer_config(config: StoreConfig) -> StorageWriterConfig:
+    return StorageWriterConfig(
+        flush_bytes=config.flush_bytes,
+        flush_age_s=config.flush_age_s,
+        object_bytes=config.object_bytes,
+        extent_bytes=config.extent_bytes,
+        unflushed_target_bytes=config.unflushed_target_bytes,
+        uploads_max=config.uploads_max,
+        upload_bytes_max=config.upload_bytes_max,
+        deletion_lag_s=config.deletion_lag_s,
+    )

@@ -1,0 +1,298 @@
+"""SegmentStore: the Python face. Finds the container of a name, checks arguments at the door, and asks it.
+
+Appends are enqueued when the call is made and return a future: a caller can have thousands on the way
+without a task each, and they land in the order of the calls. Everything else is a coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+
+from durablelog.operations import (
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.arguments import checked_offset, checked_updates, checked_wait
+from segmentstore.config import StoreConfig
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.attributes import AttributeUpdate, KeyedUpdate
+from segmentstore.contracts.errors import (
+    ContainerMismatchError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.segments import SegmentInfo, check_segment_name
+from segmentstore.segment_mapper import container_of
+from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data
+from segmentstore.stats import store_stats
+from segmentstore.store_files import StoreParts
+
+_HOMES_MAX = 100_000
+
+
+class SegmentStore:
+    """An open store. Made by `segmentstore.open`; used on the event loop that opened it.
+
+    Every call may raise ContainerStoppedError (the container was closed, or failed: `cause` says why),
+    NotPrimaryError (another owner has the log) and, for changes on their way when that happened,
+    AppendOutcomeUnknownError.
+    """
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._containers = parts.containers
+        self._homes: dict[str, SegmentContainer] = {}
+
+    async def __aenter__(self) -> SegmentStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Make durable what was taken, resolve everybody who waits, release the store. Idempotent.
+
+        Does not flush to Tier 2: what is not there yet is in the log and is recovered from it.
+        """
+        await self._parts.close()
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings in force."""
+        return self._config
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        data: bytes,
+        expected_offset: int | None = None,
+        attributes: Sequence[AttributeUpdate] = (),
+    ) -> asyncio.Future[int]:
+        """Append bytes; gives the offset at which they begin once they are durable.
+
+        Enqueued by the call itself. Whole and contiguous or not at all; may be empty. With `expected_offset`
+        only if the segment's length is that (BadOffsetError); with `attributes` only if all their conditions
+        hold (BadAttributeUpdateError, checked first). Also SegmentNotFoundError, SegmentSealedError,
+        AppendTooLargeError (above `append_bytes_max`), TierUnavailableError (too much waits already: nothing
+        was taken). All errors come through the future. Cost: a few microseconds and a share of one sync.
+        """
+        try:
+            home = self._homes.get(name) or self._home(name)
+            segment_id = home.metadata.names.get(name)
+            if segment_id is None:
+                raise SegmentNotFoundError(name)  # noqa: TRY301 - every refusal goes through the future
+            if type(data) is not bytes or len(data) > self._config.append_bytes_max:
+                data = checked_data(data, self._config.append_bytes_max)
+            updates: tuple[KeyedUpdate, ...] | None = None
+            if attributes:
+                updates = checked_updates(attributes)
+            if expected_offset is not None:
+                checked_offset("expected_offset", expected_offset)
+            return home.processor.append(segment_id, data, expected_offset, updates)  # type: ignore[return-value] # None only for events
+        except SegmentStoreError as error:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+            return future
+
+    def append_batch(
+        self,
+        name: str,
+        items: Iterable[bytes],
+        expected_offset: int | None = None,
+        attributes: Sequence[AttributeUpdate] = (),
+    ) -> asyncio.Future[int]:
+        """Append several byte strings as one: atomic and contiguous. Gives the offset of the first; otherwise as `append`."""
+        try:
+            data = b"".join(items)
+        except TypeError:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.set_exception(InvalidArgumentError("items", type(items).__name__, "a batch is an iterable of bytes"))
+            return future
+        return self.append(name, data, expected_offset, attributes)
+
+    def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
+        """An exactly-once writer session: `async with store.writer(name, id) as writer`. Raises SegmentNotFoundError."""
+        if not isinstance(writer_id, uuid.UUID):
+            raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
+        return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max)
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    async def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
+        """At least one and at most `max_length` bytes from `offset`, from wherever they lie.
+
+        At the tail of an open segment: b"" at once, or after up to `wait` seconds without data. Raises
+        EndOfSegmentError at the end of a sealed one, SegmentTruncatedError below the start offset,
+        BadOffsetError beyond the length, SegmentNotFoundError, DataCorruptionError, TierUnavailableError.
+        """
+        home = self._homes.get(name) or self._home(name)
+        checked_offset("offset", offset)
+        checked_offset("max_length", max_length, low=1)
+        checked_wait(wait)
+        return await home.read_segment(home.find(name).segment_id, offset, max_length, wait)
+
+    def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
+        """An async iterator of chunks from `offset`; with `follow` it waits for more until the segment is sealed."""
+        checked_offset("offset", offset)
+        return SegmentReader(self._home(name), name, offset, self._config.piece_bytes, follow=follow)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    async def create_segment(self, name: str, attributes: Sequence[AttributeUpdate] = ()) -> SegmentInfo:
+        """Make an empty segment. Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError."""
+        home = self._home(name)
+        operation = CreateOperation(name, updates=checked_updates(attributes))
+        segment_id = await home.processor.submit(operation)
+        segment = home.metadata.segments.get(int(str(segment_id)))
+        if segment is None:
+            raise SegmentNotFoundError(name, "it was deleted at once")
+        return _info(segment, home.container_id)
+
+    async def get_info(self, name: str) -> SegmentInfo:
+        """The segment's properties, as acknowledged. O(1)."""
+        home = self._home(name)
+        if home.failure is not None:
+            raise home.stopped_error()
+        return _info(home.find(name), home.container_id)
+
+    async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
+        """Segments whose names begin with `prefix`, by name; each as it is when it is given. O(n log n)."""
+        if not isinstance(prefix, str):
+            raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
+        found = [
+            (name, container)
+            for container in self._containers
+            for name in container.metadata.names
+            if name.startswith(prefix)
+        ]
+        found.sort(key=lambda entry: entry[0])
+        for name, container in found:
+            segment_id = container.metadata.names.get(name)
+            if segment_id is not None:
+                yield _info(container.metadata.segments[segment_id], container.container_id)
+
+    async def seal(self, name: str) -> int:
+        """Allow no more appends, ever. Gives the final length. Raises SegmentSealedError if it is sealed already."""
+        home = self._home(name)
+        return int(str(await home.processor.submit(SealOperation(home.find(name).segment_id))))
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop the bytes below `offset`: at once for readers, later from Tier 2. Raises BadOffsetError outside the segment."""
+        home = self._home(name)
+        checked_offset("offset", offset)
+        await home.processor.submit(TruncateOperation(home.find(name).segment_id, offset))
+
+    async def merge(self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()) -> int:
+        """Append the whole source to the target and delete the source, as one step.
+
+        The source is sealed by it if it is not yet; its bytes are readable through the target at once.
+        `attributes` are updates on the target: refused, they refuse the merge. Gives the offset in the target
+        at which the source begins. Raises ContainerMismatchError (the two live in different containers),
+        SegmentSealedError (the target), SegmentTruncatedError (the source), BadAttributeUpdateError.
+        """
+        home, source_home = self._home(target), self._home(source)
+        if target == source:
+            raise InvalidArgumentError("source", source, "a segment cannot be merged into itself")
+        target_id = home.find(target).segment_id
+        source_id = source_home.find(source).segment_id
+        if home is not source_home:
+            raise ContainerMismatchError(target, source, home.container_id, source_home.container_id)
+        operation = MergeOperation(target_id, source_id, updates=checked_updates(attributes))
+        return int(str(await home.processor.submit(operation)))
+
+    async def delete(self, name: str) -> None:
+        """Remove the segment and all its bytes; the name is free again, its id is not."""
+        home = self._home(name)
+        await home.processor.submit(DeleteOperation(home.find(name).segment_id))
+
+    # --- attributes -------------------------------------------------------------------------------
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        """Update attributes, all or none. Raises BadAttributeUpdateError, SegmentSealedError."""
+        home = self._home(name)
+        keyed = checked_updates(updates)
+        if keyed:
+            await home.processor.submit(UpdateAttributesOperation(home.find(name).segment_id, updates=keyed))
+        else:
+            home.find(name)
+
+    async def get_attributes(self, name: str, ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, int]:
+        """The segment's attributes, or those of `ids` that have a value."""
+        values = self._home(name).find(name).attributes
+        if ids is None:
+            return {uuid.UUID(bytes=key): value for key, value in values.items()}
+        result: dict[uuid.UUID, int] = {}
+        for attribute_id in ids:
+            if not isinstance(attribute_id, uuid.UUID):
+                raise InvalidArgumentError("ids", attribute_id, "an attribute's id is a uuid.UUID")
+            value = values.get(attribute_id.bytes)
+            if value is not None:
+                result[attribute_id] = value
+        return result
+
+    # --- the store --------------------------------------------------------------------------------
+
+    async def flush(self, name: str | None = None) -> None:
+        """Move everything acknowledged so far (of one segment, or of all) to Tier 2. Waits while Tier 2 is away."""
+        if name is not None:
+            home = self._home(name)
+            home.processor  # noqa: B018 - raises if the container is stopped
+            await home.writer.flush(home.find(name).segment_id)
+            return
+        for container in self._containers:
+            container.processor  # noqa: B018 - raises if the container is stopped
+        async with asyncio.TaskGroup() as group:
+            for container in self._containers:
+                group.create_task(container.writer.flush(None))
+
+    async def checkpoint(self) -> None:
+        """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2 holds."""
+        for container in self._containers:
+            await container.checkpoint()
+
+    def stats(self) -> dict[str, object]:
+        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well."""
+        return store_stats(self._parts)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _home(self, name: str) -> SegmentContainer:
+        """The container a name lives in. Raises InvalidNameError."""
+        home = self._homes.get(name) if isinstance(name, str) else None
+        if home is None:
+            check_segment_name(name)
+            home = self._containers[container_of(name, len(self._containers))]
+            if len(self._homes) >= _HOMES_MAX:
+                self._homes.clear()
+            self._homes[name] = home
+        return home
+
+
+def _info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:
+    return SegmentInfo(
+        name=segment.name,
+        segment_id=segment.segment_id,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        storage_length=segment.storage_length,
+        sealed=segment.sealed,
+        sealed_in_storage=segment.sealed and segment.storage_length == segment.length,
+        created=datetime.fromtimestamp(segment.created_ms / 1000, UTC),
+        last_modified=datetime.fromtimestamp(segment.last_modified_ms / 1000, UTC),
+        container_id=container_id,
+    )

@@ -1,0 +1,110 @@
+"""Readers and exactly-once writers: small sessions on one segment, bound to its id.
+
+Bound to the id, not the name: when the name is deleted and made again, a session of the old segment
+gets an error and never touches the new one's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from types import TracebackType
+
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    EndOfSegmentError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+)
+
+EVENT_NUMBER_MAX = 2**63 - 1
+_FOLLOW_WAIT_S = 60.0
+
+
+class SegmentReader:
+    """An async iterator over a segment's bytes, in chunks as they come to hand.
+
+    `offset` is where the next chunk begins. Ends at the end of a sealed segment; without `follow` also at
+    the tail. Raises SegmentTruncatedError when truncation has passed it, SegmentNotFoundError when the
+    segment is deleted or merged away.
+    """
+
+    def __init__(self, container: SegmentContainer, name: str, offset: int, chunk_bytes: int, *, follow: bool) -> None:
+        self._container = container
+        self._segment_id = container.find(name).segment_id
+        self._name = name
+        self._chunk_bytes = chunk_bytes
+        self._follow = follow
+        self.offset = offset
+
+    def __aiter__(self) -> SegmentReader:
+        return self
+
+    async def __anext__(self) -> bytes:
+        wait = _FOLLOW_WAIT_S if self._follow else None
+        while True:
+            try:
+                data = await self._container.read_segment(self._segment_id, self.offset, self._chunk_bytes, wait)
+            except EndOfSegmentError:
+                raise StopAsyncIteration from None
+            if data:
+                self.offset += len(data)
+                return data
+            if not self._follow:
+                raise StopAsyncIteration
+
+
+class SegmentWriter:
+    """Exactly-once appends of one writer id to one segment.
+
+    The number of the last event is an attribute of the segment, updated in the very operation that
+    carries the bytes, so after any failure the writer opens a new session, asks `last_event_number`, and
+    resends what is above it (or everything: what is not above it is acknowledged and dropped).
+    """
+
+    def __init__(self, container: SegmentContainer, name: str, writer_id: uuid.UUID, append_bytes_max: int) -> None:
+        self._container = container
+        self._name = name
+        self._key = writer_id.bytes
+        self._append_bytes_max = append_bytes_max
+        segment = container.find(name)
+        self._segment_id = segment.segment_id
+        self.writer_id = writer_id
+        self.last_event_number = segment.attributes.get(self._key, -1)
+        """The highest event number the segment has from this writer, or that this session has sent; -1 for none."""
+
+    async def __aenter__(self) -> SegmentWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing to release: what is in flight stays in flight."""
+
+    def append(self, data: bytes, event_number: int | None = None) -> asyncio.Future[int | None]:
+        """Append one event, enqueued when called; await it for the acknowledgement.
+
+        `event_number` defaults to the last + 1 and may skip numbers. Gives the event's offset, or None if
+        its number is not above the last one the segment has: it was there already and was dropped.
+        """
+        number = self.last_event_number + 1 if event_number is None else event_number
+        if not 0 <= number <= EVENT_NUMBER_MAX:
+            raise InvalidArgumentError("event_number", number, f"it is a number from 0 to {EVENT_NUMBER_MAX}")
+        payload = checked_data(data, self._append_bytes_max)
+        if self._segment_id not in self._container.metadata.segments:
+            raise SegmentNotFoundError(self._name, f"the segment of id {self._segment_id} is deleted or merged away")
+        future = self._container.processor.append(self._segment_id, payload, None, None, (self._key, number))
+        self.last_event_number = max(self.last_event_number, number)
+        return future
+
+
+def checked_data(data: object, length_max: int) -> bytes:
+    """The bytes of one append as an object that cannot change. Raises InvalidArgumentError, AppendTooLargeError."""
+    if type(data) is not bytes:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgumentError("data", type(data).__name__, "an append takes bytes, bytearray or memoryview")
+        data = bytes(data)
+    if len(data) > length_max:
+        raise AppendTooLargeError(len(data), length_max)
+    return data

@@ -1,0 +1,43 @@
+"""The numbers of an open store, by container and part, as plain dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from segmentstore.container import SegmentContainer
+
+if TYPE_CHECKING:
+    from segmentstore.store_files import StoreParts
+
+
+def store_stats(parts: StoreParts) -> dict[str, object]:
+    """Everything the parts count, as of now. O(containers)."""
+    return {
+        "store_id": parts.store_id,
+        "health": [finding for container in parts.containers for finding in container.health()],
+        "cache": dataclasses.asdict(parts.cache.statistics()),
+        "tier2": {"url": parts.storage.url, **dataclasses.asdict(parts.storage.statistics())},
+        "containers": {container.container_id: _container_stats(container) for container in parts.containers},
+    }
+
+
+def _container_stats(container: SegmentContainer) -> dict[str, object]:
+    metadata = container.metadata
+    result: dict[str, object] = {
+        "state": container.state.value,
+        "segments": len(metadata.names),
+        "sequence_number": metadata.sequence_number,
+        "objects": len(metadata.objects),
+        "object_bytes": sum(live.record.size for live in metadata.objects.values()),
+        "garbage_objects": len(metadata.garbage),
+        "log": dataclasses.asdict(container.log.statistics()),
+        "read_index": dataclasses.asdict(container.read_index.statistics()),
+        "storage_writer": dataclasses.asdict(container.writer.statistics()),
+    }
+    if container.recovery is not None:
+        result["recovery"] = dataclasses.asdict(container.recovery)
+    statistics = container.processor_statistics()
+    if statistics is not None:
+        result["processor"] = dataclasses.asdict(statistics)
+    return result

@@ -1,0 +1,219 @@
+"""A store's folder: made or recognised, locked, its parts opened in order and released in reverse.
+
+store.toml     what was fixed at creation; its presence makes the folder a store
+lock           held by the process that has the store open
+log/<id>/      Tier 1 of each container (tier1 = "file")
+cache/         RocksDB, throw-away
+tier2/         objects, unless tier2 names another place
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.file.file_log import FileLog
+from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
+from readindex.cache_addresses import CacheAddresses
+from readindex.cache_storage import CacheStorage
+from readindex.rocksdb_cache import RocksDbCache
+from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file, render_store_file
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.disk import DiskFile
+from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError, TierUnavailableError
+from segmentstore.contracts.runtime import Runtime
+from tier2.locations import open_object_storage
+from tier2.object_storage import ObjectStorage
+
+LOCK_NAME = "lock"
+_CONTAINER_STARTS_AT_ONCE = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreParts:
+    """Everything an open store is made of."""
+
+    location: str
+    store_id: str
+    config: StoreConfig
+    lock: DiskFile
+    storage: ObjectStorage
+    cache: CacheStorage
+    containers: list[SegmentContainer]
+
+    async def close(self) -> None:
+        """Stop the containers, then release what they shared. Idempotent; goes on past a part that fails."""
+        outcomes = await asyncio.gather(*(container.stop() for container in self.containers), return_exceptions=True)
+        try:
+            await self.cache.close()
+            await self.storage.close()
+        finally:
+            self.lock.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+def log_directory(location: str, container_id: int) -> str:
+    """Where the file log of a container is."""
+    return os.path.join(location, "log", str(container_id))
+
+
+def tier2_url(location: str, config: StoreConfig) -> str:
+    """Where the objects are, as a URL."""
+    return config.tier2 or pathlib.Path(location, "tier2").absolute().as_uri()
+
+
+def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
+    """What `store.toml` says; None if the folder is empty or absent. Raises NotAStoreError, ConfigError.
+
+    A folder that holds nothing but our own lock (a creation that was interrupted) counts as empty.
+    """
+    disk = runtime.disk
+    path = os.path.join(location, FILE_NAME)
+    if not disk.exists(path):
+        if disk.exists(location):
+            if not disk.is_directory(location):
+                raise NotAStoreError(location, "it is not a folder")
+            left_over = {LOCK_NAME, FILE_NAME + ".new"}
+            foreign = [name for name in disk.list_directory(location) if name not in left_over]
+            if foreign:
+                raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
+        return None
+    file = disk.open(path)
+    try:
+        return parse_store_file(file.pread(0, file.size()).decode())
+    except UnicodeDecodeError:
+        raise ConfigError(FILE_NAME, "not UTF-8 text") from None
+    finally:
+        file.close()
+
+
+async def open_store(
+    location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+) -> StoreParts:
+    """Open the store in a folder, making what is not there. On any failure everything is released again."""
+    location = os.path.abspath(location)
+    files = runtime.executor("open", 1)
+    loop = asyncio.get_running_loop()
+    try:
+        lock, file, config = await loop.run_in_executor(files, _take, location, options, environment, runtime)
+    except OSError as error:
+        raise TierUnavailableError("tier1", f"{location}: {error}") from error
+    finally:
+        files.shutdown(wait=False)
+    parts: StoreParts | None = None
+    try:
+        storage = open_object_storage(tier2_url(location, config), runtime)
+        cache = RocksDbCache(os.path.join(location, "cache"), runtime, config.cache_bytes_max)
+        parts = StoreParts(
+            location=location,
+            store_id=file.store_id,
+            config=config,
+            lock=lock,
+            storage=storage,
+            cache=cache,
+            containers=[],
+        )
+        await cache.open()
+        _add_containers(parts, runtime)
+        await _start(parts.containers)
+    except BaseException:
+        if parts is None:
+            lock.close()
+        else:
+            await parts.close()
+        raise
+    return parts
+
+
+def _take(
+    location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+) -> tuple[DiskFile, StoreFile, StoreConfig]:
+    """Lock the folder and settle its settings. Blocking."""
+    disk = runtime.disk
+    file = read_store_file(location, runtime)
+    config = merge_settings(options, environment, file.settings if file else {}, existing=file is not None)
+    if config.tier1 not in {"file", "memory"}:
+        raise ConfigError("tier1", f'{config.tier1!r} is not "file" or "memory"')
+    disk.make_directories(location)
+    try:
+        lock = disk.lock(os.path.join(location, LOCK_NAME))
+    except BlockingIOError:
+        raise StoreInUseError(location, "another process has it open") from None
+    try:
+        # Looked at again under the lock: two processes may be making the same store.
+        file = read_store_file(location, runtime)
+        if file is None:
+            file = _write_store_file(location, config, runtime)
+        else:
+            config = merge_settings(options, environment, file.settings, existing=True)
+    except BaseException:
+        lock.close()
+        raise
+    return lock, file, config
+
+
+def _write_store_file(location: str, config: StoreConfig, runtime: Runtime) -> StoreFile:
+    disk = runtime.disk
+    store_id = str(uuid.UUID(int=runtime.random.getrandbits(128), version=4))
+    text = render_store_file(store_id, config)
+    path = os.path.join(location, FILE_NAME)
+    file = disk.open(path + ".new", write=True, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite([text.encode()], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(path + ".new", path)
+    disk.sync_directory(location)
+    return parse_store_file(text)
+
+
+def _add_containers(parts: StoreParts, runtime: Runtime) -> None:
+    addresses = CacheAddresses()
+    memory = MemoryLogStore()
+    for container_id in range(parts.config.containers):
+        parts.containers.append(
+            SegmentContainer(
+                container_id,
+                log=_make_log(parts, container_id, memory, runtime),
+                storage=parts.storage,
+                cache=parts.cache,
+                addresses=addresses,
+                config=parts.config,
+                runtime=runtime,
+            )
+        )
+
+
+def _make_log(parts: StoreParts, container_id: int, memory: MemoryLogStore, runtime: Runtime) -> DurableDataLog:
+    config = parts.config
+    if config.tier1 == "memory":
+        return MemoryDataLog(memory, container_id, payload_bytes_max=config.frame_bytes_max)
+    return FileLog(
+        log_directory(parts.location, container_id),
+        container_id,
+        runtime,
+        file_bytes=config.log_file_bytes,
+        payload_bytes_max=config.frame_bytes_max,
+    )
+
+
+async def _start(containers: list[SegmentContainer]) -> None:
+    turns = asyncio.Semaphore(_CONTAINER_STARTS_AT_ONCE)
+
+    async def start(container: SegmentContainer) -> None:
+        async with turns:
+            await container.start()
+
+    results = await asyncio.gather(*(start(container) for container in containers), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

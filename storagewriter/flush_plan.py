@@ -1,0 +1,139 @@
+"""Which bytes of which segments go into the next object, and which merges can be linked.
+
+Rules:
+- a block never crosses a merge's border: it is own bytes, from the storage length on;
+- a segment with `flush_bytes` or more gets an object of its own; smaller ones share;
+- an object is at most `object_bytes` of payload and `object_segments_max` segments;
+- an object that goes because of age takes along what else is pending: a request costs more than its bytes.
+
+Pure: no await, no clock, no I/O. Nothing is taken here; the caller does that with the plan it accepts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from storagewriter.config import StorageWriterConfig
+from storagewriter.pending_segments import PendingSegments
+
+MISSES_MAX = 64
+"""Blocks that do not fit before the search for smaller ones ends."""
+LINKS_MAX = 1024
+"""Links in one operation."""
+
+
+class BlockPlan(NamedTuple):
+    """Bytes [offset, offset + length) of one segment; becomes one block."""
+
+    segment_id: int
+    offset: int
+    length: int
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive."""
+        return self.offset + self.length
+
+
+class ObjectPlan(NamedTuple):
+    """One object: the blocks in it, each of another segment."""
+
+    blocks: tuple[BlockPlan, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of segments in it."""
+        return sum(block.length for block in self.blocks)
+
+    @property
+    def segment_ids(self) -> list[int]:
+        """Whose bytes it holds."""
+        return [block.segment_id for block in self.blocks]
+
+
+def next_block(segment: SegmentMetadata, bytes_max: int) -> BlockPlan | None:
+    """The bytes of a segment that can go now; None while a merge has to be linked first."""
+    start = segment.storage_length
+    end = segment.merges[0].offset if segment.merges else segment.length
+    return BlockPlan(segment.segment_id, start, min(end - start, bytes_max)) if end > start else None
+
+
+def plan_object(
+    pending: PendingSegments, metadata: ContainerMetadata, config: StorageWriterConfig, bytes_max: int
+) -> ObjectPlan | None:
+    """The next object of at most `bytes_max` payload bytes; None if nothing is due or nothing due fits.
+
+    Ready segments that are gone or blocked by a merge are put aside on the way.
+    """
+    blocks: list[BlockPlan] = []
+    room = min(config.object_bytes, bytes_max)
+    misses, by_age = 0, False
+    for segment_id, aggregator in list(pending.ready.items()) if pending.ready else ():
+        segment = metadata.segments.get(segment_id)
+        block = next_block(segment, config.object_bytes) if segment is not None else None
+        if block is None:
+            pending.block(segment_id)
+            continue
+        alone = block.length >= config.flush_bytes
+        if block.length > room or (alone and blocks):
+            misses += 1
+            if misses == MISSES_MAX:
+                break
+            continue
+        blocks.append(block)
+        room -= block.length
+        if alone:
+            return ObjectPlan((block,))
+        by_age |= not aggregator.is_forced
+        if len(blocks) == config.object_segments_max:
+            break
+    if blocks and by_age:
+        _take_along(blocks, room, pending, metadata, config)
+    return ObjectPlan(tuple(blocks)) if blocks else None
+
+
+def _take_along(
+    blocks: list[BlockPlan],
+    room: int,
+    pending: PendingSegments,
+    metadata: ContainerMetadata,
+    config: StorageWriterConfig,
+) -> None:
+    misses = 0
+    for aggregator in pending.waiting():
+        if len(blocks) >= config.object_segments_max or misses == MISSES_MAX:
+            return
+        segment = metadata.segments.get(aggregator.segment_id)
+        block = next_block(segment, config.object_bytes) if segment is not None else None
+        if block is None or block.length > room:
+            misses += 1
+            continue
+        blocks.append(block)
+        room -= block.length
+
+
+def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
+    """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to link them.
+
+    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation leaves over.
+    """
+    links: list[tuple[int, int]] = []
+    while pending.link_candidates and len(links) < LINKS_MAX:
+        target = metadata.segments.get(pending.link_candidates.pop())
+        if target is not None and target.segment_id not in pending.busy:
+            links += _links_of(target, pending, metadata)
+    return links
+
+
+def _links_of(target: SegmentMetadata, pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
+    links = []
+    reached = target.storage_length
+    for merge in target.merges:
+        source = metadata.segments[merge.source_id]
+        whole = source.storage_length == source.length and not source.merges and source.segment_id not in pending.busy
+        if reached < merge.offset or not whole:
+            break
+        links.append((target.segment_id, source.segment_id))
+        reached = merge.end_offset
+    return links

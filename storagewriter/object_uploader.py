@@ -1,0 +1,108 @@
+"""ObjectUploader: makes one object from a plan and gets it into Tier 2, however long that takes.
+
+Rules:
+- bytes are read only when the upload begins, so waiting plans hold no memory;
+- after a lost reply the same object is put again under the same name and unique id: put-if-absent
+  recognises its own, so there is one object whatever was lost;
+- nothing here makes a chunk visible: that is the operation's, once it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from durablelog.operations import StorageUpdateOperation
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
+from storagewriter.data_source import WriterDataSource
+from storagewriter.flush_plan import BlockPlan, ObjectPlan
+from storagewriter.retry import BackOff, TierHealth
+from tier2.object_builder import ObjectBuilder
+from tier2.object_names import new_unique_id, object_name
+from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavailableError
+
+BLOCKS_PER_TURN = 64
+"""Small blocks built before the event loop gets a turn."""
+INLINE_BYTES = 64 * 1024
+"""Blocks up to this are built on the loop; handing over costs more than their checksums."""
+PIECE_BYTES_MIN = 4096
+"""Pieces shorter than this on average are joined: each costs about as much as the checksum of so many bytes."""
+
+
+class ObjectUploader:
+    """Uploads of one writer; many may run at once."""
+
+    def __init__(
+        self,
+        source: WriterDataSource,
+        storage: ObjectStorage,
+        config: StorageWriterConfig,
+        runtime: Runtime,
+        executor: Executor,
+    ) -> None:
+        self._source = source
+        self._storage = storage
+        self._config = config
+        self._runtime = runtime
+        self._executor = executor
+        self.health = TierHealth(f"tier2 {storage.url}", runtime.clock)
+        self.collisions = 0
+
+    async def upload(self, plan: ObjectPlan) -> StorageUpdateOperation | None:
+        """Store the plan's bytes; return the operation that makes them visible, None if nobody wants any of them now.
+
+        Retries for ever while Tier 2 does not answer. Raises what reading the bytes raises.
+        """
+        builder = ObjectBuilder(self._source.metadata.container_id, self._source.epoch, self._config.extent_bytes)
+        for number, block in enumerate(plan.blocks, start=1):
+            await self._add_block(builder, block)
+            if number % BLOCKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if not builder.placements:
+            return None
+        name = await self._put(builder)
+        record, chunks = builder.finish(name, self._runtime.clock.time_ms())
+        return StorageUpdateOperation(objects=(record,), chunks=chunks)
+
+    async def _add_block(self, builder: ObjectBuilder, block: BlockPlan) -> None:
+        try:
+            parts = await self._source.read_unflushed(block.segment_id, block.offset, block.length)
+        except (SegmentNotFoundError, SegmentTruncatedError):
+            segment = self._source.metadata.segments.get(block.segment_id)
+            if segment is not None and segment.start_offset <= block.offset:
+                raise  # The metadata say the bytes are there: planning again would only come here again.
+            return
+        length = sum(map(len, parts))
+        assert length == block.length, (block, length)
+        if block.length <= INLINE_BYTES:
+            _build(builder, block, parts)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, _build, builder, block, parts)
+
+    async def _put(self, builder: ObjectBuilder) -> str:
+        metadata = self._source.metadata
+        back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
+        unique_id = new_unique_id(self._runtime.random)
+        while True:
+            name = object_name(metadata.container_id, self._source.epoch, "flush", unique_id)
+            try:
+                await self._storage.put(name, builder.parts, unique_id)
+            except StorageUnavailableError as error:
+                self.health.failed(error)
+            except ObjectExistsError:
+                self.collisions += 1
+                unique_id = new_unique_id(self._runtime.random)
+            else:
+                self.health.succeeded()
+                return name
+            await asyncio.sleep(back_off.failed())
+
+
+def _build(builder: ObjectBuilder, block: BlockPlan, parts: Sequence[bytes]) -> None:
+    if len(parts) * PIECE_BYTES_MIN > block.length:
+        parts = (b"".join(parts),)
+    builder.add(block.segment_id, block.offset, parts)

@@ -1,0 +1,324 @@
+"""PendingSegments: all segments of a container that have something to go to Tier 2, and which of them now.
+
+Each such segment has an aggregator in `dirty`, and is in one of three states:
+
+    waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> gone, waiting, or ready again
+
+- a busy segment belongs to one flight; nobody else touches it, so its chunks are committed in order;
+- what is flushed is always asked of the metadata (`storage_length`), so live operation, replay, a
+  truncation or a deletion in between all end in the same `settle`;
+- nothing here is O(all segments) but `start` and a flush of everything.
+
+Oldest first and lowest sequence number first are heaps of entries that may be out of date; they are put
+right when they come to the top, so an append to a segment that is pending already touches neither.
+
+Pure: no await, no clock, no I/O; times are handed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from durablelog.operations import (
+    AppendOperation,
+    DeleteOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from storagewriter.config import StorageWriterConfig
+from storagewriter.segment_aggregator import SegmentAggregator
+
+_Entry = tuple[float, int, SegmentAggregator]
+"""(what it is ordered by, a tie breaker never equal for two, the segment)"""
+
+
+class MetadataHolder(Protocol):
+    """Whoever has the container's committed metadata."""
+
+    @property
+    def metadata(self) -> ContainerMetadata:
+        """As of now; read only."""
+
+
+class PendingSegments:
+    """What one container still owes Tier 2.
+
+    `add` takes committed operations; `ready` holds what is due, in the order it became so; `take` and
+    `release` bracket a flight; `touched` gathers the segments whose storage length moved or which are
+    gone, until the owner clears it; `news` says that a plan may now find more than before.
+    """
+
+    def __init__(self, holder: MetadataHolder, config: StorageWriterConfig) -> None:
+        self._holder = holder
+        self._config = config
+        self.dirty: dict[int, SegmentAggregator] = {}
+        self.ready: dict[int, SegmentAggregator] = {}
+        self.busy: set[int] = set()
+        self.unflushed_bytes = 0
+        """Committed bytes not in Tier 2, those on their way included."""
+        self.sources: dict[int, list[int]] = {}
+        """Target id to the ids merged into it and not linked yet, in offset order."""
+        self.link_candidates: set[int] = set()
+        """Targets of which a merge may have become linkable."""
+        self.touched: set[int] = set()
+        self.news = False
+        self._by_age: list[_Entry] = []
+        self._by_sequence: list[_Entry] = []
+        self._entries = 0
+
+    # --- operations in -----------------------------------------------------------------------------
+
+    def add(self, operations: Sequence[Operation], now: float) -> None:
+        """Take operations that are committed to the metadata, in order; `now` is when. < 1 us for an append."""
+        dirty, flush_bytes = self.dirty, self._config.flush_bytes
+        for operation in operations:
+            if type(operation) is AppendOperation:
+                segment_id = operation.segment_id
+                aggregator = dirty.get(segment_id) or self._open(segment_id)
+                if aggregator is None:
+                    continue
+                was_clean = not aggregator.pending_bytes
+                self.unflushed_bytes += aggregator.append(
+                    operation.offset, len(operation.data), operation.sequence_number, now
+                )
+                if was_clean:
+                    self._became_dirty(aggregator)
+                if aggregator.pending_bytes >= flush_bytes and segment_id not in self.ready:
+                    self._make_ready(aggregator)
+            elif isinstance(operation, SealOperation):
+                self._force(operation.segment_id)
+            elif isinstance(operation, MergeOperation):
+                self._add_merge(operation)
+            elif isinstance(operation, (TruncateOperation, DeleteOperation)):
+                self.settle(operation.segment_id)
+                self._force(operation.segment_id)
+            elif isinstance(operation, StorageUpdateOperation):
+                for segment_id, _ in operation.chunks:
+                    self.settle(segment_id)
+                for target_id, source_id in operation.links:
+                    self.settle(source_id)
+                    self.settle(target_id)
+
+    def start(self) -> None:
+        """Take up what the metadata know and no operation told: merges from before the log's first checkpoint.
+
+        Raises DataCorruptionError if bytes that are not in Tier 2 were not in the log either. O(segments).
+        """
+        for segment_id in [*self.dirty, *self.sources]:
+            self.settle(segment_id)
+        for segment_id, segment in self._metadata.segments.items():
+            if segment.merges:
+                self.sources[segment_id] = [merge.source_id for merge in segment.merges]
+                self.link_candidates.add(segment_id)
+                self._force(segment_id, segment.merges[0].offset)
+                for merge in segment.merges:
+                    self._force(merge.source_id)
+            aggregator = self.dirty.get(segment_id)
+            found = aggregator.pending_bytes if aggregator is not None else 0
+            if found != own_unflushed_bytes(segment):
+                raise DataCorruptionError(
+                    f"container {self._metadata.container_id}, {segment!r}",
+                    f"{own_unflushed_bytes(segment)} bytes are not in Tier 2, and the log has {found} of them",
+                )
+        self.news = True
+
+    @property
+    def _metadata(self) -> ContainerMetadata:
+        return self._holder.metadata
+
+    def _open(self, segment_id: int) -> SegmentAggregator | None:
+        """A new aggregator, not yet in `dirty`; None if the segment is gone already."""
+        segment = self._metadata.segments.get(segment_id)
+        return None if segment is None else SegmentAggregator(segment_id, segment.storage_length)
+
+    def _became_dirty(self, aggregator: SegmentAggregator) -> None:
+        if not aggregator.pending_bytes:
+            return
+        self.dirty[aggregator.segment_id] = aggregator
+        self._entries += 1
+        heapq.heappush(self._by_sequence, (aggregator.first_sequence_number, self._entries, aggregator))
+        self._enqueue_by_age(aggregator)
+
+    def _enqueue_by_age(self, aggregator: SegmentAggregator) -> None:
+        if not aggregator.in_age_queue:
+            aggregator.in_age_queue = True
+            self.news |= not self._by_age
+            self._entries += 1
+            heapq.heappush(self._by_age, (aggregator.first_time, self._entries, aggregator))
+
+    def _add_merge(self, operation: MergeOperation) -> None:
+        target_id, source_id = operation.target_id, operation.source_id
+        if operation.length and source_id in self._metadata.segments:
+            self.sources.setdefault(target_id, []).append(source_id)
+            self.link_candidates.add(target_id)
+            self.news = True
+        self._force(target_id, operation.offset)
+        self.settle(source_id)
+        self._force(source_id)
+
+    # --- due ----------------------------------------------------------------------------------------
+
+    def force(self, segment_id: int | None) -> dict[int, int]:
+        """Make everything committed of a segment (None: of all) due; return segment ids with the length to wait for.
+
+        What has been merged into the segment is included.
+        """
+        if segment_id is None:
+            ids = [*self.dirty, *self.sources]
+        else:
+            ids = [segment_id]
+            for target_id in ids:  # grows while it is walked: sources have sources
+                ids += self.sources.get(target_id, ())
+        wanted = {}
+        for each in ids:
+            segment = self._metadata.segments.get(each)
+            if segment is not None and segment.storage_length < segment.length:
+                wanted[each] = segment.length
+                self._force(each)
+        return wanted
+
+    def force_largest_first(self) -> int:
+        """Make all that waits due, largest first; return how many segments. O(n log n)."""
+        waiting = [
+            aggregator
+            for segment_id, aggregator in self.dirty.items()
+            if segment_id not in self.ready and segment_id not in self.busy
+        ]
+        waiting.sort(key=_pending_bytes, reverse=True)
+        for aggregator in waiting:
+            self._force(aggregator.segment_id)
+        return len(waiting)
+
+    def collect_aged(self, now: float) -> float | None:
+        """Make due what is old enough at `now`; return when the next one will be, None if none waits."""
+        queue, age = self._by_age, self._config.flush_age_s
+        while queue:
+            time, _, aggregator = queue[0]
+            segment_id = aggregator.segment_id
+            waits = segment_id not in self.ready and segment_id not in self.busy
+            if not waits or self.dirty.get(segment_id) is not aggregator:
+                heapq.heappop(queue)
+                aggregator.in_age_queue = False
+            elif aggregator.first_time > time:
+                self._entries += 1
+                heapq.heapreplace(queue, (aggregator.first_time, self._entries, aggregator))
+            elif time + age <= now:
+                heapq.heappop(queue)
+                aggregator.in_age_queue = False
+                self._make_ready(aggregator)
+            else:
+                return time + age
+        return None
+
+    def _force(self, segment_id: int, end: int | None = None) -> None:
+        aggregator = self.dirty.get(segment_id)
+        segment = self._metadata.segments.get(segment_id)
+        if aggregator is None or segment is None:
+            return
+        aggregator.forced_end = max(aggregator.forced_end, segment.length if end is None else end)
+        if aggregator.is_forced:
+            self._make_ready(aggregator)
+
+    def _make_ready(self, aggregator: SegmentAggregator) -> None:
+        segment_id = aggregator.segment_id
+        if segment_id not in self.busy and segment_id not in self.ready:
+            self.ready[segment_id] = aggregator
+            self.news = True
+
+    # --- flights ------------------------------------------------------------------------------------
+
+    def waiting(self) -> Iterator[SegmentAggregator]:
+        """What is pending and neither ready nor busy, roughly oldest first."""
+        for segment_id, aggregator in self.dirty.items():
+            if segment_id not in self.ready and segment_id not in self.busy:
+                yield aggregator
+
+    def block(self, segment_id: int) -> None:
+        """A ready segment has nothing that can go before a merge is linked; the link will settle it."""
+        self.ready.pop(segment_id, None)
+
+    def take(self, segment_ids: Sequence[int]) -> None:
+        """These belong to a flight now."""
+        for segment_id in segment_ids:
+            assert segment_id not in self.busy, segment_id
+            self.busy.add(segment_id)
+            aggregator = self.ready.pop(segment_id, None) or self.dirty.get(segment_id)
+            if aggregator is not None:
+                aggregator.close_run()
+
+    def release(self, segment_ids: Sequence[int], now: float) -> None:
+        """Their flight is over, with or without effect; what is old enough or forced is due again."""
+        for segment_id in segment_ids:
+            self.busy.discard(segment_id)
+            self.settle(segment_id)
+            aggregator = self.dirty.get(segment_id)
+            if aggregator is not None and segment_id not in self.ready:
+                if aggregator.is_due(self._config.flush_bytes, now - self._config.flush_age_s):
+                    self._make_ready(aggregator)
+                else:
+                    self._enqueue_by_age(aggregator)
+        self.news = True
+
+    def settle(self, segment_id: int) -> None:
+        """Take over how far the metadata say the segment is in Tier 2, or that it is gone. Idempotent."""
+        segment = self._metadata.segments.get(segment_id)
+        aggregator = self.dirty.get(segment_id)
+        if aggregator is not None:
+            end = segment.storage_length if segment is not None else None
+            self.unflushed_bytes -= aggregator.pending_bytes if end is None else aggregator.advance(end)
+            if end is None or not aggregator.pending_bytes:
+                del self.dirty[segment_id]
+                self.ready.pop(segment_id, None)
+            elif segment_id not in self.busy and segment_id not in self.ready:
+                if aggregator.is_due(self._config.flush_bytes, float("-inf")):
+                    self._make_ready(aggregator)
+                else:
+                    self._enqueue_by_age(aggregator)
+        self.touched.add(segment_id)
+        self._settle_merges(segment_id, segment)
+
+    def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> None:
+        known = self.sources.pop(segment_id, None)
+        if known is not None:
+            left = [source_id for source_id in known if source_id in self._metadata.segments]
+            if left and segment is not None:
+                self.sources[segment_id] = left
+                self.link_candidates.add(segment_id)
+                self.news = True
+            for source_id in known:
+                if source_id not in self._metadata.segments:
+                    self.settle(source_id)
+        if segment is not None and segment.merged_into is not None:
+            self.link_candidates.add(segment.merged_into)
+            self.news = True
+
+    def first_sequence_number(self) -> int | None:
+        """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is none. O(log n)."""
+        queue = self._by_sequence
+        while queue:
+            number, _, aggregator = queue[0]
+            if self.dirty.get(aggregator.segment_id) is not aggregator:
+                heapq.heappop(queue)
+            elif aggregator.first_sequence_number > number:
+                self._entries += 1
+                heapq.heapreplace(queue, (aggregator.first_sequence_number, self._entries, aggregator))
+            else:
+                return aggregator.first_sequence_number
+        return None
+
+
+def own_unflushed_bytes(segment: SegmentMetadata) -> int:
+    """Bytes of a segment not in Tier 2, without those of sources merged into it."""
+    merged = sum(merge.end_offset - max(merge.offset, segment.storage_length) for merge in segment.merges)
+    return segment.length - segment.storage_length - merged
+
+
+def _pending_bytes(aggregator: SegmentAggregator) -> int:
+    return aggregator.pending_bytes

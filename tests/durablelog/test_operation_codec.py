@@ -1,0 +1,165 @@
+"""Operations and checkpoints: every one comes back as it was; malformed and newer ones are refused by name."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
+from durablelog.operation_codec import OperationFormatError, decode_operation, encode_operation
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    ObjectsDeletedOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    MergeRecord,
+    SegmentMetadata,
+)
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+numbers = st.integers(0, 2**63 - 1)
+names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
+values = st.one_of(
+    st.none(), st.dictionaries(st.binary(min_size=16, max_size=16), st.integers(-(2**63), 2**63 - 1), min_size=1)
+)
+objects = st.lists(st.builds(ObjectRecord, names, numbers, numbers), max_size=3, unique_by=lambda record: record.name)
+
+
+@st.composite
+def storage_updates(draw: st.DrawFn) -> StorageUpdateOperation:
+    records = draw(objects)
+    chunks = []
+    if records:
+        chosen = st.sampled_from([record.name for record in records])
+        chunk = st.builds(ChunkRecord, numbers, numbers, chosen, numbers, numbers, numbers)
+        chunks = draw(st.lists(st.tuples(numbers, chunk), max_size=4))
+    return StorageUpdateOperation(records, chunks, draw(st.lists(st.tuples(numbers, numbers), max_size=3)))
+
+
+operations = st.one_of(
+    st.builds(AppendOperation, numbers, numbers, st.binary(max_size=50), values),
+    st.builds(SealOperation, numbers, numbers),
+    st.builds(MergeOperation, numbers, numbers, numbers, numbers, values),
+    st.builds(CreateOperation, names, values),
+    st.builds(UpdateAttributesOperation, numbers, values),
+    st.builds(TruncateOperation, numbers, numbers),
+    st.builds(CheckpointOperation, st.binary(max_size=50)),
+    storage_updates(),
+    st.builds(DeleteOperation, numbers),
+    st.builds(ObjectsDeletedOperation, st.lists(names, max_size=3)),
+)
+
+
+@given(operations, numbers, numbers)
+def test_an_operation_comes_back_as_it_was(operation: Operation, sequence_number: int, timestamp_ms: int) -> None:
+    operation.sequence_number, operation.timestamp_ms = sequence_number, timestamp_ms
+    encoded = b"".join(encode_operation(operation))
+    assert decode_operation(encoded) == operation
+    assert decode_operation(memoryview(encoded)) == operation
+
+
+@given(operations, st.data())
+def test_a_cut_operation_is_refused(operation: Operation, data: st.DataObject) -> None:
+    encoded = b"".join(encode_operation(operation))
+    with pytest.raises(OperationFormatError):
+        decode_operation(encoded[: data.draw(st.integers(0, 21))])
+
+
+def test_a_later_revision_is_skipped() -> None:
+    operation = SealOperation(7, 9, sequence_number=1, timestamp_ms=2)
+    assert decode_operation(b"".join(encode_operation(operation)) + b"\0\0\0\3new") == operation
+
+
+def test_newer_versions_and_unknown_types_are_refused_by_name() -> None:
+    encoded = bytearray(b"".join(encode_operation(SealOperation(7, 9))))
+    encoded[1] = 2
+    with pytest.raises(OperationFormatError, match="version 2 is newer"):
+        decode_operation(bytes(encoded))
+    encoded[0:2] = b"\x63\x01"
+    with pytest.raises(OperationFormatError, match="unknown operation type 99"):
+        decode_operation(bytes(encoded))
+
+
+def _metadata() -> ContainerMetadata:
+    metadata = ContainerMetadata(3)
+    metadata.sequence_number = 99
+    plain = SegmentMetadata(5, "logs/wéb", 1000)
+    plain.length, plain.storage_length, plain.start_offset = 100, 60, 10
+    plain.attributes[b"a" * 16] = -5
+    plain.chunks = [ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0), ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40)]
+    plain.merges = [MergeRecord(70, 30, 9)]
+    source = SegmentMetadata(9, "txn", 2000)
+    source.length, source.sealed, source.merged_into = 30, True, 5
+    metadata.segments = {5: plain, 9: source}
+    metadata.names = {"logs/wéb": 5}
+    metadata.objects = {
+        name: LiveObject(ObjectRecord(name, size, 11), 1)
+        for name, size in (("00/3/1/flush-x", 300), ("00/3/1/flush-y", 900))
+    }
+    metadata.garbage = {"00/3/1/flush-z": GarbageObject(ObjectRecord("00/3/1/flush-z", 5, 6), 7)}
+    metadata.check()
+    return metadata
+
+
+def test_a_checkpoint_is_sufficient_alone_and_stable() -> None:
+    metadata = _metadata()
+    blob = encode_checkpoint(metadata)
+    restored = decode_checkpoint(blob)
+    restored.check()
+    assert encode_checkpoint(restored) == blob
+    for segment in restored.segments.values():
+        segment.encoded = None
+    assert encode_checkpoint(restored) == blob
+    assert restored.segments[5].attributes == {b"a" * 16: -5}
+    assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
+    assert restored.names == {"logs/wéb": 5}
+    assert restored.garbage == metadata.garbage
+
+
+def test_every_cut_of_a_checkpoint_is_refused() -> None:
+    blob = encode_checkpoint(_metadata())
+    for length in range(len(blob)):
+        with pytest.raises(OperationFormatError):
+            decode_checkpoint(blob[:length])
+
+
+def test_golden_operations_and_checkpoint() -> None:
+    """The stored formats of docs/formats/operations.md and checkpoint.md: reading them must never stop working."""
+    samples: list[Operation] = [
+        AppendOperation(5, 100, b"hello", {b"k" * 16: 7}, sequence_number=1, timestamp_ms=1_700_000_000_000),
+        SealOperation(5, 105, sequence_number=2, timestamp_ms=1),
+        MergeOperation(5, 9, 105, 30, None, sequence_number=3, timestamp_ms=1),
+        CreateOperation("logs/wéb", {b"k" * 16: -1}, sequence_number=4, timestamp_ms=1),
+        UpdateAttributesOperation(5, {b"k" * 16: 8}, sequence_number=5, timestamp_ms=1),
+        TruncateOperation(5, 50, sequence_number=6, timestamp_ms=1),
+        StorageUpdateOperation(
+            [ObjectRecord("00/3/1/flush-x", 300, 11)],
+            [(5, ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0))],
+            [(5, 9)],
+            sequence_number=7,
+            timestamp_ms=1,
+        ),
+        DeleteOperation(5, sequence_number=8, timestamp_ms=1),
+        ObjectsDeletedOperation(["00/3/1/flush-x"], sequence_number=9, timestamp_ms=1),
+        CheckpointOperation(encode_checkpoint(_metadata()), sequence_number=100, timestamp_ms=1),
+    ]
+    lines = (GOLDEN / "operations.hex").read_text().split()
+    assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples
+    assert [b"".join(encode_operation(operation)).hex() for operation in samples] == lines

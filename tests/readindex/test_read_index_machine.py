@@ -1,0 +1,206 @@
+"""Random lives of a container against plain bytearrays: whatever happened, a read gives the truth.
+
+Covers of the scenario catalogue (section 3.4), by chance and often: 57, 59, 60, 61, 62, 66, 68 to 73, 75, 76, 77.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from segmentstore.contracts.errors import BadOffsetError, EndOfSegmentError, SegmentNotFoundError, SegmentTruncatedError
+from tests.readindex.world import World
+from tests.support.virtual_loop import VirtualLoop
+
+
+class ReadIndexMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=VirtualLoop)
+        self.written = 0
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    def act(self, name: str, *arguments: Any) -> None:
+        async def call() -> None:
+            getattr(self.world, name)(*arguments)
+
+        self.run(call())
+
+    def pick(self, data: st.DataObject, *, open_only: bool = False) -> int:
+        ids = [
+            segment_id
+            for segment_id, segment in self.world.metadata.segments.items()
+            if segment.merged_into is None and not (open_only and segment.sealed)
+        ]
+        if not ids:
+            self.act("create")
+            return self.world.metadata.sequence_number
+        return data.draw(st.sampled_from(ids))
+
+    @initialize()
+    def start(self) -> None:
+        async def make() -> World:
+            return await World().open()
+
+        self.world: World = self.run(make())
+        for _ in range(3):
+            self.act("create")
+
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=5))
+    def append(self, data: st.DataObject, sizes: list[int]) -> None:
+        segment_id = self.pick(data, open_only=True)
+        for size in sizes:
+            payload = bytes((self.written + i) * 31 % 251 for i in range(size))
+            self.written += size
+            self.act("append", segment_id, payload)
+
+    @rule(data=st.data(), size=st.integers(1, 120))
+    def flush(self, data: st.DataObject, size: int) -> None:
+        self.act("flush", data.draw(st.sampled_from(sorted(self.world.metadata.segments))), size)
+
+    @rule()
+    def flush_and_link_everything(self) -> None:
+        for segment_id in sorted(self.world.metadata.segments, reverse=True):
+            if segment_id in self.world.metadata.segments:
+                self.act("flush", segment_id)
+                while self.world.can_link(segment_id):
+                    self.act("link", segment_id)
+                    self.act("flush", segment_id)
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        segment_id = self.pick(data)
+        segment = self.world.segment(segment_id)
+        self.act("truncate", segment_id, data.draw(st.integers(segment.start_offset, segment.length)))
+
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        target, source = self.pick(data, open_only=True), self.pick(data)
+        if target != source and self.world.segment(source).start_offset == 0:
+            self.act("merge", target, source)
+            self.act("create")
+
+    @rule(data=st.data())
+    def consolidate(self, data: st.DataObject) -> None:
+        self.act("consolidate", self.pick(data))
+
+    @rule(data=st.data())
+    @precondition(lambda self: len(self.world.metadata.segments) > 3)
+    def delete_or_seal(self, data: st.DataObject) -> None:
+        self.act(data.draw(st.sampled_from(("delete", "seal"))), self.pick(data))
+
+    @rule(what=st.sampled_from(("wipe", "corrupt", "break", "mend")), data=st.data())
+    def cache_trouble(self, what: str, data: st.DataObject) -> None:
+        cache = self.world.cache
+        if what == "wipe":
+            cache.wipe()
+        elif what == "corrupt" and cache.addresses():
+            cache.corrupt(data.draw(st.sampled_from(cache.addresses())))
+        elif what in ("break", "mend"):
+            cache.broken = what == "break"
+
+    @rule(failures=st.integers(0, 2))
+    def storage_trouble(self, failures: int) -> None:
+        self.world.source.unavailable = failures
+
+    @rule(seconds=st.floats(0.0, 2.0))
+    def pass_time(self, seconds: float) -> None:
+        self.run(asyncio.sleep(seconds))
+
+    @rule(data=st.data(), length=st.integers(1, 80), readers=st.integers(1, 3))
+    def read(self, data: st.DataObject, length: int, readers: int) -> None:
+        segment_id = self.pick(data)
+        segment = self.world.segment(segment_id)
+        offset = data.draw(st.integers(max(0, segment.start_offset - 1), segment.length + 1))
+
+        async def read_many() -> list[bytes | BaseException]:
+            reads = (self.world.index.read(segment_id, offset, length) for _ in range(readers))
+            return await asyncio.gather(*reads, return_exceptions=True)
+
+        for result in self.run(read_many()):
+            if offset < segment.start_offset:
+                assert isinstance(result, SegmentTruncatedError)
+                assert result.start_offset == segment.start_offset
+            elif offset > segment.length:
+                assert isinstance(result, BadOffsetError)
+            elif offset == segment.length and segment.sealed:
+                assert isinstance(result, EndOfSegmentError)
+            elif offset == segment.length:
+                assert result == b""
+            else:
+                assert isinstance(result, bytes), repr(result)
+                assert 1 <= len(result) <= length
+                assert result == self.world.truth[segment_id][offset : offset + len(result)]
+
+    @rule(data=st.data())
+    def read_through(self, data: st.DataObject) -> None:
+        segment_id = self.pick(data)
+        segment = self.world.segment(segment_id)
+
+        async def read_all() -> bytes:
+            result = bytearray()
+            while segment.start_offset + len(result) < segment.length:
+                result += await self.world.index.read(segment_id, segment.start_offset + len(result), 1000)
+            return bytes(result)
+
+        assert self.run(read_all()) == self.world.truth[segment_id][segment.start_offset :]
+
+    @rule(data=st.data())
+    def read_unflushed(self, data: st.DataObject) -> None:
+        segment_id = data.draw(st.sampled_from(sorted(self.world.metadata.segments)))
+        segment = self.world.segment(segment_id)
+        start = max(segment.start_offset, segment.storage_length)
+        if start < segment.length:
+            end = data.draw(st.integers(start + 1, segment.length))
+            pieces = self.run(self.world.index.read_unflushed(segment_id, start, end - start))
+            assert b"".join(pieces) == self.world.truth[segment_id][start:end]
+
+    @rule(data=st.data(), name=st.sampled_from(("flush", "truncate", "append", "consolidate", "delete")))
+    def change_while_reading(self, data: st.DataObject, name: str) -> None:
+        segment_id = self.pick(data, open_only=True)
+        segment = self.world.segment(segment_id)
+        if segment.start_offset >= segment.length:
+            return
+        offset = data.draw(st.integers(segment.start_offset, segment.length - 1))
+        arguments = {"truncate": [segment.length], "append": [b"x" * 40]}.get(name, [])
+
+        async def race() -> bytes | None:
+            reading = asyncio.ensure_future(self.world.index.read(segment_id, offset, 50))
+            await asyncio.sleep(data.draw(st.sampled_from((0, 0.0005, 0.002))))
+            getattr(self.world, name)(segment_id, *arguments)
+            try:
+                return await reading
+            except (SegmentTruncatedError, SegmentNotFoundError):
+                assert name in ("truncate", "delete")
+                return None
+
+        result = self.run(race())
+        if result is not None:
+            assert len(result) >= 1
+            assert result == self.world.truth[segment_id][offset : offset + len(result)]
+
+    @invariant()
+    def consistent(self) -> None:
+        if hasattr(self, "world"):
+            self.world.metadata.sequence_number += 0
+            self.world.index.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.run(self.world.index.close())
+            self.run(self.world.index.close())
+        self.runner.close()
+
+
+TestReadIndexMachine = pytest.mark.timeout(300)(ReadIndexMachine.TestCase)
+ReadIndexMachine.TestCase.settings = settings(
+    max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,200 @@
+"""A container around a read index: committed metadata, a log, Tier 2, and plain bytearrays as the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from readindex.cache_addresses import CacheAddresses
+from readindex.config import ReadIndexConfig
+from readindex.memory_cache import MemoryCache
+from readindex.read_index import ReadIndex
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from tests.support.virtual_loop import inline_executor
+from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
+
+TINY = ReadIndexConfig(
+    small_bytes=6,
+    block_bytes=16,
+    tail_bytes_max=64,
+    cache_bytes_max=100,
+    spill_batch_bytes=32,
+    piece_bytes=32,
+    fetched_bytes_max=96,
+)
+
+
+class ObjectSource:
+    """A BlockSource over objects in memory, with faults and a gate to hold reads at."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.reads: list[tuple[str, int, int]] = []
+        self.unavailable = 0
+        """So many of the next reads fail."""
+        self.gate: asyncio.Event | None = None
+        self._names = 0
+
+    def put(self, payload: bytes) -> str:
+        self._names += 1
+        name = f"object-{self._names}"
+        self.objects[name] = payload
+        return name
+
+    async def read(self, chunk: ChunkRecord, offset: int, length: int) -> bytes:
+        assert chunk.start_offset <= offset < offset + length <= chunk.end_offset
+        self.reads.append((chunk.object_name, offset, length))
+        await asyncio.sleep(0.001)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.unavailable:
+            self.unavailable -= 1
+            raise StorageUnavailableError(chunk.object_name, "not now")
+        payload = self.objects.get(chunk.object_name)
+        if payload is None:
+            raise ObjectNotFoundError(chunk.object_name, "gone")
+        begin = offset - chunk.start_offset
+        return payload[begin : begin + length]
+
+
+class World:
+    """Changes metadata as the updater would, then tells the index. Made and used on a running loop."""
+
+    def __init__(self, config: ReadIndexConfig = TINY, cache: MemoryCache | None = None) -> None:
+        self.metadata = ContainerMetadata(7)
+        self.source = ObjectSource()
+        self.cache = cache or MemoryCache(config.cache_bytes_max + 20)
+        self.truth: dict[int, bytearray] = {}
+        self.log: list[tuple[int, int, bytes]] = []
+        self.refills = 0
+        self.log_lost = False
+        self.index = ReadIndex(
+            self.metadata,
+            self.cache,
+            CacheAddresses(),
+            self.source,
+            self.refill,
+            config,
+            Runtime(random=random.Random(1), executor=inline_executor),
+        )
+
+    async def open(self) -> World:
+        await self.cache.open()
+        return self
+
+    def segment(self, segment_id: int) -> SegmentMetadata:
+        return self.metadata.segments[segment_id]
+
+    async def refill(self, segment_id: int) -> None:
+        self.refills += 1
+        for logged_id, offset, data in [] if self.log_lost else list(self.log):
+            await asyncio.sleep(0)
+            missing = self.index.missing_ranges(logged_id)
+            if any(start < offset + len(data) and offset < end for start, end in missing):
+                self.index.insert_refilled(logged_id, offset, data)
+
+    def create(self) -> int:
+        self.metadata.sequence_number += 1
+        segment_id = self.metadata.sequence_number
+        name = f"s{segment_id}"
+        self.metadata.segments[segment_id] = SegmentMetadata(segment_id, name, 0)
+        self.metadata.names[name] = segment_id
+        self.truth[segment_id] = bytearray()
+        return segment_id
+
+    def append(self, segment_id: int, data: bytes) -> None:
+        segment = self.segment(segment_id)
+        offset = segment.length
+        segment.length += len(data)
+        self.truth[segment_id] += data
+        self.log.append((segment_id, offset, data))
+        self.index.append(segment_id, offset, data)
+
+    def flush(self, segment_id: int, length: int | None = None) -> None:
+        segment = self.segment(segment_id)
+        start = max(segment.storage_length, segment.start_offset)
+        end = segment.merges[0].offset if segment.merges else segment.length
+        end = end if length is None else min(end, start + length)
+        if start >= end:
+            return
+        if start > segment.storage_length:
+            segment.chunks.clear()
+        name = self.source.put(bytes(self.truth[segment_id][start:end]))
+        segment.chunks.append(ChunkRecord(start, end - start, name, 0, segment_id, start))
+        segment.storage_length = end
+        self.index.storage_advanced(segment_id)
+
+    def truncate(self, segment_id: int, offset: int) -> None:
+        segment = self.segment(segment_id)
+        segment.start_offset = max(offset, segment.start_offset)
+        for chunk in [chunk for chunk in segment.chunks if chunk.end_offset <= segment.start_offset]:
+            segment.chunks.remove(chunk)
+            del self.source.objects[chunk.object_name]
+        for merge in [merge for merge in segment.merges if merge.end_offset <= segment.start_offset]:
+            segment.merges.remove(merge)
+            self._remove(merge.source_id)
+        self.index.truncated(segment_id)
+
+    def seal(self, segment_id: int) -> None:
+        self.segment(segment_id).sealed = True
+        self.index.sealed(segment_id)
+
+    def merge(self, target_id: int, source_id: int) -> None:
+        target, source = self.segment(target_id), self.segment(source_id)
+        source.sealed = True
+        source.merged_into = target_id
+        del self.metadata.names[source.name]
+        if source.length:
+            target.merges.append(MergeRecord(target.length, source.length, source_id))
+        else:
+            del self.metadata.segments[source_id]
+        target.length += source.length
+        self.truth[target_id] += self.truth[source_id]
+        self.index.merged(target_id, source_id)
+
+    def can_link(self, target_id: int) -> bool:
+        target = self.segment(target_id)
+        if not target.merges:
+            return False
+        merge = target.merges[0]
+        source = self.segment(merge.source_id)
+        reached = max(target.storage_length, target.start_offset) >= merge.offset
+        return reached and source.storage_length == source.length and not source.merges
+
+    def link(self, target_id: int) -> None:
+        target = self.segment(target_id)
+        merge = target.merges.pop(0)
+        source = self.metadata.segments.pop(merge.source_id)
+        if merge.offset > target.storage_length:
+            target.chunks.clear()
+        for chunk in source.chunks:
+            moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
+            if moved.end_offset > target.start_offset:
+                target.chunks.append(moved)
+        target.storage_length = merge.end_offset
+        self.index.merge_linked(target_id, merge.source_id)
+
+    def consolidate(self, segment_id: int) -> None:
+        segment = self.segment(segment_id)
+        if not segment.chunks:
+            return
+        start, end = segment.chunks[0].start_offset, segment.chunks[-1].end_offset
+        for chunk in segment.chunks:
+            self.source.objects.pop(chunk.object_name, None)
+        name = self.source.put(bytes(self.truth[segment_id][start:end]))
+        segment.chunks[:] = [ChunkRecord(start, end - start, name, 0, segment_id, start)]
+        self.index.replaced(segment_id)
+
+    def delete(self, segment_id: int) -> None:
+        self._remove(segment_id)
+        self.index.deleted(segment_id)
+
+    def _remove(self, segment_id: int) -> None:
+        segment = self.metadata.segments.pop(segment_id)
+        self.metadata.names.pop(segment.name, None)
+        for merge in segment.merges:
+            self._remove(merge.source_id)
+        for chunk in segment.chunks:
+            self.source.objects.pop(chunk.object_name, None)

@@ -1,0 +1,206 @@
+"""A container with a real metadata updater and nothing else: the log is a list, bytes are in a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operations import (
+    AppendOperation,
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    ObjectsDeletedOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
+from storagewriter.storage_writer import StorageWriter
+from tests.support.virtual_loop import LoopClock, inline_executor, run_virtual
+from tier2.block_object import parse_block_header
+from tier2.memory_object_storage import MemoryObjectStorage
+
+LOG_LATENCY_S = 0.001
+
+
+def make_config(**changes: Any) -> StorageWriterConfig:
+    settings: dict[str, Any] = {
+        "flush_bytes": 100,
+        "flush_age_s": 10.0,
+        "object_bytes": 400,
+        "extent_bytes": 16,
+        "unflushed_target_bytes": 100_000,
+        "upload_bytes_max": 800,
+        "deletion_lag_s": 1000.0,
+    }
+    return StorageWriterConfig(**(settings | changes))
+
+
+class FakeContainer:
+    """What the writer sees of a container, and what a caller does to it."""
+
+    def __init__(self, config: StorageWriterConfig, before: FakeContainer | None = None) -> None:
+        if before is None:
+            self.runtime = Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
+            self.epoch = 1
+        else:
+            self.runtime = before.runtime
+            self.epoch = before.epoch + 1
+        self.storage = MemoryObjectStorage(self.runtime, before.storage.bucket if before is not None else None)
+        self.metadata = ContainerMetadata(7)
+        self.log: list[Operation] = []
+        self.bytes: dict[int, bytearray] = {}
+        self.in_use: set[str] = set()
+        self.commit_error: Exception | None = None
+        self.read_gate: asyncio.Event | None = None
+        self.failures: list[BaseException] = []
+        self.advances = 0
+        self._updater = MetadataUpdater(self.metadata)
+        self.writer = StorageWriter(self, self.storage, config, self.runtime)
+        self.writer.on_failure = self.failures.append
+        self.writer.on_advance = self._advanced
+
+    def _advanced(self) -> None:
+        self.advances += 1
+
+    # --- WriterDataSource ---------------------------------------------------------------------------
+
+    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+        if self.read_gate is not None:
+            await self.read_gate.wait()
+        segment = self.metadata.segments.get(segment_id)
+        if segment is None:
+            raise SegmentNotFoundError(f"#{segment_id}")
+        if segment.start_offset > offset:
+            raise SegmentTruncatedError(segment.name, segment.start_offset)
+        data = bytes(self.bytes[segment_id][offset : offset + length])
+        middle = len(data) // 2
+        return [data[:middle], data[middle:]]
+
+    async def commit(self, operation: StorageUpdateOperation | ObjectsDeletedOperation) -> None:
+        await asyncio.sleep(LOG_LATENCY_S)
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.put(operation)
+
+    def object_in_use(self, name: str) -> bool:
+        return name in self.in_use
+
+    # --- callers ------------------------------------------------------------------------------------
+
+    def put(self, *operations: Operation) -> None:
+        """Commit operations in one batch: the metadata have all of them when the writer sees the first."""
+        for operation in operations:
+            if not operation.sequence_number:
+                operation.sequence_number = self.metadata.sequence_number + 1
+                operation.timestamp_ms = self.runtime.clock.time_ms()
+            self._updater.replay(operation)
+            self.log.append(operation)
+            if isinstance(operation, AppendOperation):
+                assert len(self.bytes.setdefault(operation.segment_id, bytearray())) == operation.offset
+                self.bytes[operation.segment_id] += operation.data
+            elif isinstance(operation, MergeOperation):
+                source = self.bytes.get(operation.source_id, b"")
+                self.bytes.setdefault(operation.target_id, bytearray()).extend(source)
+        self.metadata.check()
+        self.writer.add(operations)
+
+    def create(self, name: str) -> int:
+        operation = CreateOperation(name)
+        self.put(operation)
+        return operation.sequence_number
+
+    def append(self, segment_id: int, length: int) -> None:
+        offset = self.segment(segment_id).length
+        data = bytes((segment_id * 31 + offset + i) % 251 for i in range(length))
+        self.put(AppendOperation(segment_id, offset, data))
+
+    def seal(self, segment_id: int) -> None:
+        self.put(SealOperation(segment_id, self.segment(segment_id).length))
+
+    def truncate(self, segment_id: int, offset: int) -> None:
+        self.put(TruncateOperation(segment_id, offset))
+
+    def delete(self, segment_id: int) -> None:
+        self.put(DeleteOperation(segment_id))
+
+    def merge(self, target_id: int, source_id: int) -> None:
+        self.put(MergeOperation(target_id, source_id, self.segment(target_id).length, self.segment(source_id).length))
+
+    # --- looking ------------------------------------------------------------------------------------
+
+    def segment(self, segment_id: int) -> SegmentMetadata:
+        return self.metadata.segments[segment_id]
+
+    @property
+    def object_count(self) -> int:
+        return len(self.storage.bucket.objects)
+
+    def stored(self, segment_id: int) -> bytes:
+        """The bytes [start offset, storage length) as Tier 2 has them."""
+        segment = self.segment(segment_id)
+        found = bytearray()
+        for chunk in segment.chunks:
+            data = self.storage.bucket.objects[chunk.object_name].data
+            header = parse_block_header(data[chunk.block_offset :])
+            block_end = chunk.block_offset + header.block_length
+            payload = data[block_end - header.payload_length : block_end]
+            assert (header.segment_id, header.start_offset) == (chunk.block_segment_id, chunk.block_start_offset)
+            assert len(payload) == chunk.length
+            found += payload
+        return bytes(found[segment.start_offset - segment.chunks[0].start_offset :]) if segment.chunks else b""
+
+    def expected(self, segment_id: int) -> bytes:
+        segment = self.segment(segment_id)
+        return bytes(self.bytes[segment_id][segment.start_offset : segment.storage_length])
+
+    def check_stored(self) -> None:
+        """Every byte that Tier 2 is said to have is there, and right."""
+        self.metadata.check()
+        for segment_id, segment in self.metadata.segments.items():
+            if segment.length:
+                assert self.stored(segment_id) == self.expected(segment_id), segment
+
+    def check_covered(self) -> None:
+        """No operation at or above `first_unflushed_sequence` is missing: what is below it is in Tier 2 or unwanted."""
+        first = self.writer.first_unflushed_sequence()
+        unflushed = 0
+        for operation in self.log:
+            if isinstance(operation, AppendOperation) and operation.data:
+                segment = self.metadata.segments.get(operation.segment_id)
+                end = operation.offset + len(operation.data)
+                if segment is not None and end > segment.storage_length:
+                    unflushed += end - max(operation.offset, segment.storage_length)
+                    assert first is not None, operation
+                    assert operation.sequence_number >= first, operation
+        assert self.writer.unflushed_bytes == unflushed
+        assert (first is None) == (unflushed == 0)
+
+    def restart(self, config: StorageWriterConfig) -> FakeContainer:
+        """The next owner: a new container over the same Tier 2, from the log."""
+        after = FakeContainer(config, self)
+        after.put(*self.log)
+        return after
+
+
+def run(body: Callable[[FakeContainer], Coroutine[Any, Any, None]], **changes: Any) -> None:
+    """Run a test against a started writer in virtual time; stop it, and check what must always hold."""
+
+    async def main() -> None:
+        container = FakeContainer(make_config(**changes))
+        container.writer.start()
+        await body(container)
+        container.check_stored()
+        container.check_covered()
+        await container.writer.stop()
+        assert not container.failures, container.failures
+
+    run_virtual(main())

@@ -1,0 +1,177 @@
+"""Rules about the repository itself: what its files must hold, and what must not stand in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")
+PYTHON_FOLDERS = (*PACKAGES, "bench", "tests")
+FORMAT_PAGES = (
+    "block-object",
+    "checkpoint",
+    "data-frame",
+    "file-log",
+    "object-names",
+    "operations",
+    "store-toml",
+)
+LINES_MAX = 500
+# In pieces, so that this file does not hold what it forbids.
+FORBIDDEN = re.compile(
+    "|".join(
+        (
+            "/wo" + r"rk/\w",
+            "/ro" + r"ot/\w",
+            "/ho" + r"me/\w",
+            "py" + r"pi\.org",
+            "python" + "hosted",
+            "mav" + r"en\.org",
+            "registry" + r"\.npmjs",
+            "index" + "-url",
+        )
+    ),
+    re.IGNORECASE,
+)
+UNFINISHED = re.compile(
+    r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b|pytest\.mark\.(?:sk" + r"ip|xf" + r"ail)|pytest\.sk" + "ip"
+)
+
+
+def tracked_files() -> list[Path]:
+    """What is or will be in the repository: git's list where there is a git, else what is there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        return [path for path in ROOT.rglob("*") if path.is_file() and not set(path.parts) & {".venv", "var"}]
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def python_files() -> list[Path]:
+    return [path for folder in PYTHON_FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files()
+        if path.read_bytes().strip() and ast.get_docstring(ast.parse(path.read_bytes())) is None
+    ]
+    assert silent == []
+
+
+def test_no_module_is_too_long() -> None:
+    long = {
+        str(path.relative_to(ROOT)): length
+        for path in python_files()
+        if (length := len(path.read_bytes().splitlines())) > LINES_MAX
+    }
+    assert long == {}
+
+
+def test_no_machine_and_no_registry_is_named() -> None:
+    found = []
+    for path in tracked_files():
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1):
+            if FORBIDDEN.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert found == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in python_files()
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", FORMAT_PAGES)
+def test_every_format_has_its_page(page: str) -> None:
+    assert (ROOT / "docs" / "formats" / f"{page}.md").is_file()
+
+
+def test_links_in_pages_lead_somewhere() -> None:
+    broken = []
+    for page in [path for path in tracked_files() if path.suffix == ".md"]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target) or target.startswith("#"):
+                continue
+            if not (page.parent / target.partition("#")[0]).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_the_layers_name_every_module_of_the_upper_floors() -> None:
+    contracts = {item["id"]: item for item in project()["tool"]["importlinter"]["contracts"]}
+    listed = {name.strip() for layer in contracts["layers"]["layers"] for name in layer.split("|")}
+    there = {name for name in PACKAGES if name != "segmentstore"}
+    for path in (ROOT / "segmentstore").iterdir():
+        if path.suffix == ".py" and not path.stem.startswith("__"):
+            there.add(f"segmentstore.{path.stem}")
+        elif (path / "__init__.py").is_file():
+            there.add(f"segmentstore.{path.name}")
+    assert listed == there
+    light = set(contracts["root-is-light"]["forbidden_modules"])
+    assert light == there - {"segmentstore.contracts"}
+
+
+def test_every_package_is_in_the_wheel_and_typed() -> None:
+    tool = project()["tool"]
+    wheel = tool["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert set(wheel) == {*PACKAGES, "bench"}
+    assert tool["importlinter"]["root_packages"] == list(PACKAGES)
+    assert all((ROOT / name / "__init__.py").is_file() for name in wheel)
+
+
+def test_pinned_versions_agree() -> None:
+    described = project()["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line) for line in lines)
+    pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
+    wanted = [*described["dependencies"], *described["optional-dependencies"]["test"]]
+    assert {item: pinned.get(item.partition("==")[0]) for item in wanted} == {
+        item: item.partition("==")[2] for item in wanted
+    }
+
+
+def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
+    head = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:30])
+    for wanted in ("make run", "make test", "*not*", "→", "docs/ARCHITECTURE.md"):
+        assert wanted in head
+
+
+def test_importing_the_package_loads_none_of_the_engine() -> None:
+    program = (
+        "import sys, segmentstore, segmentstore.cli\n"
+        "loaded = set(sys.modules) & {'durablelog', 'readindex', 'rocksdict', 'storagewriter', 'tier2', 'recovery', 'typer'}\n"
+        "print(sorted(loaded))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
