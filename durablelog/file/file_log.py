@@ -15,6 +15,7 @@ all in flight and all that comes; after `close` nothing of ours touches the fold
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
@@ -24,7 +25,7 @@ from durablelog.data_frame import FRAME_HEADER_LENGTH
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, prepare_file
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH
+from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, prepared_name
 from durablelog.file.log_reading import LogReading
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -84,6 +85,7 @@ class FileLog(DurableDataLog):
         self._lane_waits_for_file = False
         self._prepared: PreparedFile | None = None  # set by the loop, taken by the lane
         self._preparing = False
+        self._prepared_count = 0
         self._readings = 0
         self._bytes_in_flight = 0
         self._frames_appended = 0
@@ -219,6 +221,10 @@ class FileLog(DurableDataLog):
         except NotPrimaryError:
             self._post(self._fail, self._not_primary)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+            # A new owner removes what the old one prepared: the error is then only how it shows.
+            if isinstance(error, FileNotFoundError) and self._folder.is_fenced():
+                self._post(self._fail, self._not_primary)
+                return
             detail = f"writing the log in {self._folder.directory}: {error}"
             self._post(self._fail, lambda: TierUnavailableError("tier1", detail))
 
@@ -300,12 +306,14 @@ class FileLog(DurableDataLog):
             return
         _, _, helper = self._running()
         self._preparing = True
-        helper.submit(self._prepare_one)
+        self._prepared_count += 1
+        path = os.path.join(self._folder.directory, prepared_name(self._folder.epoch, self._prepared_count))
+        helper.submit(self._prepare_one, path)
 
-    def _prepare_one(self) -> None:
+    def _prepare_one(self, path: str) -> None:
         folder = self._folder
         try:
-            prepared = prepare_file(folder.directory, folder.disk, folder.epoch, self._file_bytes, self._stopping)
+            prepared = prepare_file(path, folder.disk, self._file_bytes, self._stopping)
         except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
             self._post(self._prepare_failed, f"preparing a log file in {folder.directory}: {error}")
             return

@@ -58,10 +58,8 @@ class WrittenGroup(NamedTuple):
     """The next file should be on its way."""
 
 
-def prepare_file(directory: str, disk: Disk, epoch: int, file_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
+def prepare_file(path: str, disk: Disk, file_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
     """Make the next file ahead of need. Ends early once `stopping` is no longer empty. Raises OSError."""
-    path = os.path.join(directory, prepared_name(epoch))
-    remove_if_there(disk, path)
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
         zeros = bytes(min(ZERO_PIECE_BYTES, file_bytes))
@@ -111,8 +109,7 @@ class GroupWriter:
         The file grows as it is written to; the prepared ones follow when there is something to write.
         """
         copied = _doubtful_frames(self._disk, scan)
-        path = os.path.join(self._directory, prepared_name(self._epoch))
-        remove_if_there(self._disk, path)
+        path = os.path.join(self._directory, prepared_name(self._epoch, 0))
         file = self._disk.open(path, write=True, create=True, exclusive=True)
         first = scan.durable_through + 1 if copied else self._next_sequence
         self._enter(PreparedFile(path, file), first, copied)

@@ -82,6 +82,10 @@ class LogFolder:
         self._settle(scan, self._writer.begin(scan))
         self._clean(scan)
 
+    def is_fenced(self) -> bool:
+        """True if another owner has opened the log. Blocks for a stat; for the lane."""
+        return self._state is not None and not self._state.is_ours()
+
     def grow(self, group: WrittenGroup) -> None:
         """Take note of a durable group."""
         file = self._files[-1]
@@ -115,6 +119,8 @@ class LogFolder:
         """
         assert self._state is not None
         number, position = split_address(address)
+        if self.is_fenced():
+            raise NotPrimaryError(self._container_id, "its log was opened by another owner")
         if address <= self._state.state.truncation_address:
             return []
         file = next((file for file in self._files if file.number == number), None)

@@ -77,9 +77,12 @@ def file_number(name: str) -> int | None:
     return int(digits, 16)
 
 
-def prepared_name(epoch: int) -> str:
-    """Name of the file being prepared by the owner of `epoch`; two owners never share one."""
-    return f"next-{epoch:x}{PREPARED_SUFFIX}"
+def prepared_name(epoch: int, count: int) -> str:
+    """Name of the `count`-th file the owner of `epoch` prepares.
+
+    Never used twice: one file may be about to get its real name while the next is prepared.
+    """
+    return f"next-{epoch:x}-{count:x}{PREPARED_SUFFIX}"
 
 
 def make_address(number: int, position: int) -> LogAddress:

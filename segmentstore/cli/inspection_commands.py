@@ -167,10 +167,10 @@ def verify(
     as_json: output.JsonOption = False,
 ) -> None:
     """Check a stopped store without changing it; ends with 3 if a finding is harmful."""
+    require_store(store)
     # Not at the top: the other commands do not pay for what checks everything.
     from recovery import consistency_check  # noqa: PLC0415
 
-    require_store(store)
     findings = list(consistency_check.check_store(store, deep))
     harmful = any(output.to_plain(finding.severity) == "harmful" for finding in findings)
     if as_json:

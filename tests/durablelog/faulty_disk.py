@@ -6,10 +6,9 @@ import errno
 from collections.abc import Sequence
 from typing import cast
 
+from durablelog.data_frame import FRAME_MAGIC
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
-
-MUTATIONS = ("pwrite", "sync", "rename", "link", "unlink", "sync_directory")
 
 
 class FaultyDisk(OsDisk):
@@ -23,6 +22,7 @@ class FaultyDisk(OsDisk):
         """Number of the call at which, and from which on, everything fails."""
         self.synced_after_failure: list[str] = []
 
+    # "append" is a write of frames, "pwrite" any other.
     def fail_after(self, kind: str, calls: int) -> None:
         self.fail_at[kind] = calls
 
@@ -67,7 +67,7 @@ class FaultyFile:
         self._finished = False
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self._touch("pwrite")
+        self._touch("append" if bytes(buffers[0][:4]) == FRAME_MAGIC else "pwrite")
         self._file.pwrite(buffers, offset)
 
     def sync(self) -> None:

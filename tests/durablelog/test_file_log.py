@@ -48,7 +48,7 @@ class FileWorld(LogWorld):
         os.unlink(os.path.join(self.directory, "LOCK"))
 
     def fail_append_after(self, appends: int) -> None:
-        self.disk.fail_after("sync", appends)
+        self.disk.fail_after("append", appends)
 
 
 class TestFileLog(DurableDataLogContract):
@@ -206,7 +206,7 @@ def test_idle_openings_leave_no_files_behind(world: FileWorld) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("kind", ["pwrite", "sync"])
+@pytest.mark.parametrize("kind", ["append", "sync"])
 def test_a_failed_write_or_sync_finishes_the_file_for_good(world: FileWorld, kind: str) -> None:
     async def scenario() -> None:
         log = await opened(world)
