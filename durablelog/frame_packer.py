@@ -53,19 +53,6 @@ class OperationRequest:
 Request = AppendRequest | OperationRequest
 
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
-_PARTS_MAX = 1 << 16
-
-
-class AppendGroup:
-    """The appends of one segment in the frame being packed."""
-
-    __slots__ = ("attributes", "offset", "parts", "pending")
-
-    def __init__(self, pending: PendingSegment) -> None:
-        self.pending = pending
-        self.offset = pending.length
-        self.parts: list[bytes] = []
-        self.attributes: dict[AttributeKey, int] | None = None
 
 
 class PackedFrame:
@@ -93,10 +80,13 @@ class FramePacker:
         self._room_of_empty = self._builder.room + ENTRY_HEADER_LENGTH
         self._room = self._room_of_empty
         """Payload bytes left in the current frame behind the builder's entries and the open groups."""
-        self._groups: list[AppendGroup] = []
+        self._groups: list[PendingSegment] = []
+        """Segments with appends gathered for the current frame, in the order of their first one."""
         self._frame = PackedFrame()
         self._full: list[PackedFrame] = []
         self._timestamp_ms = 0
+        self._serving: Request | None = None
+        """The request last looked at."""
         self.bytes_taken = 0
         """Bytes of append data taken from the queue so far; the processor's queue accounting."""
 
@@ -149,6 +139,10 @@ class FramePacker:
     def abandon(self) -> list[asyncio.Future[object]]:
         """Give back the futures of everything not shipped; the packer is finished."""
         futures = [future for frame in (*self._full, self._frame) for future in frame.futures]
+        serving = self._serving
+        if serving is not None:
+            # Matters only after a bug in the middle of packing: it is in no queue and in no frame.
+            futures.append(serving[2] if isinstance(serving, tuple) else serving.future)  # type: ignore[arg-type]
         self._groups.clear()
         self._full = []
         self._frame = PackedFrame()
@@ -162,21 +156,21 @@ class FramePacker:
         futures, values = self._frame.futures, self._frame.values
         room = self._room
         taken = 0
-        popleft = queue.popleft
+        popleft, find = queue.popleft, self._updater.find
         while queue:
-            item = queue[0]
+            item = self._serving = queue[0]
             if not isinstance(item, tuple):
                 break
             segment_id, data, future, expected, updates, event = item
-            pending = pendings.get(segment_id) or self._updater.find(segment_id)
+            pending = pendings.get(segment_id) or find(segment_id)
             size = len(data)
             if pending is None or pending.sealed or pending.gone or future.cancelled():
                 popleft()
                 taken += size
                 self._refuse(pending, segment_id, future)
                 continue
-            group = pending.group
-            need = size if group is not None else size + _GROUP_OVERHEAD
+            parts = pending.parts
+            need = size if parts is not None else size + _GROUP_OVERHEAD
             if updates is not None or event is not None:
                 need += ATTRIBUTE_LENGTH * ((len(updates) if updates else 0) + (1 if event else 0))
             if need > room:
@@ -204,19 +198,19 @@ class FramePacker:
                 accepted, attributes = self._check(pending, item)
                 if not accepted:
                     continue
-            else:
-                attributes = None
-            if group is None:
-                group = pending.group = AppendGroup(pending)
-                groups.append(group)
-            if attributes:
-                pending.attributes.update(attributes)
-                if group.attributes is None:
-                    group.attributes = attributes
-                else:
-                    group.attributes.update(attributes)
-            group.parts.append(data)
+                if attributes:
+                    pending.attributes.update(attributes)
+                    if pending.group_attributes is None:
+                        pending.group_attributes = attributes
+                    else:
+                        pending.group_attributes.update(attributes)
             offset = pending.length
+            if parts is None:
+                pending.parts = [data]
+                pending.group_offset = offset
+                groups.append(pending)
+            else:
+                parts.append(data)
             pending.length = offset + size
             room -= need
             futures.append(future)  # type: ignore[arg-type] # a future of int | None is resolved with those alone
@@ -256,7 +250,7 @@ class FramePacker:
         if not accepted:
             return
         operation = AppendOperation(segment_id, pending.length, data, attributes)
-        operation.sequence_number = self._updater.next_sequence_number()
+        operation.sequence_number = self._updater.take_sequence_numbers()
         operation.timestamp_ms = self._timestamp_ms
         if attributes:
             pending.attributes.update(attributes)
@@ -283,17 +277,25 @@ class FramePacker:
     def _close_groups(self) -> None:
         """Turn the open groups into operations, in the order in which they were opened."""
         builder, operations, timestamp_ms = self._builder, self._frame.operations, self._timestamp_ms
-        for group in self._groups:
-            pending = group.pending
-            parts = group.parts
+        sequence_number = self._updater.take_sequence_numbers(len(self._groups))
+        for pending in self._groups:
+            parts = pending.parts
+            assert parts is not None
             data = parts[0] if len(parts) == 1 else b"".join(parts)
-            operation = AppendOperation(pending.segment_id, group.offset, data, group.attributes)
-            operation.sequence_number = self._updater.next_sequence_number()
-            operation.timestamp_ms = timestamp_ms
+            attributes = pending.group_attributes
+            operation = AppendOperation(
+                pending.segment_id,
+                pending.group_offset,
+                data,
+                attributes,
+                sequence_number=sequence_number,
+                timestamp_ms=timestamp_ms,
+            )
+            sequence_number += 1
             head = encode_append_head(operation)
             builder.add((head, data), len(head) + len(data))
             operations.append(operation)
-            pending.group = None
+            pending.parts = pending.group_attributes = None
             pending.in_flight += 1
         self._groups.clear()
 
@@ -305,6 +307,7 @@ class FramePacker:
     # --- everything else --------------------------------------------------------------------------
 
     def _pack_operation(self, request: OperationRequest) -> None:
+        self._serving = request
         future = request.future
         if future.cancelled():
             return

@@ -19,7 +19,6 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from durablelog import storage_metadata
@@ -51,9 +50,6 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 
-if TYPE_CHECKING:
-    from durablelog.frame_packer import AppendGroup
-
 
 class PendingSegment:
     """A segment as it will be once everything accepted is acknowledged."""
@@ -62,10 +58,12 @@ class PendingSegment:
         "attributes",
         "base",
         "gone",
-        "group",
+        "group_attributes",
+        "group_offset",
         "in_flight",
         "length",
         "name",
+        "parts",
         "sealed",
         "segment_id",
         "start_offset",
@@ -76,17 +74,23 @@ class PendingSegment:
         self.name = name
         self.base = base
         """The committed record; None while the creation itself is pending."""
-        self.start_offset = base.start_offset if base else 0
-        self.length = base.length if base else 0
-        self.sealed = base.sealed if base else False
-        self.gone = base is not None and base.merged_into is not None
-        """Deleted or merged away."""
+        if base is None:
+            self.start_offset = self.length = 0
+            self.sealed = self.gone = False
+        else:
+            self.start_offset = base.start_offset
+            self.length = base.length
+            self.sealed = base.sealed
+            self.gone = base.merged_into is not None
+            """Deleted or merged away."""
         self.attributes: dict[AttributeKey, int] = {}
         """Values accepted and not yet committed; they hide the committed ones."""
         self.in_flight = 0
         """Operations accepted and not yet committed."""
-        self.group: AppendGroup | None = None
-        """Appends gathered for the frame being packed (the packer's)."""
+        self.parts: list[bytes] | None = None
+        """Appends gathered for the frame being packed, from `group_offset` on, with `group_attributes` (the packer's)."""
+        self.group_offset = 0
+        self.group_attributes: dict[AttributeKey, int] | None = None
 
     def resolve(self, updates: Sequence[KeyedUpdate]) -> dict[AttributeKey, int]:
         """The values `updates` lead to on top of what is pending. Raises BadAttributeUpdateError."""
@@ -117,7 +121,6 @@ class MetadataUpdater:
             ObjectsDeletedOperation: self._accept_anything,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
-            AppendOperation: self._commit_append,
             SealOperation: self._commit_seal,
             MergeOperation: self._commit_merge,
             CreateOperation: self._commit_create,
@@ -131,10 +134,11 @@ class MetadataUpdater:
 
     # --- the three moves --------------------------------------------------------------------------
 
-    def next_sequence_number(self) -> int:
-        """Take the next sequence number."""
-        self._sequence_number += 1
-        return self._sequence_number
+    def take_sequence_numbers(self, count: int = 1) -> int:
+        """Take the next `count` sequence numbers; gives the first."""
+        first = self._sequence_number + 1
+        self._sequence_number += count
+        return first
 
     def accept(self, operation: Operation, timestamp_ms: int) -> object:
         """Check a live operation that is not an append, place it, add it to pending.
@@ -148,15 +152,20 @@ class MetadataUpdater:
             self._release_idle(operation)
             raise
         if not operation.sequence_number:
-            operation.sequence_number = self.next_sequence_number()
+            operation.sequence_number = self.take_sequence_numbers()
         operation.timestamp_ms = timestamp_ms
         return result
 
-    def commit(self, operation: Operation) -> None:
-        """Make an accepted operation true. Operations are committed in the order of their acceptance."""
-        assert operation.sequence_number > self.metadata.sequence_number, operation
-        self._commit[type(operation)](operation)
-        self.metadata.sequence_number = operation.sequence_number
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Make accepted operations true, in the order of their acceptance."""
+        metadata = self.metadata
+        for operation in operations:
+            assert operation.sequence_number > metadata.sequence_number, operation
+            if type(operation) is AppendOperation:
+                self._commit_append(operation)
+            else:
+                self._commit[type(operation)](operation)
+            metadata.sequence_number = operation.sequence_number
 
     def rollback(self) -> None:
         """Forget everything accepted and not committed."""
@@ -173,7 +182,7 @@ class MetadataUpdater:
             self._accept[type(operation)](operation, True)
         except SegmentError as error:
             raise self._corrupt(operation, f"replay refuses it: {error}") from error
-        self.commit(operation)
+        self.commit((operation,))
 
     def restore(self, operation: CheckpointOperation) -> None:
         """Begin replay: the metadata becomes what the first checkpoint of the log says. Raises DataCorruptionError."""
@@ -198,7 +207,7 @@ class MetadataUpdater:
 
     def release(self, pending: PendingSegment) -> None:
         """Drop a pending view nothing in flight needs."""
-        if not pending.in_flight and pending.group is None:
+        if not pending.in_flight and pending.parts is None:
             self.pending.pop(pending.segment_id, None)
 
     def _release_idle(self, operation: Operation) -> None:
@@ -279,7 +288,7 @@ class MetadataUpdater:
         pending = PendingSegment(segment_id, name, None)
         if not recorded:
             operation.attributes = pending.resolve(operation.updates) or None
-            operation.sequence_number = self.next_sequence_number()
+            operation.sequence_number = self.take_sequence_numbers()
         pending.attributes.update(operation.attributes or {})
         pending.in_flight = 1
         self.pending[segment_id] = pending
@@ -316,7 +325,7 @@ class MetadataUpdater:
     def _settle(self, segment_id: int) -> None:
         pending = self.pending[segment_id]
         pending.in_flight -= 1
-        if not pending.in_flight and pending.group is None:
+        if not pending.in_flight and pending.parts is None:
             del self.pending[segment_id]
 
     def _settle_name(self, name: str, segment_id: int | None) -> None:
@@ -331,7 +340,10 @@ class MetadataUpdater:
         segment.encoded = None
         if operation.attributes:
             segment.attributes.update(operation.attributes)
-        self._settle(operation.segment_id)
+        pending = self.pending[operation.segment_id]
+        pending.in_flight -= 1
+        if not pending.in_flight and pending.parts is None:
+            del self.pending[operation.segment_id]
 
     def _commit_seal(self, operation: SealOperation) -> None:
         segment = self._touch(operation.segment_id, operation)

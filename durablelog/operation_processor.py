@@ -304,9 +304,7 @@ class OperationProcessor:
         if frame.starts_checkpoint:
             self._checkpoint_start = address
         if operations:
-            commit = self._updater.commit
-            for operation in operations:
-                commit(operation)
+            self._updater.commit(operations)
             self._note_positions(operations, address, frame.length)
             self._on_commit(operations)
         self._frames_committed += 1

@@ -69,11 +69,12 @@ def plan_object(
     blocks: list[BlockPlan] = []
     room = min(config.object_bytes, bytes_max)
     misses, by_age = 0, False
-    for segment_id, aggregator in list(pending.ready.items()) if pending.ready else ():
+    blocked: list[int] = []
+    for segment_id, aggregator in pending.ready.items():
         segment = metadata.segments.get(segment_id)
         block = next_block(segment, config.object_bytes) if segment is not None else None
         if block is None:
-            pending.block(segment_id)
+            blocked.append(segment_id)
             continue
         alone = block.length >= config.flush_bytes
         if block.length > room or (alone and blocks):
@@ -83,12 +84,12 @@ def plan_object(
             continue
         blocks.append(block)
         room -= block.length
-        if alone:
-            return ObjectPlan((block,))
-        by_age |= not aggregator.is_forced
-        if len(blocks) == config.object_segments_max:
+        by_age |= not alone and not aggregator.is_forced
+        if alone or len(blocks) == config.object_segments_max:
             break
-    if blocks and by_age:
+    for segment_id in blocked:
+        pending.block(segment_id)
+    if by_age:
         _take_along(blocks, room, pending, metadata, config)
     return ObjectPlan(tuple(blocks)) if blocks else None
 

@@ -276,11 +276,8 @@ class PendingSegments:
             if end is None or not aggregator.pending_bytes:
                 del self.dirty[segment_id]
                 self.ready.pop(segment_id, None)
-            elif segment_id not in self.busy and segment_id not in self.ready:
-                if aggregator.is_due(self._config.flush_bytes, float("-inf")):
-                    self._make_ready(aggregator)
-                else:
-                    self._enqueue_by_age(aggregator)
+            elif segment_id not in self.busy and aggregator.is_due(self._config.flush_bytes, float("-inf")):
+                self._make_ready(aggregator)
         self.touched.add(segment_id)
         self._settle_merges(segment_id, segment)
 

@@ -41,7 +41,7 @@ _JOIN_AVERAGE_MAX = 4096
 
 @dataclass(slots=True)
 class PreparedFile:
-    """A file of zeros, synced, under a temporary name."""
+    """A file of zeros, synced, or an empty one that grows; under a temporary name."""
 
     path: str
     file: DiskFile
@@ -58,14 +58,14 @@ class WrittenGroup(NamedTuple):
     """The next file should be on its way."""
 
 
-def prepare_file(path: str, disk: Disk, file_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
-    """Make the next file ahead of need. Ends early once `stopping` is no longer empty. Raises OSError."""
+def prepare_file(path: str, disk: Disk, zero_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
+    """Make the next file ahead of need, `zero_bytes` long. Ends early once `stopping` is no longer empty. Raises OSError."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
-        zeros = bytes(min(ZERO_PIECE_BYTES, file_bytes))
+        zeros = bytes(min(ZERO_PIECE_BYTES, zero_bytes))
         position = 0
-        while position < file_bytes and not stopping:
-            length = min(len(zeros), file_bytes - position)
+        while position < zero_bytes and not stopping:
+            length = min(len(zeros), zero_bytes - position)
             file.pwrite([memoryview(zeros)[:length]], position)
             file.sync()
             position += length
@@ -99,7 +99,7 @@ class GroupWriter:
         self._entry = LogFile(0, "", 0, 0, 0, 0)
         self._position = 0
         self._limit = 0
-        self._preallocated = False
+        self._began = True
 
     def begin(self, scan: LogScan) -> LogFile:
         """Begin this owner's first file, which bars every older file from growing. Raises OSError, NotPrimaryError.
@@ -127,15 +127,15 @@ class GroupWriter:
 
     @property
     def prefers_roll(self) -> bool:
-        """A prepared file would serve better than the current one: its blocks are there already."""
-        return not self._preallocated
+        """The current file is the one this owner began with, which grows: a prepared one serves better."""
+        return self._began
 
     def roll(self, prepared: PreparedFile) -> None:
         """Go on in a prepared file. Raises OSError, NotPrimaryError."""
         self.close()
         self._enter(prepared, self._next_sequence, [])
         self._limit = self._file_bytes
-        self._preallocated = True
+        self._began = False
 
     def write(self, group: Sequence[tuple[Sequence[Buffer], int]]) -> WrittenGroup:
         """Write and sync (payload, length) frames that fit. Raises OSError (outcome unknown), NotPrimaryError."""

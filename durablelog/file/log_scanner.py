@@ -246,7 +246,9 @@ class LogWalk:
         reason = piece.fault or "nothing is there"
         if file.limit is not None:
             if self._expected < file.limit:
-                return step._replace(corrupt=self._error(file, place, f"{reason}, and files follow"))
+                return step._replace(
+                    corrupt=self._error(file, place, f"{reason}, and a later file begins with frame {file.limit}")
+                )
             return step
         proof = self._proof(handle, piece)
         if proof is not None:

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 import segmentstore
+from segmentstore.cli import output
+from segmentstore.cli.exit_codes import ExitCode, sentence
 from segmentstore.cli.ingest import IngestProgress, ingest
 from segmentstore.cli.ingest_plan import PlannedFile
 from segmentstore.cli.store_numbers import StoreNumbers
-from segmentstore.contracts.errors import SegmentExistsError
+from segmentstore.contracts.errors import SegmentExistsError, SegmentStoreError
 from segmentstore.contracts.runtime import thread_executor
 
 if TYPE_CHECKING:
@@ -69,13 +71,13 @@ async def _ingest(location: str, planned: list[PlannedFile], lines: int, writers
         opened = StoreNumbers.of(store)
         tell("opened", seconds=loop.time() - began, operations_replayed=opened.operations_replayed)
         pace = _Pace(max(1, lines // _EVENTS), loop.time())
+        largest = sorted(planned, key=lambda item: -item.size)[:_FOLLOWED]
+        for item in largest:
+            await _ensure_segment(store, item.segment)
         executor = thread_executor("follow", 1)
         try:
             async with asyncio.TaskGroup() as group:
-                followed = [
-                    group.create_task(_follow(store, item, executor))
-                    for item in sorted(planned, key=lambda item: -item.size)[:_FOLLOWED]
-                ]
+                followed = [group.create_task(_follow(store, item, executor)) for item in largest]
                 report = await ingest(store, planned, writers=writers, on_progress=pace)
         finally:
             executor.shutdown(wait=True)
@@ -117,12 +119,15 @@ class _Pace:
             tell("progress", lines=progress.lines, seconds=seconds, before=progress.lines_before)
 
 
-async def _follow(store: SegmentStore, planned: PlannedFile, executor: Executor) -> int:
-    """Read a segment as it grows, up to the size of its file; the bytes must be the file's. Returns how many."""
+async def _ensure_segment(store: SegmentStore, name: str) -> None:
     try:
-        await store.create_segment(planned.segment)
+        await store.create_segment(name)
     except SegmentExistsError:
         pass  # an earlier run made it
+
+
+async def _follow(store: SegmentStore, planned: PlannedFile, executor: Executor) -> int:
+    """Read a segment as it grows, up to the size of its file; the bytes must be the file's. Returns how many."""
     if not planned.size:
         return 0
     with planned.path.open("rb") as handle:
@@ -212,5 +217,26 @@ async def _compare_files(
         found.bytes += position
 
 
+def main() -> None:
+    """Run one child; an expected error is one sentence on stderr, as from the command line."""
+    try:
+        app()
+    except (SegmentStoreError, BytesDifferError) as error:
+        output.print_error(sentence(error))
+        sys.exit(ExitCode.REFUSED)
+    except BaseExceptionGroup as group:
+        expected, rest = group.split((SegmentStoreError, BytesDifferError))
+        if expected is None or rest is not None:
+            raise
+        output.print_error(sentence(first_of(expected)))
+        sys.exit(ExitCode.REFUSED)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group of groups."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
+
+
 if __name__ == "__main__":
-    app()
+    main()

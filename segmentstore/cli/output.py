@@ -64,14 +64,20 @@ def print_json_lines(rows: Iterable[Any]) -> None:
         print_json(row)
 
 
+_PIPE_COLUMNS = 200
+"""A pipe has no width of its own, and 80 columns would break the tables."""
+
+
 def out() -> Console:
     """A console on stdout as it is now; text in brackets is text, not markup."""
-    return Console(file=sys.stdout, markup=False, highlight=False)
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    return Console(file=sys.stdout, markup=False, highlight=False, width=width)
 
 
 def err() -> Console:
     """A console on stderr as it is now."""
-    return Console(file=sys.stderr, markup=False, highlight=False)
+    width = None if sys.stderr.isatty() else _PIPE_COLUMNS
+    return Console(file=sys.stderr, markup=False, highlight=False, width=width)
 
 
 def print_error(message: str) -> None:

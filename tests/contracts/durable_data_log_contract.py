@@ -131,7 +131,7 @@ class DurableDataLogContract(ABC):
             log = await self.opened()
             for bad in ([], [b""], [b"x" * PAYLOAD_BYTES_MAX, b"x"]):
                 with pytest.raises(ValueError, match="payload"):
-                    log.append(bad)
+                    _ = log.append(bad)
             largest = bytes(range(200)) * 2
             await log.append([largest])
             await log.append([b"x"])
@@ -207,7 +207,7 @@ class DurableDataLogContract(ABC):
             for address in (addresses[5], addresses[2], LogAddress(0)):
                 await log.truncate(address)
             assert len(await read_all(log)) == 5
-            with pytest.raises(ValueError, match="address|behind"):
+            with pytest.raises(ValueError, match=r"address|behind"):
                 await log.truncate(LogAddress(addresses[9] + 10_000_000))
             await append_all(log, range(10, 12))
             assert len(await read_all(log)) == 7

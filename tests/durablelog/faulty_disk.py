@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from durablelog.data_frame import FRAME_MAGIC
@@ -20,9 +20,11 @@ class FaultyDisk(OsDisk):
         """Kind of call to how many of them still succeed."""
         self.crash_at: int | None = None
         """Number of the call at which, and from which on, everything fails."""
+        self.before_link: Callable[[], None] = lambda: None
+        """What another process does just before a file gets its name."""
         self.synced_after_failure: list[str] = []
 
-    # "append" is a write of frames, "pwrite" any other.
+    # "append" is a write of frames and "commit" its sync; "pwrite" and "sync" are all others.
     def fail_after(self, kind: str, calls: int) -> None:
         self.fail_at[kind] = calls
 
@@ -46,6 +48,7 @@ class FaultyDisk(OsDisk):
 
     def link(self, source: str, target: str) -> None:
         self.touch("link", target)
+        self.before_link()
         super().link(source, target)
 
     def unlink(self, path: str) -> None:
@@ -65,13 +68,15 @@ class FaultyFile:
         self._path = path
         self._file = file
         self._finished = False
+        self._appended = False
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self._touch("append" if bytes(buffers[0][:4]) == FRAME_MAGIC else "pwrite")
+        self._appended = bytes(buffers[0][:4]) == FRAME_MAGIC
+        self._touch("append" if self._appended else "pwrite")
         self._file.pwrite(buffers, offset)
 
     def sync(self) -> None:
-        self._touch("sync")
+        self._touch("commit" if self._appended else "sync")
         self._file.sync()
 
     def _touch(self, kind: str) -> None:

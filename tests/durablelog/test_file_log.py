@@ -206,7 +206,7 @@ def test_idle_openings_leave_no_files_behind(world: FileWorld) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("kind", ["append", "sync"])
+@pytest.mark.parametrize("kind", ["append", "commit"])
 def test_a_failed_write_or_sync_finishes_the_file_for_good(world: FileWorld, kind: str) -> None:
     async def scenario() -> None:
         log = await opened(world)
@@ -230,7 +230,7 @@ def test_what_was_read_back_after_a_failed_sync_is_written_again_before_it_count
     async def scenario() -> None:
         log = await opened(world)
         await log.append([payload(0)])
-        world.disk.fail_after("sync", 0)
+        world.disk.fail_after("commit", 0)
         with pytest.raises(TierUnavailableError):
             await log.append([payload(1)])
         await log.close()
@@ -356,3 +356,22 @@ def test_a_reader_that_leaves_early_gives_its_file_back(world: FileWorld) -> Non
         assert len(names(world)) <= 3
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("length", "zeroed"), [(1000, True), (400_000, False)])
+def test_files_are_zeroed_ahead_for_small_groups_only(tmp_path: Path, length: int, zeroed: bool) -> None:
+    async def scenario() -> None:
+        directory, file_bytes = str(tmp_path / "log"), 1 << 20
+        runtime = Runtime(executor=inline_executor)
+        log = FileLog(directory, 0, runtime, file_bytes=file_bytes, payload_bytes_max=400_000)
+        await log.open()
+        data = [bytes([number + 1]) * length for number in range(12)]
+        for one in data:
+            await log.append([one])
+        newest = max(name for name in os.listdir(directory) if name.endswith(".log"))
+        assert (OsDisk().size(os.path.join(directory, newest)) == file_bytes) is zeroed
+        assert await read_payloads(log) == data
+        await log.close()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())

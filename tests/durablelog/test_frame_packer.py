@@ -85,8 +85,7 @@ class Bench:
         self.metadata.check()
 
     def _commit(self, frame: PackedFrame) -> None:
-        for operation in frame.operations:
-            self.updater.commit(operation)
+        self.updater.commit(frame.operations)
         if frame.payload:
             self.frames.append(frame)
         for future, value in zip(frame.futures, frame.values, strict=True):

@@ -22,7 +22,7 @@ TINY = ReadIndexConfig(
     cache_bytes_max=100,
     spill_batch_bytes=32,
     piece_bytes=32,
-    fetched_bytes_max=96,
+    fetched_bytes_max=160,
 )
 
 

@@ -54,7 +54,9 @@ class FakeContainer:
         else:
             self.runtime = before.runtime
             self.epoch = before.epoch + 1
-        self.storage = MemoryObjectStorage(self.runtime, before.storage.bucket if before is not None else None)
+        self.storage: MemoryObjectStorage = MemoryObjectStorage(
+            self.runtime, before.storage.bucket if before is not None else None
+        )
         self.metadata = ContainerMetadata(7)
         self.log: list[Operation] = []
         self.bytes: dict[int, bytearray] = {}

@@ -164,7 +164,7 @@ class TestTriggers:
             await asyncio.sleep(EPSILON_S)
             c.read_gate.set()
             await asyncio.sleep(EPSILON_S)
-            (name,) = c.metadata.objects
+            assert len(c.metadata.objects) == 1
             blocks = sorted((chunk.block_offset, chunk.length) for each in ids for chunk in c.segment(each).chunks)
             assert [length for _, length in blocks] == [50, 40, 30, 20, 10]
 
@@ -240,6 +240,101 @@ class TestObjects:
             assert c.writer.unflushed_bytes == 0
             assert c.writer.first_unflushed_sequence() is None
             assert c.advances > 0
+
+        run(body)
+
+    def test_a_large_segment_shares_with_nobody_even_where_it_fits(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            small, large = c.create("small"), c.create("large")
+            c.append(small, 10)
+            c.seal(small)
+            c.append(large, 150)
+            await c.writer.flush()
+            assert c.object_count == 2
+
+        run(body)
+
+
+class TestWhatComesDuringAFlight:
+    def test_ages_from_its_own_time(self) -> None:
+        """92: neither from the time of the bytes in flight, nor from the landing."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            c.append(a, 50)
+            c.read_gate = asyncio.Event()
+            flush = asyncio.ensure_future(c.writer.flush())
+            await asyncio.sleep(4)
+            c.append(a, 5)
+            late = c.log[-1].sequence_number
+            await asyncio.sleep(1)
+            c.read_gate.set()
+            await flush
+            assert c.writer.first_unflushed_sequence() == late
+            await asyncio.sleep(9 - EPSILON_S)
+            assert c.segment(a).storage_length == 50
+            await asyncio.sleep(2 * EPSILON_S)
+            assert c.segment(a).storage_length == 55
+
+        run(body)
+
+    def test_ages_from_its_own_time_behind_an_older_segment(self) -> None:
+        """92: its place in the order of ages is from before the flight; nothing else fits beside the older one."""
+
+        async def body(c: FakeContainer) -> None:
+            older, a = c.create("older"), c.create("a")
+            c.append(older, 99)
+            c.append(a, 50)
+            await c.writer.flush(a)
+            c.append(a, 50)
+            c.read_gate = asyncio.Event()
+            flush = asyncio.ensure_future(c.writer.flush(a))
+            await asyncio.sleep(4)
+            c.append(a, 95)
+            c.read_gate.set()
+            await flush
+            await asyncio.sleep(6 + EPSILON_S)
+            assert (c.segment(older).storage_length, c.segment(a).storage_length) == (99, 100)
+            await asyncio.sleep(4)
+            assert c.segment(a).storage_length == 195
+
+        run(body, object_bytes=100)
+
+    def test_is_not_forgotten_when_its_age_passes_before_the_landing(self) -> None:
+        """92."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            c.append(a, 50)
+            c.read_gate = asyncio.Event()
+            flush = asyncio.ensure_future(c.writer.flush())
+            await asyncio.sleep(8)
+            c.append(a, 5)
+            await asyncio.sleep(4)
+            c.read_gate.set()
+            await flush
+            await asyncio.sleep(5)
+            assert c.segment(a).storage_length == 50
+            await asyncio.sleep(2)
+            assert c.segment(a).storage_length == 55
+
+        run(body)
+
+    def test_goes_at_the_landing_if_it_was_sealed_meanwhile(self) -> None:
+        """94."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            c.append(a, 50)
+            c.read_gate = asyncio.Event()
+            flush = asyncio.ensure_future(c.writer.flush())
+            await asyncio.sleep(EPSILON_S)
+            c.append(a, 5)
+            c.seal(a)
+            c.read_gate.set()
+            await flush
+            await asyncio.sleep(EPSILON_S)
+            assert c.segment(a).storage_length == 55
 
         run(body)
 

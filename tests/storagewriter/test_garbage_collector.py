@@ -1,0 +1,162 @@
+"""Deletion of what the log says is garbage: lag, use, failures, restart, clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from durablelog.operations import ObjectsDeletedOperation
+from tests.storagewriter.fake_container import FakeContainer, make_config, run
+from tests.support.virtual_loop import LoopClock, run_virtual
+
+LAG_S = 1000.0
+SLACK_S = 3.0
+
+
+async def _garbage(c: FakeContainer, count: int = 1) -> list[str]:
+    """Make so many objects and let go of them."""
+    names = []
+    for number in range(count):
+        segment_id = c.create(f"garbage{number}")
+        c.append(segment_id, 1)
+        await c.writer.flush(segment_id)
+        names += [chunk.object_name for chunk in c.segment(segment_id).chunks]
+        c.delete(segment_id)
+    assert set(names) <= set(c.metadata.garbage)
+    return names
+
+
+def _clock(c: FakeContainer) -> LoopClock:
+    assert isinstance(c.runtime.clock, LoopClock)
+    return c.runtime.clock
+
+
+def _deletions(c: FakeContainer) -> Iterable[int]:
+    return [len(each.names) for each in c.log if isinstance(each, ObjectsDeletedOperation)]
+
+
+def test_an_object_goes_after_the_lag_and_not_before() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c)
+        await asyncio.sleep(LAG_S - SLACK_S)
+        assert c.object_count == 1
+        assert await c.writer.garbage_collector.collect_now() == 0
+        await asyncio.sleep(2 * SLACK_S)
+        assert c.object_count == 0
+        assert not c.metadata.garbage
+        assert c.writer.statistics().garbage_deleted == 1
+
+    run(body)
+
+
+def test_live_objects_stay() -> None:
+    async def body(c: FakeContainer) -> None:
+        a = c.create("a")
+        c.append(a, 10)
+        await c.writer.flush()
+        await _garbage(c)
+        await asyncio.sleep(10 * LAG_S)
+        assert set(c.storage.bucket.objects) == set(c.metadata.objects)
+
+    run(body)
+
+
+def test_an_object_in_use_waits() -> None:
+    async def body(c: FakeContainer) -> None:
+        names = await _garbage(c, 3)
+        c.in_use.add(names[1])
+        await asyncio.sleep(LAG_S + SLACK_S)
+        assert set(c.storage.bucket.objects) == {names[1]}
+        c.in_use.clear()
+        await asyncio.sleep(SLACK_S)
+        assert c.object_count == 0
+
+    run(body)
+
+
+def test_a_clock_that_goes_back_only_delays() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c)
+        await asyncio.sleep(LAG_S - SLACK_S)
+        _clock(c).offset_ms -= 500_000
+        await asyncio.sleep(400)
+        assert c.object_count == 1
+        await asyncio.sleep(200)
+        assert c.object_count == 0
+
+    run(body)
+
+
+def test_a_clock_set_forward_is_noticed() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c)
+        _clock(c).offset_ms += int(LAG_S * 1000)
+        await asyncio.sleep(61)
+        assert c.object_count == 0
+
+    run(body)
+
+
+@pytest.mark.parametrize("method", ["delete", "head"])
+@pytest.mark.parametrize("after_effect", [False, True])
+def test_an_unknown_outcome_forgets_nothing(method: str, after_effect: bool) -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c, 2)
+        c.storage.fail(method, 10**9, after_effect=after_effect)  # type: ignore[arg-type]
+        await asyncio.sleep(LAG_S + 3600)
+        assert len(c.metadata.garbage) == 2
+        assert "deletion in tier2" in (c.writer.health() or "")
+        # Backed off to half a minute at most: not a try a second.
+        assert 100 < c.writer.statistics().garbage_failures < 700
+        c.storage.heal()
+        await asyncio.sleep(60)
+        assert not c.metadata.garbage
+        assert c.object_count == 0
+        assert c.writer.health() is None
+
+    run(body)
+
+
+def test_many_go_in_batches() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c, 230)
+        await asyncio.sleep(LAG_S / 2)
+        _clock(c).offset_ms += int(LAG_S * 1000)
+        assert await c.writer.garbage_collector.collect_now() == 230
+        assert _deletions(c) == [100, 100, 30]
+
+    run(body)
+
+
+def test_two_passes_at_once_delete_once() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c, 5)
+        _clock(c).offset_ms += int(LAG_S * 1000)
+        collector = c.writer.garbage_collector
+        assert sorted(await asyncio.gather(collector.collect_now(), collector.collect_now())) == [0, 5]
+
+    run(body)
+
+
+@pytest.mark.parametrize("deleted_already", [False, True])
+def test_the_next_owner_goes_on(deleted_already: bool) -> None:
+    async def main() -> None:
+        c = FakeContainer(make_config())
+        c.writer.start()
+        names = await _garbage(c, 3)
+        await asyncio.sleep(LAG_S / 2)
+        await c.writer.stop()
+        if deleted_already:
+            await c.storage.delete(names[0])
+        after = c.restart(make_config())
+        after.writer.start()
+        await asyncio.sleep(LAG_S / 2 - 2 * SLACK_S)
+        assert len(after.metadata.garbage) == 3
+        await asyncio.sleep(4 * SLACK_S)
+        assert not after.metadata.garbage
+        assert after.object_count == 0
+        await after.writer.stop()
+
+    run_virtual(main())

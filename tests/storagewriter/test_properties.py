@@ -1,0 +1,163 @@
+"""Whatever callers and Tier 2 do: no byte is forgotten, none comes twice, the log keeps what is needed. 91, 104, 106, 114."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from durablelog.operations import AppendOperation
+from segmentstore.contracts.metadata import SegmentMetadata
+from storagewriter.pending_segments import PendingSegments
+from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
+from tests.storagewriter.fake_container import FakeContainer, make_config
+from tests.support.virtual_loop import run_virtual
+
+ACTIONS = [
+    "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate", "delete", "merge", "merge",
+    "nap", "wait", "flush", "fail", "lose reply", "heal", "restart",
+]  # fmt: skip
+
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**32)), min_size=20, max_size=120)
+
+
+def _named(c: FakeContainer, *, open_only: bool) -> list[int]:
+    return [each for each in c.metadata.names.values() if not (open_only and c.segment(each).sealed)]
+
+
+async def _act(c: FakeContainer, action: str, chance: random.Random, number: int, config: Any) -> FakeContainer:
+    segments, open_segments = _named(c, open_only=False), _named(c, open_only=True)
+    if action == "create" or not segments:
+        c.create(f"s{number}")
+    elif action == "append" and open_segments:
+        c.append(chance.choice(open_segments), chance.choice((0, 1, 9, 30, 99, 150, 450)))
+    elif action == "batch" and open_segments:
+        segment_id = chance.choice(open_segments)
+        offset = c.segment(segment_id).length
+        c.put(*(AppendOperation(segment_id, offset + 3 * i, b"abc") for i in range(10)))
+    elif action == "seal" and open_segments:
+        c.seal(chance.choice(open_segments))
+    elif action == "truncate":
+        segment = c.segment(chance.choice(segments))
+        c.truncate(segment.segment_id, chance.randint(segment.start_offset, segment.length))
+    elif action == "delete":
+        c.delete(chance.choice(segments))
+    elif action == "merge" and open_segments:
+        target = chance.choice(open_segments)
+        sources = [each for each in segments if each != target and not c.segment(each).start_offset]
+        if sources:
+            c.merge(target, chance.choice(sources))
+    elif action == "nap":
+        await asyncio.sleep(chance.choice((0, 0, 0.0005, 0.001, 0.01)))
+    elif action == "wait":
+        await asyncio.sleep(chance.choice((1, 5, 11)))
+    elif action == "flush":
+        c.storage.heal()
+        wanted = {each: c.segment(each).length for each in segments}
+        await c.writer.flush()
+        assert all(c.segment(each).storage_length >= length for each, length in wanted.items())
+    elif action in {"fail", "lose reply"}:
+        c.storage.fail("put", chance.randint(1, 4), after_effect=action == "lose reply")
+    elif action == "heal":
+        c.storage.heal()
+    elif action == "restart":
+        await c.writer.stop()
+        assert not c.failures, c.failures
+        c = c.restart(config)
+        c.writer.start()
+    return c
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 2**32), target=st.sampled_from([200, 100_000]))
+def test_no_byte_is_lost_or_doubled(steps: list[tuple[str, int]], seed: int, target: int) -> None:
+    async def main() -> None:
+        config = make_config(unflushed_target_bytes=target, object_segments_max=4)
+        c = FakeContainer(config)
+        c.writer.start()
+        for number, (action, draw) in enumerate(steps):
+            c = await _act(c, action, random.Random(seed ^ draw), number, config)
+            c.check_covered()
+        c.check_stored()
+        c.storage.heal()
+        await c.writer.flush()
+        c.check_covered()
+        c.check_stored()
+        for segment in c.metadata.segments.values():
+            assert segment.storage_length == segment.length
+            assert segment.merged_into is None
+            assert not segment.merges
+        await asyncio.sleep(40)
+        # An upload cut by a restart is garbage without a record; every other object is accounted for.
+        if all(action != "restart" for action, _ in steps):
+            assert set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
+        await c.writer.stop()
+        assert not c.failures, c.failures
+
+    run_virtual(main())
+
+
+@given(
+    appends=st.lists(st.integers(1, RUN_BYTES), min_size=1, max_size=20),
+    stops=st.lists(st.tuples(st.integers(0, 20), st.floats(0, 1)), max_size=5),
+)
+def test_aggregator_covers_every_byte(appends: list[int], stops: list[tuple[int, float]]) -> None:
+    aggregator = SegmentAggregator(1, 0)
+    ends: list[int] = []
+    flushed = 0
+    for number, length in enumerate(appends):
+        for at, share in stops:
+            if at == number and ends:
+                aggregator.close_run()
+                flushed = max(flushed, int(ends[-1] * share))
+                aggregator.advance(flushed)
+        offset = ends[-1] if ends else 0
+        assert aggregator.append(offset, length, number, float(number)) == length
+        ends.append(offset + length)
+        assert aggregator.pending_bytes == ends[-1] - flushed
+        oldest = next(number for number, end in enumerate(ends) if end > flushed)
+        assert aggregator.first_sequence_number <= oldest
+        assert aggregator.first_time == aggregator.first_sequence_number
+    assert aggregator.advance(ends[-1]) == ends[-1] - flushed
+    assert aggregator.pending_bytes == 0
+
+
+def test_operations_that_tier_2_has_already_are_passed_over() -> None:
+    """105: no storage update follows them, so only the metadata can tell."""
+    container = FakeContainer(make_config())
+    segment = SegmentMetadata(1, "a", 0)
+    segment.length, segment.storage_length = 130, 100
+    container.metadata.segments[1] = segment
+    pending = PendingSegments(container, make_config())
+    pending.add([AppendOperation(1, 50, bytes(50), sequence_number=2)], 0.0)
+    assert not pending.dirty
+    pending.add([AppendOperation(1, 90, bytes(40), sequence_number=3)], 0.0)
+    assert (pending.unflushed_bytes, pending.first_sequence_number()) == (30, 3)
+
+
+class TestAggregator:
+    def test_what_tier_2_has_is_passed_over_and_what_it_has_in_part_is_cut(self) -> None:
+        """105."""
+        aggregator = SegmentAggregator(1, 100)
+        assert aggregator.append(50, 50, 1, 0.0) == 0
+        assert aggregator.append(90, 20, 2, 0.0) == 10
+        assert aggregator.pending_bytes == 10
+
+    def test_overlapping_appends_are_our_bug(self) -> None:
+        """91."""
+        aggregator = SegmentAggregator(1, 0)
+        aggregator.append(0, 10, 1, 0.0)
+        with pytest.raises(AssertionError):
+            aggregator.append(5, 10, 2, 0.0)
+
+    def test_a_flush_in_part_moves_the_first_sequence_number(self) -> None:
+        aggregator = SegmentAggregator(1, 0)
+        aggregator.append(0, 10, 1, 0.0)
+        aggregator.close_run()
+        aggregator.append(10, 10, 2, 5.0)
+        aggregator.advance(10)
+        assert (aggregator.first_sequence_number, aggregator.first_time) == (2, 5.0)

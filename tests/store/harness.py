@@ -1,0 +1,181 @@
+"""Stores as the tests of the public face open them: real files, settings so small that the rare paths are common."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+import segmentstore
+from segmentstore import SegmentStore
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.disk import OsDisk, OsFile
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.opening import OpeningStore
+
+T = TypeVar("T")
+
+TINY: Mapping[str, object] = {
+    "frame_bytes_max": 200,
+    "log_file_bytes": 8 * 1024 + 200,
+    "checkpoint_operations": 40,
+    "checkpoint_bytes": 4096,
+    "flush_bytes": 100,
+    "flush_age_s": 0.02,
+    "object_bytes": 400,
+    "upload_bytes_max": 800,
+    "unflushed_target_bytes": 1000,
+    "extent_bytes": 16,
+    "deletion_lag_s": 0.0,
+    "piece_bytes": 64,
+    "fetched_bytes_max": 128,
+    "tail_bytes_max": 200,
+    "cache_bytes_max": 64 * 1024,
+    "append_bytes_max": 4096,
+}
+LAZY: Mapping[str, object] = {**TINY, "flush_bytes": 400, "flush_age_s": 1000.0, "unflushed_target_bytes": 1 << 30}
+"""Tiny, but nothing goes to Tier 2 before it is told to or a segment has 400 bytes."""
+
+
+def open_tiny(location: object, *, runtime: Runtime | None = None, **options: object) -> OpeningStore:
+    return segmentstore.open(str(location), runtime=runtime, **{**TINY, **options})
+
+
+def open_lazy(location: object, *, runtime: Runtime | None = None, **options: object) -> OpeningStore:
+    return segmentstore.open(str(location), runtime=runtime, **{**LAZY, **options})
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` with a bound: a call that hangs fails its test instead of the whole run."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(60):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+async def read_all(store: SegmentStore, name: str, offset: int = 0) -> bytes:
+    return b"".join([chunk async for chunk in store.reader(name, offset)])
+
+
+def attribute(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def crash_copy(location: object, copy: object) -> str:
+    """What a SIGKILL would leave of a store that is open: its folder as it is now.
+
+    Called on the loop's thread between two awaits, while the adapters' threads may be writing. Files may
+    come and go meanwhile, so the log is copied oldest state first: the state record, then its files.
+    """
+    source, target = str(location), str(copy)
+
+    def copy_what_is_there(path: str, to: str) -> str:
+        try:
+            return str(shutil.copy2(path, to))
+        except FileNotFoundError:
+            return to
+
+    shutil.copytree(
+        source, target, copy_function=copy_what_is_there, ignore=shutil.ignore_patterns("cache"), dirs_exist_ok=True
+    )
+    return target
+
+
+class UnsyncedDisk(OsDisk):
+    """The operating system's, without waiting for the device: a killed process loses nothing by that."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+        file = super().open(path, write=write, create=create, exclusive=exclusive)
+        unsynced = UnsyncedFile(os.dup(file._descriptor))
+        file.close()
+        return unsynced
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+class UnsyncedFile(OsFile):
+    def sync(self) -> None:
+        pass
+
+
+Trap = Callable[[str, str], OSError | None]
+"""From (call, path) to the error it ends in; None lets it pass."""
+
+
+class TrappedFile(UnsyncedFile):
+    def __init__(self, descriptor: int, disk: TrappedDisk, path: str) -> None:
+        super().__init__(descriptor)
+        self._disk = disk
+        self._path = path
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        self._disk.reach("pwrite", self._path)
+        super().pwrite(buffers, offset)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._disk.reach("pread", self._path)
+        return super().pread(offset, length)
+
+    def sync(self) -> None:
+        self._disk.reach("sync", self._path)
+
+
+class TrappedDisk(UnsyncedDisk):
+    """Calls end in an error where `trap` says so; called from the adapters' threads."""
+
+    def __init__(self) -> None:
+        self.trap: Trap | None = None
+
+    def reach(self, call: str, path: str) -> None:
+        error = self.trap(call, path) if self.trap is not None else None
+        if error is not None:
+            raise error
+
+    def tier2_away(self) -> None:
+        """From now on nothing below a folder `tier2` answers."""
+        self.trap = lambda _call, path: OSError(errno.EIO, "away", path) if _is_tier2(path) else None
+
+    def tier1_write_fails(self) -> None:
+        """From now on no sync of a log file succeeds."""
+        self.trap = lambda call, path: (
+            OSError(errno.EIO, "broken", path) if call == "sync" and path.endswith(".log") else None
+        )
+
+    def heal(self) -> None:
+        self.trap = None
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+        self.reach("open", path)
+        file = super().open(path, write=write, create=create, exclusive=exclusive)
+        trapped = TrappedFile(os.dup(file._descriptor), self, path)
+        file.close()
+        return trapped
+
+    def rename(self, source: str, target: str) -> None:
+        self.reach("rename", target)
+        super().rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self.reach("link", target)
+        super().link(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.reach("unlink", path)
+        super().unlink(path)
+
+
+def _is_tier2(path: str) -> bool:
+    return f"{os.sep}tier2{os.sep}" in path or path.endswith(f"{os.sep}tier2")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until it holds; bounded by the test's own time-out."""
+    while not condition():
+        await asyncio.sleep(0.002)
