@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
@@ -54,8 +54,16 @@ class DataLogStatistics:
     """Files (or ledgers, or arrays) the log occupies."""
 
 
+def _nothing() -> None:
+    """What is called when nobody listens."""
+
+
 class DurableDataLog(ABC):
     """One container's log. All methods are called on one event loop."""
+
+    on_settled: Callable[[], None] = staticmethod(_nothing)
+    """Called after futures of `append` have been resolved, once for all that were resolved together and in the same
+    turn of the loop: the sequencer commits from here, a turn earlier than a future's own callbacks would come."""
 
     @property
     @abstractmethod

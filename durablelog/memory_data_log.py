@@ -189,6 +189,7 @@ class MemoryDataLog(DurableDataLog):
             self._bytes_appended += waiting.length
             if not waiting.future.done():
                 waiting.future.set_result(address)
+        self.on_settled()
 
     def _keep(self, waiting: _Waiting) -> LogAddress:
         contents = self._contents
@@ -216,6 +217,8 @@ class MemoryDataLog(DurableDataLog):
         for frame in waiting:
             if not frame.future.done():
                 frame.future.set_exception(failure())
+        if waiting:
+            self.on_settled()
 
     def _fenced(self) -> bool:
         return self._contents.epoch != self._epoch

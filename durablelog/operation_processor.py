@@ -121,6 +121,7 @@ class OperationProcessor:
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._failure: BaseException | None = None
+        log.on_settled = self._frames_done
         self._requests_committed = self._operations_committed = self._frames_committed = self._checkpoints = 0
 
     # --- in ---------------------------------------------------------------------------------------
@@ -142,8 +143,12 @@ class OperationProcessor:
         self._bytes_queued += size
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
+            if self._in_flight:
+                self._scheduled = True
+                self._loop.call_soon(self._pump)
+            else:
+                # Nothing is on its way: the first of a burst goes at once, the others gather behind it.
+                self._pump()
         return future
 
     def submit(self, operation: Operation, *, own: bool = False) -> asyncio.Future[object]:
@@ -273,16 +278,13 @@ class OperationProcessor:
         self._bytes_in_flight += frame.length
         self._policy.added(len(frame.operations), frame.length)
         self._in_flight.append(_Shipped(frame, acknowledged))
-        acknowledged.add_done_callback(self._frames_done)
+        if acknowledged.done():
+            self._loop.call_soon(self._frames_done)
 
     # --- out --------------------------------------------------------------------------------------
 
-    def _frames_done(self, future: asyncio.Future[LogAddress]) -> None:
+    def _frames_done(self) -> None:
         in_flight = self._in_flight
-        if self._failure is not None:
-            if not future.cancelled():
-                future.exception()
-            return
         try:
             while in_flight and in_flight[0].acknowledged.done():
                 shipped = in_flight[0]
@@ -296,7 +298,9 @@ class OperationProcessor:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing behind it may be acknowledged
             self.fail(error)
             return
-        if not self._scheduled and self._failure is None:
+        if not self._scheduled and (
+            self._queue or self._own_queue or self._checkpoint_wanted or self._drained is not None or not self._packer.idle
+        ):
             self._pump()
 
     def _commit(self, frame: PackedFrame, address: LogAddress) -> None:
@@ -361,6 +365,8 @@ class OperationProcessor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for shipped in self._in_flight:
+            shipped.acknowledged.add_done_callback(_look_at)
         unknown = [future for shipped in self._in_flight for future in shipped.frame.futures]
         self._in_flight.clear()
         for future in unknown:
@@ -391,3 +397,9 @@ class OperationProcessor:
             throttled_by=self._throttled_by if self._timer is not None else "",
             throttled_s=self._throttled_s,
         )
+
+
+def _look_at(acknowledged: asyncio.Future[LogAddress]) -> None:
+    """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody did."""
+    if not acknowledged.cancelled():
+        acknowledged.exception()

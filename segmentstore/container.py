@@ -241,7 +241,6 @@ class SegmentContainer:
             Load(
                 cache=self.read_index.pressure,
                 unflushed=self.writer.unflushed_bytes / config.unflushed_bytes_max,
-                log_queue=0.0,
             )
         )
 

@@ -283,6 +283,7 @@ class FileLog(DurableDataLog):
                 future.set_result(address)
         if group.wants_prepared:
             self._prepare()
+        self.on_settled()
 
     def _fail(self, failure: Callable[[], SegmentStoreError]) -> None:
         """For good: nothing is written any more."""
@@ -298,6 +299,8 @@ class FileLog(DurableDataLog):
         for future, _ in in_flight:
             if not future.done():
                 future.set_exception(failure())
+        if in_flight:
+            self.on_settled()
 
     def _not_primary(self) -> NotPrimaryError:
         return NotPrimaryError(self._container_id, "its log was opened by another owner")

@@ -91,6 +91,7 @@ class OsFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._identity: tuple[int, int] | None = None
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         pending = list(buffers)
@@ -133,8 +134,10 @@ class OsFile:
             there = os.stat(path)
         except FileNotFoundError:
             return False
-        mine = os.fstat(self._descriptor)
-        return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
+        if self._identity is None:
+            mine = os.fstat(self._descriptor)
+            self._identity = (mine.st_ino, mine.st_dev)
+        return self._identity == (there.st_ino, there.st_dev)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -235,7 +235,7 @@ def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it
 
 def test_a_partial_throttle_lets_work_through_slowly() -> None:
     async def scenario() -> None:
-        half = throttle(Load(cache=0.0, unflushed=0.875, log_queue=0.0))
+        half = throttle(Load(cache=0.0, unflushed=0.875))
         assert (half.delay_s, half.source, half.full) == (0.5, "unflushed", False)
         bench = Bench(throttle=lambda: half)
         segment_id = await bench.start()
@@ -251,11 +251,12 @@ def test_the_queue_is_bounded_in_bytes_and_says_what_holds_it() -> None:
     async def scenario() -> None:
         bench = Bench(queue_bytes_max=100)
         segment_id = await bench.start()
-        futures = [bench.processor.append(segment_id, bytes(40)) for _ in range(2)]
+        # The first is on its way at once; two more wait.
+        futures = [bench.processor.append(segment_id, bytes(40)) for _ in range(3)]
         with pytest.raises(TierUnavailableError, match="100 bytes"):
             await bench.processor.append(segment_id, bytes(40))
-        assert await outcomes(futures) == [0, 40]
-        assert await bench.processor.append(segment_id, bytes(40)) == 80
+        assert await outcomes(futures) == [0, 40, 80]
+        assert await bench.processor.append(segment_id, bytes(40)) == 120
 
     run_virtual(scenario())
 
@@ -273,6 +274,6 @@ def test_a_cancelled_append_that_was_not_taken_is_not_made() -> None:
 
 
 def test_the_largest_source_of_throttling_wins() -> None:
-    assert throttle(Load(cache=0.5, unflushed=0.7, log_queue=0.0)) == NO_THROTTLE
-    assert throttle(Load(cache=0.8, unflushed=0.9, log_queue=0.0)).source == "unflushed"
-    assert throttle(Load(cache=2.0, unflushed=0.9, log_queue=0.0)) == Throttle(delay_s=1.0, source="cache", full=True)
+    assert throttle(Load(cache=0.5, unflushed=0.7)) == NO_THROTTLE
+    assert throttle(Load(cache=0.8, unflushed=0.9)).source == "unflushed"
+    assert throttle(Load(cache=2.0, unflushed=0.9)) == Throttle(delay_s=1.0, source="cache", full=True)
