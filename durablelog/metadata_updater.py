@@ -50,6 +50,9 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 
+SEQUENCE_GAP = 1 << 20
+"""More than the operations that can be on their way to the log at one time (32 frames of at most 1 MiB)."""
+
 
 class PendingSegment:
     """A segment as it will be once everything accepted is acknowledged."""
@@ -194,6 +197,10 @@ class MetadataUpdater:
             raise self._corrupt(operation, f"it is of container {metadata.container_id}")
         self.metadata.adopt(metadata)
         self.metadata.sequence_number = self._sequence_number = operation.sequence_number
+
+    def begin_epoch(self) -> None:
+        """After replay, before live operations: leave out numbers an earlier owner may have given without success."""
+        self._sequence_number += SEQUENCE_GAP
 
     def find(self, segment_id: int) -> PendingSegment | None:
         """The pending view of a segment, made if need be; None if there is no such segment."""

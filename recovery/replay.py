@@ -7,6 +7,8 @@ Tier 2 does not hold must have been met: anything else means the log was truncat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
@@ -54,13 +56,18 @@ class Replay:
 
     def finish(self) -> None:
         """Check that nothing acknowledged is missing. Raises DataCorruptionError."""
+        for segment, offset in self.missing():
+            raise DataCorruptionError(
+                f"container {self._updater.metadata.container_id}, segment {segment.name!r} offset {offset}",
+                f"neither Tier 2 (up to {segment.storage_length}) nor the log holds it",
+            )
+
+    def missing(self) -> Iterator[tuple[SegmentMetadata, int]]:
+        """Each segment with acknowledged bytes that are nowhere, and the offset of the first. After the last `apply`."""
         for segment in self._updater.metadata.segments.values():
-            missing = self._first_missing(segment)
-            if missing is not None:
-                raise DataCorruptionError(
-                    f"container {self._updater.metadata.container_id}, segment {segment.name!r} offset {missing}",
-                    f"neither Tier 2 (up to {segment.storage_length}) nor the log holds it",
-                )
+            offset = self._first_missing(segment)
+            if offset is not None:
+                yield segment, offset
 
     def _first_missing(self, segment: SegmentMetadata) -> int | None:
         """The first offset that is neither in Tier 2, nor a merged source's, nor met in the log."""

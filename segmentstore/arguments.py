@@ -9,6 +9,8 @@ from segmentstore.contracts.attributes import VALUE_MAX, VALUE_MIN, AttributeUpd
 from segmentstore.contracts.errors import InvalidArgumentError
 
 OFFSET_MAX = 2**63 - 1
+UPDATES_MAX = 1024
+"""Attribute updates of one call; the format counts them in 16 bits."""
 
 
 def checked_offset(argument: str, value: object, low: int = 0) -> None:
@@ -25,6 +27,8 @@ def checked_wait(value: object) -> None:
 
 def checked_updates(updates: Sequence[AttributeUpdate]) -> tuple[KeyedUpdate, ...]:
     """The updates in the engine's form. Raises InvalidArgumentError for the first that is malformed."""
+    if len(updates) > UPDATES_MAX:
+        raise InvalidArgumentError("attributes", len(updates), f"at most {UPDATES_MAX} updates in one call")
     result = []
     for update in updates:
         if not isinstance(update, AttributeUpdate) or not isinstance(update.id, uuid.UUID):

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from segmentstore.contracts.attributes import AttributeUpdate
-from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.contracts.errors import StoreClosedError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.opening import open as open_async
@@ -37,6 +37,10 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        """What callers wait for; whatever is left when the loop ends is resolved then."""
         self._thread = threading.Thread(target=self.loop.run_forever, name="segmentstore", daemon=True)
         self._thread.start()
 
@@ -53,29 +57,47 @@ class _LoopThread:
                 return
             future.add_done_callback(lambda done: _pass_on(done, result))
 
-        try:
+        with self._lock:
+            if self._stopped:
+                result.set_exception(StoreClosedError())
+                return result
+            self._waiting.add(result)
+            result.add_done_callback(self._waiting.discard)
             self.loop.call_soon_threadsafe(start)
-        except RuntimeError:
-            result.set_exception(ContainerStoppedError(-1))
         return result
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it."""
-        return self.submit(lambda: coroutine).result()
+        try:
+            return self.submit(lambda: coroutine).result()
+        finally:
+            # Never begun, if the loop had ended: then nobody else will.
+            coroutine.close()
+
+    @property
+    def stopped(self) -> bool:
+        """True once `stop` was called."""
+        return self._stopped
 
     def stop(self) -> None:
         """End the loop and its thread."""
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.close()
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        for result in list(self._waiting):
+            if not result.done():
+                result.set_exception(StoreClosedError())
 
 
 def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
     if not result.set_running_or_notify_cancel():
         return
     if done.cancelled():
-        result.set_exception(ContainerStoppedError(-1))
+        result.set_exception(StoreClosedError())
         return
     error = done.exception()
     if error is not None:
@@ -158,7 +180,7 @@ class SegmentStore:
 
     def close(self) -> None:
         """Close the store and end its thread. Idempotent."""
-        if self._thread.loop.is_closed():
+        if self._thread.stopped:
             return
         try:
             self._thread.run(self._store.close())

@@ -106,6 +106,7 @@ class SegmentContainer:
         try:
             await self.log.open()
             self.recovery = await recover(self.log, self._updater, self._positions, self._on_commit)
+            self._updater.begin_epoch()
             self._processor = OperationProcessor(
                 log=self.log,
                 updater=self._updater,
@@ -157,6 +158,7 @@ class SegmentContainer:
         if self._processor is not None:
             self._processor.fail(self.failure or ContainerStoppedError(self.container_id))
         await self.read_index.close()
+        await self._reader.close()
         await self.log.close()
 
     @property
@@ -166,6 +168,11 @@ class SegmentContainer:
         if processor is None or self.state is not ContainerState.RUNNING:
             raise self.stopped_error()
         return processor
+
+    def check_running(self) -> None:
+        """Raise ContainerStoppedError or NotPrimaryError unless the container serves."""
+        if self.state is not ContainerState.RUNNING:
+            raise self.stopped_error()
 
     def stopped_error(self) -> ContainerStoppedError | NotPrimaryError:
         """What a call on this container gets when it does not run."""
@@ -184,8 +191,7 @@ class SegmentContainer:
 
     async def read_segment(self, segment_id: int, offset: int, length_max: int, wait: float | None) -> bytes:
         """Read by id. Raises what `ReadIndex.read` raises, and ContainerStoppedError."""
-        if self.state is not ContainerState.RUNNING:
-            raise self.stopped_error()
+        self.check_running()
         return await self.read_index.read(segment_id, offset, length_max, wait)
 
     # --- WriterDataSource -------------------------------------------------------------------------
@@ -343,12 +349,14 @@ def _read_index_config(config: StoreConfig) -> ReadIndexConfig:
 
 
 def _writer_config(config: StoreConfig) -> StorageWriterConfig:
+    # Flushing under pressure must begin well before writers are held for it, or both would wait for each other.
+    held_at = min(config.unflushed_bytes_max, config.tail_bytes_max + config.cache_bytes_max // config.containers)
     return StorageWriterConfig(
         flush_bytes=config.flush_bytes,
         flush_age_s=config.flush_age_s,
         object_bytes=config.object_bytes,
         extent_bytes=config.extent_bytes,
-        unflushed_target_bytes=config.unflushed_target_bytes,
+        unflushed_target_bytes=max(1, min(config.unflushed_target_bytes, held_at // 2)),
         uploads_max=config.uploads_max,
         upload_bytes_max=config.upload_bytes_max,
         deletion_lag_s=config.deletion_lag_s,

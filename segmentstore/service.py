@@ -166,14 +166,15 @@ class SegmentStore:
     async def get_info(self, name: str) -> SegmentInfo:
         """The segment's properties, as acknowledged. O(1)."""
         home = self._home(name)
-        if home.failure is not None:
-            raise home.stopped_error()
+        home.check_running()
         return _info(home.find(name), home.container_id)
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Segments whose names begin with `prefix`, by name; each as it is when it is given. O(n log n)."""
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
+        for container in self._containers:
+            container.check_running()
         found = [
             (name, container)
             for container in self._containers
@@ -233,7 +234,9 @@ class SegmentStore:
 
     async def get_attributes(self, name: str, ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, int]:
         """The segment's attributes, or those of `ids` that have a value."""
-        values = self._home(name).find(name).attributes
+        home = self._home(name)
+        home.check_running()
+        values = home.find(name).attributes
         if ids is None:
             return {uuid.UUID(bytes=key): value for key, value in values.items()}
         result: dict[uuid.UUID, int] = {}
@@ -251,14 +254,17 @@ class SegmentStore:
         """Move everything acknowledged so far (of one segment, or of all) to Tier 2. Waits while Tier 2 is away."""
         if name is not None:
             home = self._home(name)
-            home.processor  # noqa: B018 - raises if the container is stopped
+            home.check_running()
             await home.writer.flush(home.find(name).segment_id)
             return
         for container in self._containers:
-            container.processor  # noqa: B018 - raises if the container is stopped
-        async with asyncio.TaskGroup() as group:
-            for container in self._containers:
-                group.create_task(container.writer.flush(None))
+            container.check_running()
+        outcomes = await asyncio.gather(
+            *(container.writer.flush(None) for container in self._containers), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     async def checkpoint(self) -> None:
         """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2 holds."""

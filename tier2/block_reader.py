@@ -171,7 +171,7 @@ class BlockReader:
         """One try; `position` counts from the chunk's first byte. Raises BlockFormatError where a check fails."""
         prefix, piece = await self._prefix(chunk, position, length)
         header, table = prefix
-        self._check_identity(header, chunk)
+        check_block_identity(header, self._container_id, chunk)
         # A chunk may be a part of its block's payload: `block_start_offset` says where it begins.
         position += chunk.block_start_offset - header.start_offset
         first = position // header.extent_bytes
@@ -232,7 +232,7 @@ class BlockReader:
             piece = _Piece(0, await self._fetch(chunk, 0, error.needed, "header"))
             header = parse_block_header(piece.data)
         # Before its table is fetched: only the right block's word is taken for how long that is.
-        self._check_identity(header, chunk)
+        check_block_identity(header, self._container_id, chunk)
         if len(piece.data) < header.prefix_length:
             piece = _Piece(0, await self._fetch(chunk, 0, header.prefix_length, "extent table"))
         return _Prefix(header, parse_extent_table(piece.data, header)), piece
@@ -257,18 +257,6 @@ class BlockReader:
         except InvalidRangeError as error:
             raise BlockFormatError(f"the object is too short: {error}", place) from error
 
-    def _check_identity(self, header: BlockHeader, chunk: ChunkRecord) -> None:
-        if header.container_id != self._container_id:
-            raise BlockFormatError(f"it is of container {header.container_id}, not {self._container_id}")
-        if header.segment_id != chunk.block_segment_id:
-            raise BlockFormatError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
-        end_offset = chunk.block_start_offset + chunk.length
-        if not header.start_offset <= chunk.block_start_offset < end_offset <= header.end_offset:
-            raise BlockFormatError(
-                f"it holds bytes {header.start_offset} to {header.end_offset} of its segment,"
-                f" not {chunk.block_start_offset} to {end_offset}"
-            )
-
     def _remember(self, key: _Key, prefix: _Prefix) -> None:
         self._cached[key] = prefix
         self._cached_bytes += prefix.table.size + HEADER_COST_BYTES
@@ -279,3 +267,17 @@ class BlockReader:
         prefix = self._cached.pop(key, None)
         if prefix is not None:
             self._cached_bytes -= prefix.table.size + HEADER_COST_BYTES
+
+
+def check_block_identity(header: BlockHeader, container_id: int, chunk: ChunkRecord) -> None:
+    """Raise BlockFormatError unless the block is the one the chunk record means, and holds all of the chunk."""
+    if header.container_id != container_id:
+        raise BlockFormatError(f"it is of container {header.container_id}, not {container_id}")
+    if header.segment_id != chunk.block_segment_id:
+        raise BlockFormatError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
+    end_offset = chunk.block_start_offset + chunk.length
+    if not header.start_offset <= chunk.block_start_offset < end_offset <= header.end_offset:
+        raise BlockFormatError(
+            f"it holds bytes {header.start_offset} to {header.end_offset} of its segment,"
+            f" not {chunk.block_start_offset} to {end_offset}"
+        )

@@ -15,7 +15,7 @@ from durablelog.operations import AppendOperation, CheckpointOperation, Operatio
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
-from segmentstore.cli.stores import require_store
+from segmentstore.cli.stores import run
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -167,20 +167,20 @@ def verify(
     as_json: output.JsonOption = False,
 ) -> None:
     """Check a stopped store without changing it; ends with 3 if a finding is harmful."""
-    require_store(store)
     # Not at the top: the other commands do not pay for what checks everything.
-    from recovery import consistency_check  # noqa: PLC0415
+    from recovery.consistency_check import Severity  # noqa: PLC0415
+    from recovery.store_check import check_store  # noqa: PLC0415
 
-    findings = list(consistency_check.check_store(store, deep))
-    harmful = any(output.to_plain(finding.severity) == "harmful" for finding in findings)
+    with StoppedStore(store) as stopped:
+        findings = run(check_store(stopped.log_folders, stopped.tier2_url, stopped.runtime, deep=deep))
+    harmful = any(finding.severity is Severity.HARMFUL for finding in findings)
     if as_json:
         output.print_json({"store": store, "deep": deep, "harmful": harmful, "findings": findings})
     else:
         if findings:
             columns = ("severity", "kind", "place", "detail")
-            rows = [(_shown(item.severity), item.kind, item.place, item.detail) for item in findings]
-            output.out().print(output.table(None, columns, rows))
-        counts = Counter(str(output.to_plain(item.severity)) for item in findings)
+            output.out().print(output.table(None, columns, findings))
+        counts = Counter(finding.severity.value for finding in findings)
         summary = ", ".join(f"{count} {severity}" for severity, count in sorted(counts.items())) or "nothing found"
         output.out().print(f"{store}: {summary}")
     if harmful:

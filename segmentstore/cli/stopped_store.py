@@ -22,11 +22,12 @@ from durablelog.operations import Operation
 from recovery.replay import Replay
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
+from segmentstore.config import merge_settings
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.errors import DataCorruptionError, StoreInUseError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import LOCK_NAME, log_directory, read_store_file
+from segmentstore.store_files import LOCK_NAME, log_directory, read_store_file, tier2_url
 
 
 class LoggedOperation(NamedTuple):
@@ -45,11 +46,11 @@ class StoppedStore:
 
     def __init__(self, location: str) -> None:
         require_store(location)
-        self._runtime = Runtime()
-        self._disk = self._runtime.disk
+        self.runtime = Runtime()
+        self._disk = self.runtime.disk
         self._location = location
         self._locks = ExitStack()
-        file = read_store_file(location, self._runtime)
+        file = read_store_file(location, self.runtime)
         assert file is not None, location
         self._settings = file.settings
         if self._settings["tier1"] != "file":
@@ -86,6 +87,16 @@ class StoppedStore:
     def log_folder(self, container_id: int) -> str:
         """Where a container's log lies."""
         return log_directory(self._location, container_id)
+
+    @property
+    def log_folders(self) -> dict[int, str]:
+        """Where the logs of all containers lie."""
+        return {container_id: self.log_folder(container_id) for container_id in self.container_ids}
+
+    @property
+    def tier2_url(self) -> str:
+        """Where the objects are. Raises ConfigError."""
+        return tier2_url(self._location, merge_settings({}, {}, self._settings, existing=True))
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame, good or bad, from the truncation point or from `start`."""

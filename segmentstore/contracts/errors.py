@@ -163,13 +163,25 @@ class NotAStoreError(SegmentStoreError):
 class ContainerStoppedError(SegmentStoreError):
     """The container is stopped, or stopped while the call waited; the call had no effect.
 
-    The caller's move: open the store again. `cause` is what stopped it, None for an ordinary close.
+    The caller's move: open the store again. `cause` is what stopped it, None for an ordinary close;
+    `container_id` is None when it is the whole store.
     """
+
+    container_id: int | None
 
     def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
         super().__init__(f"container {container_id} is stopped{f' by {cause}' if cause is not None else ''}")
         self.container_id = container_id
         self.cause = cause
+
+
+class StoreClosedError(ContainerStoppedError):
+    """A call on a store that this program has closed; it had no effect. The caller's move: open it again."""
+
+    def __init__(self) -> None:
+        SegmentStoreError.__init__(self, "the store is closed")
+        self.container_id = None
+        self.cause = None
 
 
 class AppendOutcomeUnknownError(SegmentStoreError):

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -67,82 +68,33 @@ def attribute(number: int) -> UUID:
     return UUID(int=number)
 
 
-def crash_copy(location: object, copy: object) -> str:
-    """What a SIGKILL would leave of a store that is open: its folder as it is now.
-
-    Called on the loop's thread between two awaits, while the adapters' threads may be writing. Files may
-    come and go meanwhile, so the log is copied oldest state first: the state record, then its files.
-    """
-    source, target = str(location), str(copy)
-
-    def copy_what_is_there(path: str, to: str) -> str:
-        try:
-            return str(shutil.copy2(path, to))
-        except FileNotFoundError:
-            return to
-
-    shutil.copytree(
-        source, target, copy_function=copy_what_is_there, ignore=shutil.ignore_patterns("cache"), dirs_exist_ok=True
-    )
-    return target
-
-
-class UnsyncedDisk(OsDisk):
-    """The operating system's, without waiting for the device: a killed process loses nothing by that."""
-
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
-        file = super().open(path, write=write, create=create, exclusive=exclusive)
-        unsynced = UnsyncedFile(os.dup(file._descriptor))
-        file.close()
-        return unsynced
-
-    def sync_directory(self, path: str) -> None:
-        pass
-
-
-class UnsyncedFile(OsFile):
-    def sync(self) -> None:
-        pass
-
-
 Trap = Callable[[str, str], OSError | None]
 """From (call, path) to the error it ends in; None lets it pass."""
 
 
-class TrappedFile(UnsyncedFile):
-    def __init__(self, descriptor: int, disk: TrappedDisk, path: str) -> None:
-        super().__init__(descriptor)
-        self._disk = disk
-        self._path = path
+class WorldDisk(OsDisk):
+    """The operating system's disk without waiting for the device, which can be frozen, copied, and made to fail.
 
-    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self._disk.reach("pwrite", self._path)
-        super().pwrite(buffers, offset)
-
-    def pread(self, offset: int, length: int) -> bytes:
-        self._disk.reach("pread", self._path)
-        return super().pread(offset, length)
-
-    def sync(self) -> None:
-        self._disk.reach("sync", self._path)
-
-
-class TrappedDisk(UnsyncedDisk):
-    """Calls end in an error where `trap` says so; called from the adapters' threads."""
+    A killed process loses nothing by the missing syncs. Calls come from the adapters' threads; every one
+    that changes something passes the gate, so a copy taken behind the gate is the disk at one instant.
+    """
 
     def __init__(self) -> None:
+        self.gate = threading.RLock()
         self.trap: Trap | None = None
+        """Asked before each call."""
 
-    def reach(self, call: str, path: str) -> None:
-        error = self.trap(call, path) if self.trap is not None else None
-        if error is not None:
-            raise error
+    def crash_copy(self, source: object, target: object) -> str:
+        """What a SIGKILL now would leave of an open store: its folder, without the throw-away cache."""
+        with self.gate:
+            shutil.copytree(str(source), str(target), ignore=shutil.ignore_patterns("cache"))
+        return str(target)
 
     def tier2_away(self) -> None:
         """From now on nothing below a folder `tier2` answers."""
         self.trap = lambda _call, path: OSError(errno.EIO, "away", path) if _is_tier2(path) else None
 
-    def tier1_write_fails(self) -> None:
+    def log_sync_fails(self) -> None:
         """From now on no sync of a log file succeeds."""
         self.trap = lambda call, path: (
             OSError(errno.EIO, "broken", path) if call == "sync" and path.endswith(".log") else None
@@ -151,24 +103,57 @@ class TrappedDisk(UnsyncedDisk):
     def heal(self) -> None:
         self.trap = None
 
+    def reach(self, call: str, path: str) -> None:
+        error = self.trap(call, path) if self.trap is not None else None
+        if error is not None:
+            raise error
+
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
         self.reach("open", path)
-        file = super().open(path, write=write, create=create, exclusive=exclusive)
-        trapped = TrappedFile(os.dup(file._descriptor), self, path)
-        file.close()
-        return trapped
+        with self.gate:
+            file = super().open(path, write=write, create=create, exclusive=exclusive)
+        return WorldFile(file._descriptor, self, path)
 
     def rename(self, source: str, target: str) -> None:
         self.reach("rename", target)
-        super().rename(source, target)
+        with self.gate:
+            super().rename(source, target)
 
     def link(self, source: str, target: str) -> None:
         self.reach("link", target)
-        super().link(source, target)
+        with self.gate:
+            super().link(source, target)
 
     def unlink(self, path: str) -> None:
         self.reach("unlink", path)
-        super().unlink(path)
+        with self.gate:
+            super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.reach("sync_directory", path)
+
+
+class WorldFile(OsFile):
+    def __init__(self, descriptor: int, disk: WorldDisk, path: str) -> None:
+        super().__init__(descriptor)
+        self._disk = disk
+        self._path = path
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        self._disk.reach("pwrite", self._path)
+        with self._disk.gate:
+            super().pwrite(buffers, offset)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._disk.reach("pread", self._path)
+        return super().pread(offset, length)
+
+    def truncate(self, length: int) -> None:
+        with self._disk.gate:
+            super().truncate(length)
+
+    def sync(self) -> None:
+        self._disk.reach("sync", self._path)
 
 
 def _is_tier2(path: str) -> bool:

@@ -1,0 +1,214 @@
+"""What must hold of a stopped store, as pure checks: they take what was read and say what is wrong. No I/O.
+
+`recovery.store_check` reads and calls them. Rules of this file:
+
+- a finding is *harmful* when an acknowledged byte is gone, wrong, or not provably right; everything else worth
+  telling (a torn tail, garbage, an orphan) is a *note*;
+- one cause gives one finding where it can, with the place an operator has to look at;
+- nothing is concluded from metadata that could not be rebuilt.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from tier2.block_object import HEADER_BYTES
+from tier2.object_names import parse_object_name
+from tier2.object_storage import StoredObject
+
+_K = TypeVar("_K", int, str)
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
+
+    HARMFUL = "harmful"
+    """Acknowledged bytes are gone or wrong, or it cannot be shown that they are not."""
+    NOTE = "note"
+    """Nothing is lost."""
+
+
+class Finding(NamedTuple):
+    """One thing found. `kind` is a short fixed word for programs, the rest is for people."""
+
+    severity: Severity
+    kind: str
+    place: str
+    detail: str
+
+
+def harmful(kind: str, place: str, detail: str) -> Finding:
+    """A finding that costs acknowledged bytes."""
+    return Finding(Severity.HARMFUL, kind, place, detail)
+
+
+def note(kind: str, place: str, detail: str) -> Finding:
+    """A finding that costs nothing."""
+    return Finding(Severity.NOTE, kind, place, detail)
+
+
+def check_metadata(metadata: ContainerMetadata) -> Iterator[Finding]:
+    """Chunks without gap or overlap, each inside of an object that is known; then every other invariant. O(chunks)."""
+    found = False
+    for finding in (*_check_chunks(metadata), *_check_sharing(metadata)):
+        found = True
+        yield finding
+    if found:
+        return  # The invariants below would only say the same again, with less of a place.
+    try:
+        metadata.check()
+    except (AssertionError, KeyError) as error:
+        yield harmful("metadata", f"container {metadata.container_id}", f"an invariant does not hold: {error!r}")
+
+
+def note_garbage(metadata: ContainerMetadata) -> Iterator[Finding]:
+    """How much waits for its deletion."""
+    if metadata.garbage:
+        size = sum(garbage.record.size for garbage in metadata.garbage.values())
+        detail = f"{len(metadata.garbage):,} objects, {size:,} bytes, wait for their deletion"
+        yield note("garbage", f"container {metadata.container_id}", detail)
+
+
+def differences(recorded: ContainerMetadata, replayed: ContainerMetadata) -> list[str]:
+    """Where a checkpoint says something else than the operations before it; empty if it is sufficient."""
+    return [
+        *_different("segment", _segments(recorded), _segments(replayed)),
+        *_different("name", recorded.names, replayed.names),
+        *_different("object", _objects(recorded), _objects(replayed)),
+        *_different("garbage object", recorded.garbage, replayed.garbage),
+    ]
+
+
+class Listing:
+    """Sorts what Tier 2 lists into what the metadata knows, orphans, and what is not ours.
+
+    `containers` has the metadata of each container of the store, None where it could not be rebuilt: nothing is
+    said of that one's objects then.
+    """
+
+    def __init__(self, containers: Mapping[int, ContainerMetadata | None]) -> None:
+        self._containers = containers
+        self._orphans: dict[int, _Heap] = defaultdict(_Heap)
+        self._foreign = _Heap()
+
+    def add(self, stored: StoredObject) -> None:
+        """Look at one object of the listing."""
+        parts = parse_object_name(stored.name)
+        if parts is None or parts.container_id not in self._containers:
+            self._foreign.add(stored)
+            return
+        metadata = self._containers[parts.container_id]
+        if metadata is not None and stored.name not in metadata.objects and stored.name not in metadata.garbage:
+            self._orphans[parts.container_id].add(stored)
+
+    def findings(self) -> Iterator[Finding]:
+        """What was found, after the last `add`."""
+        for container_id, orphans in sorted(self._orphans.items()):
+            place = f"container {container_id}"
+            metadata = self._containers[container_id]
+            if metadata is not None and not metadata.sequence_number:
+                # An upload begins long after the first checkpoint is durable.
+                detail = f"Tier 2 has {orphans} of this container, and its log has no operation: the log was lost"
+                yield harmful("log-lost", place, detail)
+            else:
+                yield note("orphans", place, f"{orphans} that no operation of the log names")
+        if self._foreign.count:
+            yield note("foreign-objects", "Tier 2", f"{self._foreign} that no container of this store can have made")
+
+
+class _Heap:
+    """Objects of one sort: how many, how large, and one to look at."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bytes = 0
+        self._first = ""
+
+    def add(self, stored: StoredObject) -> None:
+        self._first = self._first or stored.name
+        self.count += 1
+        self._bytes += stored.size
+
+    def __str__(self) -> str:
+        return f"{self.count:,} objects ({self._bytes:,} bytes; the first: {self._first})"
+
+
+def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:
+    """Every chunk, under the object it lies in."""
+    result: dict[str, list[ChunkRecord]] = defaultdict(list)
+    for segment in metadata.segments.values():
+        for chunk in segment.chunks:
+            result[chunk.object_name].append(chunk)
+    return result
+
+
+def _check_chunks(metadata: ContainerMetadata) -> Iterator[Finding]:
+    for segment in metadata.segments.values():
+        place = f"container {metadata.container_id}, segment {segment.name!r}"
+        yield from _check_cover(segment, place)
+        for chunk in segment.chunks:
+            live = metadata.objects.get(chunk.object_name)
+            where = f"{place} offset {chunk.start_offset}"
+            if live is None:
+                yield harmful("chunk", where, f"it lies in {chunk.object_name}, which the metadata does not know")
+            elif chunk.block_offset + HEADER_BYTES + chunk.length > live.record.size:
+                detail = f"{chunk.length} bytes in a block at {chunk.block_offset} of {chunk.object_name}"
+                yield harmful("chunk", where, f"{detail}, which has {live.record.size} bytes")
+
+
+def _check_cover(segment: SegmentMetadata, place: str) -> Iterator[Finding]:
+    """The chunks follow one another and hold everything from the start offset to what Tier 2 is said to have."""
+    position = min(segment.start_offset, segment.storage_length)
+    for index, chunk in enumerate(segment.chunks):
+        if chunk.length < 1:
+            yield harmful("chunk", f"{place} offset {chunk.start_offset}", f"it has {chunk.length} bytes")
+        if chunk.start_offset > position:
+            yield harmful("gap", f"{place} offset {position}", f"no chunk up to {chunk.start_offset}")
+        elif index and chunk.start_offset < position:
+            yield harmful("overlap", f"{place} offset {chunk.start_offset}", f"two chunks up to {position}")
+        position = chunk.end_offset
+    if position < segment.storage_length:
+        yield harmful("gap", f"{place} offset {position}", f"no chunk up to {segment.storage_length}")
+    elif segment.chunks and position > segment.storage_length:
+        detail = f"chunks up to {position}, and Tier 2 should have {segment.storage_length}"
+        yield harmful("overlap", f"{place} offset {segment.storage_length}", detail)
+
+
+def _check_sharing(metadata: ContainerMetadata) -> Iterator[Finding]:
+    """No byte of a block belongs to two chunks."""
+    for name, chunks in chunks_by_object(metadata).items():
+        placed = sorted((chunk.block_offset, chunk.block_start_offset, chunk.length) for chunk in chunks)
+        for (block, start, length), (next_block, next_start, _) in pairwise(placed):
+            if block == next_block and start + length > next_start:
+                detail = f"two chunks hold its bytes from {next_start} to {start + length}"
+                yield harmful("overlap", f"object {name} block at {block}", detail)
+
+
+def _different(what: str, one: Mapping[_K, object], other: Mapping[_K, object]) -> Iterator[str]:
+    for key in sorted(one.keys() | other.keys()):
+        if one.get(key) != other.get(key):
+            yield f"{what} {key!r}"
+
+
+_SEGMENT_FIELDS = tuple(field for field in SegmentMetadata.__slots__ if field != "encoded")
+
+
+def _segments(metadata: ContainerMetadata) -> Mapping[int, tuple[object, ...]]:
+    return {
+        key: tuple(getattr(segment, name) for name in _SEGMENT_FIELDS) for key, segment in metadata.segments.items()
+    }
+
+
+def _objects(metadata: ContainerMetadata) -> Mapping[str, tuple[object, int]]:
+    return {name: (live.record, live.live_chunks) for name, live in metadata.objects.items()}
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Harmful ones first, else as they were found."""
+    return sorted(findings, key=lambda finding: finding.severity is not Severity.HARMFUL)

@@ -1,0 +1,215 @@
+"""A stopped store read from end to end, without changing a byte of it: whether all that was acknowledged is there and right.
+
+Each log is read and replayed as recovery does it, through the same `Replay`; what it adds up to is checked
+against itself and against Tier 2. Rules:
+
+- nothing is written, opened for writing, or locked here: the caller holds the store's lock and the logs' locks;
+- a fault in one container does not hide what is wrong with another;
+- a tier that does not answer is never taken for corruption (TierUnavailableError).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from durablelog.checkpoint_codec import decode_checkpoint
+from durablelog.data_frame_reader import DataFrameReader, Record
+from durablelog.durable_data_log import LogFrame
+from durablelog.file.frame_reports import read_only_frames
+from durablelog.file.log_layout import file_number
+from durablelog.file.log_state import read_state
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import OperationFormatError
+from durablelog.operations import CheckpointOperation
+from recovery.block_check import BlockCheck
+from recovery.consistency_check import (
+    Finding,
+    Listing,
+    check_metadata,
+    chunks_by_object,
+    differences,
+    harmful,
+    in_order,
+    note,
+    note_garbage,
+)
+from recovery.replay import Replay
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from tier2.locations import MemoryStorages, open_object_storage
+from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+
+OBJECTS_AT_ONCE = 8
+"""Objects looked at together; deep, each holds one piece of whole extents (1 MiB at the default extent size)."""
+
+
+async def check_store(
+    log_directories: Mapping[int, str],
+    tier2_url: str,
+    runtime: Runtime,
+    *,
+    deep: bool = False,
+    memory: MemoryStorages | None = None,
+) -> list[Finding]:
+    """Everything wrong with, or worth telling of, the store whose containers' file logs and Tier 2 these are.
+
+    `log_directories` has every container of the store. Deep reads every block of every live object. Harmful
+    findings come first. Costs the replay of all logs and one `head` an object; deep, one read of all objects.
+    Raises TierUnavailableError, ConfigError (a newer format).
+    """
+    loop = asyncio.get_running_loop()
+    executor = runtime.executor("check", 1)
+    findings: list[Finding] = []
+    containers: dict[int, ContainerMetadata | None] = {}
+    try:
+        for container_id, directory in log_directories.items():
+            walk = _LogCheck(container_id, directory, runtime.disk)
+            await loop.run_in_executor(executor, walk.run)
+            findings += walk.findings
+            containers[container_id] = walk.metadata
+    except OSError as error:
+        raise TierUnavailableError("tier1", str(error)) from error
+    finally:
+        executor.shutdown(wait=False)
+    storage = open_object_storage(tier2_url, runtime, memory=memory)
+    try:
+        findings += await _check_tier2(storage, containers, deep=deep)
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+    finally:
+        await storage.close()
+    return in_order(findings)
+
+
+@dataclass(slots=True)
+class _LogCheck:
+    """One container's log: read, replayed, checked against itself. `run` blocks."""
+
+    container_id: int
+    directory: str
+    disk: Disk
+    findings: list[Finding] = field(default_factory=list)
+    metadata: ContainerMetadata | None = None
+    """What the log adds up to; None if it cannot be known. Empty if the log has never been written to."""
+
+    def run(self) -> None:
+        """Fill in `findings` and `metadata`. Raises OSError, ConfigError."""
+        metadata = ContainerMetadata(self.container_id)
+        replay = Replay(MetadataUpdater(metadata), LogPositions())
+        try:
+            if not self._read(replay, metadata):
+                return
+        except DataCorruptionError as error:
+            self.findings.append(harmful("log", error.where, error.detail))
+            return
+        except (AssertionError, KeyError) as error:
+            # The updater's own invariants: the operation is well-formed and does not fit what came before it.
+            place = f"container {self.container_id}, operation behind {metadata.sequence_number}"
+            self.findings.append(harmful("log", place, f"replay cannot apply it: {error!r}"))
+            return
+        self.metadata = metadata
+        for segment, offset in replay.missing():
+            place = f"container {self.container_id}, segment {segment.name!r} offset {offset}"
+            detail = f"neither Tier 2 (up to {segment.storage_length}) nor the log holds it"
+            self.findings.append(harmful("missing-bytes", place, detail))
+        self.findings += check_metadata(metadata)
+        self.findings += note_garbage(metadata)
+
+    def _read(self, replay: Replay, metadata: ContainerMetadata) -> bool:
+        """Replay every frame; False if the log ends in corruption."""
+        if read_state(self.directory, self.disk) is None:
+            return self._nothing_there()
+        reader = DataFrameReader()
+        for report in read_only_frames(self.directory, self.disk):
+            place = f"{report.path} offset {report.position} frame {report.sequence}"
+            if report.status == "corrupt":
+                self.findings.append(harmful("log", place, report.detail))
+                return False
+            if report.status == "torn":
+                self.findings.append(note("torn-tail", place, f"{report.detail}; nobody was promised it"))
+            elif report.status == "ok":
+                frame = LogFrame(report.address, report.sequence, report.epoch, report.payload)
+                for record in reader.feed(frame):
+                    self._apply(replay, metadata, record)
+        reader.finish()
+        return True
+
+    def _apply(self, replay: Replay, metadata: ContainerMetadata, record: Record) -> None:
+        first = not replay.operations
+        operation = replay.apply(record.data, record.first_frame_address, record.last_frame_address)
+        if first or not isinstance(operation, CheckpointOperation):
+            return
+        place = f"log address {record.first_frame_address:#x} checkpoint {operation.sequence_number}"
+        try:
+            different = differences(decode_checkpoint(operation.blob), metadata)
+        except OperationFormatError as error:
+            self.findings.append(harmful("checkpoint", place, str(error)))
+            return
+        if different:
+            shown = ", ".join(different[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
+            self.findings.append(harmful("checkpoint", place, f"it is not what the log adds up to: {shown}"))
+
+    def _nothing_there(self) -> bool:
+        """A log that was never opened is empty; log files without the state record are not a log any more."""
+        if self.disk.is_directory(self.directory) and any(
+            file_number(name) is not None for name in self.disk.list_directory(self.directory)
+        ):
+            self.findings.append(harmful("log", self.directory, "there are log files, and the state record is gone"))
+            return False
+        return True
+
+
+async def _check_tier2(
+    storage: ObjectStorage, containers: Mapping[int, ContainerMetadata | None], *, deep: bool
+) -> list[Finding]:
+    findings: list[Finding] = []
+    for container_id, metadata in containers.items():
+        if metadata is None:
+            continue
+        chunks = chunks_by_object(metadata)
+        names = list(metadata.objects)
+        for start in range(0, len(names), OBJECTS_AT_ONCE):
+            results = await asyncio.gather(
+                *(
+                    _check_object(storage, container_id, metadata.objects[name].record, chunks.get(name, []), deep=deep)
+                    for name in names[start : start + OBJECTS_AT_ONCE]
+                )
+            )
+            for result in results:
+                findings += result
+    listing = Listing(containers)
+    async for page in storage.list():
+        for stored in page:
+            listing.add(stored)
+    findings += listing.findings()
+    return findings
+
+
+async def _check_object(
+    storage: ObjectStorage, container_id: int, record: ObjectRecord, chunks: list[ChunkRecord], *, deep: bool
+) -> list[Finding]:
+    place = f"object {record.name}"
+    stored = await storage.head(record.name)
+    if stored is None:
+        return [harmful("object-missing", place, _loss(container_id, chunks))]
+    findings: list[Finding] = []
+    if stored.size != record.size:
+        detail = f"it has {stored.size} bytes where {record.size} are recorded"
+        findings.append(harmful("object-size", place, detail))
+    if deep:
+        try:
+            findings += await BlockCheck(storage, container_id, record, chunks).run()
+        except ObjectNotFoundError:
+            findings.append(harmful("object-missing", place, _loss(container_id, chunks)))
+    return findings
+
+
+def _loss(container_id: int, chunks: list[ChunkRecord]) -> str:
+    size = sum(chunk.length for chunk in chunks)
+    return f"{len(chunks)} chunks of container {container_id} lie in it, {size:,} bytes"
