@@ -43,15 +43,19 @@ AppendRequest = tuple[int, bytes, "asyncio.Future[int | None]", int | None, Sequ
 class OperationRequest:
     """An operation that is not an append, and who waits for it."""
 
-    __slots__ = ("future", "operation")
+    __slots__ = ("future", "operation", "queued_bytes")
 
-    def __init__(self, operation: Operation, future: asyncio.Future[object]) -> None:
+    def __init__(self, operation: Operation, future: asyncio.Future[object], queued_bytes: int = 0) -> None:
         self.operation = operation
         self.future = future
+        self.queued_bytes = queued_bytes
+        """What it counts in the bounded queue; 0 for the engine's own."""
 
 
 Request = AppendRequest | OperationRequest
 
+REQUEST_BYTES = 256
+"""What a request that waits takes in memory beside its data, about."""
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
@@ -88,7 +92,7 @@ class FramePacker:
         self._serving: Request | None = None
         """The request last looked at."""
         self.bytes_taken = 0
-        """Bytes of append data taken from the queue so far; the processor's queue accounting."""
+        """Bytes of throttled requests taken from the queue so far; the processor's queue accounting."""
 
     @property
     def idle(self) -> bool:
@@ -166,7 +170,7 @@ class FramePacker:
             size = len(data)
             if pending is None or pending.sealed or pending.gone or future.cancelled():
                 popleft()
-                taken += size
+                taken += size + REQUEST_BYTES
                 self._refuse(pending, segment_id, future)
                 continue
             parts = pending.parts
@@ -177,14 +181,14 @@ class FramePacker:
                 self._room = room
                 if room == self._room_of_empty:
                     popleft()
-                    taken += size
+                    taken += size + REQUEST_BYTES
                     self._append_alone(pending, item)
                 elif need <= self._room_of_empty:
                     self._end_frame()
                 else:
                     self._close_groups()
                     popleft()
-                    taken += size
+                    taken += size + REQUEST_BYTES
                     self._append_alone(pending, item)
                 room = self._room
                 futures, values = self._frame.futures, self._frame.values
@@ -193,7 +197,7 @@ class FramePacker:
                     break
                 continue
             popleft()
-            taken += size
+            taken += size + REQUEST_BYTES
             if expected is not None or updates is not None or event is not None:
                 accepted, attributes = self._check(pending, item)
                 if not accepted:
@@ -308,6 +312,7 @@ class FramePacker:
 
     def _pack_operation(self, request: OperationRequest) -> None:
         self._serving = request
+        self.bytes_taken += request.queued_bytes
         future = request.future
         if future.cancelled():
             return

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.checkpoint_policy import CheckpointPolicy
 from durablelog.durable_data_log import DurableDataLog, LogAddress
-from durablelog.frame_packer import Event, FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.frame_packer import REQUEST_BYTES, Event, FramePacker, OperationRequest, PackedFrame, Request
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operations import CheckpointOperation, Operation
+from durablelog.operations import CheckpointOperation, Operation, commit_runs
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import (
@@ -44,7 +44,7 @@ class ProcessorConfig:
     """Bounds of the operation processor."""
 
     queue_bytes_max: int
-    """Append data that may wait; above it an append fails at once with TierUnavailableError."""
+    """What may wait, `REQUEST_BYTES` a request and its data; above it a call fails at once with TierUnavailableError."""
     in_flight_bytes_max: int
     """Frame payload on its way to Tier 1."""
     checkpoint_operations: int
@@ -108,7 +108,7 @@ class OperationProcessor:
         self._own_queue: deque[Request] = deque()
         """Storage updates and the like: first, and never throttled."""
         self._bytes_queued = 0
-        """Append bytes ever enqueued; minus the packer's `bytes_taken` = what waits."""
+        """Bytes of requests ever enqueued; minus the packer's `bytes_taken` = what waits."""
         self._in_flight: deque[_Shipped] = deque()
         self._bytes_in_flight = 0
         self._scheduled = False
@@ -123,6 +123,11 @@ class OperationProcessor:
         self._failure: BaseException | None = None
         log.on_settled = self._frames_done
         self._requests_committed = self._operations_committed = self._frames_committed = self._checkpoints = 0
+
+    def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
+        """What recovery found behind the log's last checkpoint, and that one's size: counts towards the next."""
+        self._policy.checkpointed(checkpoint_length)
+        self._policy.added(operations, length)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class OperationProcessor:
         if self._bytes_queued - self._packer.bytes_taken + size > self._config.queue_bytes_max or self._closing:
             future.set_exception(self._refusal())
             return future
-        self._bytes_queued += size
+        self._bytes_queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
         if not self._scheduled:
             if self._in_flight:
@@ -157,7 +162,14 @@ class OperationProcessor:
         if self._closing and (self._failure is not None or not own):
             future.set_exception(self._refusal())
             return future
-        (self._own_queue if own else self._queue).append(OperationRequest(operation, future))
+        if own:
+            self._own_queue.append(OperationRequest(operation, future))
+        elif self._bytes_queued - self._packer.bytes_taken > self._config.queue_bytes_max:
+            future.set_exception(self._refusal())
+            return future
+        else:
+            self._bytes_queued += REQUEST_BYTES
+            self._queue.append(OperationRequest(operation, future, REQUEST_BYTES))
         self._schedule()
         return future
 
@@ -208,7 +220,8 @@ class OperationProcessor:
             if self._checkpoint_wanted or self._policy.due:
                 if packer.idle and not in_flight:
                     self._ship_checkpoint()
-                elif len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
+                    continue
+                if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
                     self._ship_part_filled()
                 return
             queue = self._own_queue
@@ -266,12 +279,12 @@ class OperationProcessor:
         operation = CheckpointOperation(encode_checkpoint(self._updater.metadata))
         self._updater.accept(operation, self._clock.time_ms())
         frames = self._packer.pack_checkpoint(operation)
-        self._policy.checkpointed(len(operation.blob))
         for waiter in waiters:
             frames[-1].futures.append(waiter)
             frames[-1].values.append(operation.sequence_number)
         for frame in frames:
             self._ship(frame)
+        self._policy.checkpointed(len(operation.blob))
 
     def _ship(self, frame: PackedFrame) -> None:
         acknowledged = self._log.append(frame.payload)
@@ -308,9 +321,10 @@ class OperationProcessor:
         if frame.starts_checkpoint:
             self._checkpoint_start = address
         if operations:
-            self._updater.commit(operations)
+            for run in commit_runs(operations):
+                self._updater.commit(run)
+                self._on_commit(run)
             self._note_positions(operations, address, frame.length)
-            self._on_commit(operations)
         self._frames_committed += 1
         self._operations_committed += len(operations)
         self._resolve(frame)

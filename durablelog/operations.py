@@ -11,7 +11,7 @@ numbering, 12 is for the replacing of chunks by consolidation).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -143,3 +143,19 @@ class ObjectsDeletedOperation(Operation):
     type_id: ClassVar[int] = 11
 
     names: Sequence[str]
+
+
+def commit_runs(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
+    """The operations cut so that what follows a commit sees the metadata as of that operation.
+
+    Appends in a row stay together (they cannot invalidate each other); everything else is alone.
+    """
+    start = 0
+    for index, operation in enumerate(operations):
+        if type(operation) is not AppendOperation:
+            if start < index:
+                yield operations[start:index]
+            yield operations[index : index + 1]
+            start = index + 1
+    if start < len(operations):
+        yield operations[start:] if start else operations

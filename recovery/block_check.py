@@ -114,7 +114,11 @@ class BlockCheck:
         for first in range(0, header.extent_count, step):
             indexes = range(first, min(first + step, header.extent_count))
             length = sum(map(header.extent_length, indexes))
-            data = memoryview(await self._read(place, length, f"extent {first}"))
+            try:
+                data = memoryview(await self._read(place, length, f"extent {first}"))
+            except BlockFormatError as error:
+                yield error
+                return
             place += length
             for error in _verify(header, table, indexes, data):
                 yield error

@@ -10,7 +10,7 @@ from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operations import Operation
+from durablelog.operations import AppendOperation, Operation
 from recovery.replay import Replay
 
 
@@ -23,6 +23,10 @@ class RecoveryReport:
     bytes: int
     """Of operations, without frame headers."""
     seconds: float
+    operations_since_checkpoint: int
+    bytes_since_checkpoint: int
+    checkpoint_bytes: int
+    """Size of the last checkpoint met."""
 
 
 async def recover(
@@ -31,7 +35,7 @@ async def recover(
     positions: LogPositions,
     on_commit: Callable[[Sequence[Operation]], None],
 ) -> RecoveryReport:
-    """Replay the whole log; `on_commit` sees the operations of each frame, as it does of live ones.
+    """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones.
 
     Raises DataCorruptionError (nothing was changed on disk by it). A log without operations leaves
     the metadata empty: the caller writes the first checkpoint.
@@ -42,11 +46,29 @@ async def recover(
     async for batch in log.read():
         for frame in batch:
             frames += 1
-            operations = [replay.apply(*record) for record in reader.feed(frame)]
-            if operations:
-                on_commit(operations)
+            appends: list[Operation] = []
+            for record, first_address, last_address in reader.feed(frame):
+                operation = replay.decode(record, first_address)
+                is_append = type(operation) is AppendOperation
+                if appends and not is_append:
+                    # As live (`commit_runs`): what is told of an operation sees the metadata as of it.
+                    on_commit(appends)
+                    appends = []
+                replay.apply_operation(operation, len(record), first_address, last_address)
+                if is_append:
+                    appends.append(operation)
+                else:
+                    on_commit((operation,))
+            if appends:
+                on_commit(appends)
     reader.finish()
     replay.finish()
     return RecoveryReport(
-        operations=replay.operations, frames=frames, bytes=replay.bytes, seconds=loop.time() - started
+        operations=replay.operations,
+        frames=frames,
+        bytes=replay.bytes,
+        seconds=loop.time() - started,
+        operations_since_checkpoint=replay.operations_since_checkpoint,
+        bytes_since_checkpoint=replay.bytes_since_checkpoint,
+        checkpoint_bytes=replay.checkpoint_bytes,
     )

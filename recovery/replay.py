@@ -29,13 +29,28 @@ class Replay:
         """Segment id -> offset of its first append met."""
         self.operations = 0
         self.bytes = 0
+        self.operations_since_checkpoint = 0
+        self.bytes_since_checkpoint = 0
+        self.checkpoint_bytes = 0
 
-    def apply(self, record: Buffer, first_address: LogAddress, last_address: LogAddress) -> Operation:
-        """Replay one record that lies in the frames from `first_address` to `last_address`."""
+    @staticmethod
+    def decode(record: Buffer, first_address: LogAddress) -> Operation:
+        """The operation in a record. Raises DataCorruptionError naming the address."""
         try:
-            operation = decode_operation(record)
+            return decode_operation(record)
         except OperationFormatError as error:
             raise DataCorruptionError(f"log address {first_address:#x}", str(error)) from error
+
+    def apply(self, record: Buffer, first_address: LogAddress, last_address: LogAddress) -> Operation:
+        """Decode and replay one record."""
+        operation = self.decode(record, first_address)
+        self.apply_operation(operation, len(record), first_address, last_address)
+        return operation
+
+    def apply_operation(
+        self, operation: Operation, length: int, first_address: LogAddress, last_address: LogAddress
+    ) -> None:
+        """Replay one operation, `length` bytes in the frames from `first_address` to `last_address`."""
         if type(operation) is AppendOperation:
             self._first_met.setdefault(operation.segment_id, operation.offset)
         if self.operations:
@@ -48,11 +63,14 @@ class Replay:
                 f"the log begins with {type(operation).__name__} {operation.sequence_number}, not with a checkpoint",
             )
         self.operations += 1
-        self.bytes += len(record)
-        self._positions.add_frame(operation.sequence_number, last_address, len(record))
+        self.bytes += length
+        self.operations_since_checkpoint += 1
+        self.bytes_since_checkpoint += length
+        self._positions.add_frame(operation.sequence_number, last_address, length)
         if isinstance(operation, CheckpointOperation):
             self._positions.add_checkpoint(operation.sequence_number, first_address)
-        return operation
+            self.operations_since_checkpoint = self.bytes_since_checkpoint = 0
+            self.checkpoint_bytes = length
 
     def finish(self) -> None:
         """Check that nothing acknowledged is missing. Raises DataCorruptionError."""

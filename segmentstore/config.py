@@ -77,7 +77,7 @@ class StoreConfig:
     """A segment is flushed when its oldest un-flushed byte is so old."""
     object_bytes: int = _bytes(64 * MIB, 1, 4 * GIB)
     """Largest object one flush makes; small segments share one up to this size."""
-    extent_bytes: int = _bytes(64 * KIB, 16, 64 * MIB)
+    extent_bytes: int = _bytes(64 * KIB, 16, 16 * MIB)
     """Unit of checksums in a block: the least that is fetched to serve one byte."""
     unflushed_target_bytes: int = _bytes(64 * MIB)
     """Everything pending is flushed when it adds up to so much."""
@@ -106,6 +106,13 @@ class StoreConfig:
             low, high = setting.metadata.get("low"), setting.metadata.get("high")
             if low is not None and not low <= value <= high:
                 raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
+        for small, large in (
+            ("append_bytes_max", "queue_bytes_max"),
+            ("flush_bytes", "object_bytes"),
+            ("object_bytes", "upload_bytes_max"),
+        ):
+            if getattr(self, small) > getattr(self, large):
+                raise ConfigError(small, f"{getattr(self, small)} is more than {large}, {getattr(self, large)}")
         if self.fetched_bytes_max < 2 * self.piece_bytes:
             raise ConfigError("fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes")
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:

@@ -85,7 +85,7 @@ class SegmentContainer:
         self._runtime = runtime
         self._updater = MetadataUpdater(self.metadata)
         self._positions = LogPositions()
-        self._reader = BlockReader(storage, container_id, runtime)
+        self._reader = BlockReader(storage, container_id, runtime, extent_bytes=config.extent_bytes)
         self.read_index = ReadIndex(
             self.metadata, cache, addresses, self._reader, self._refill, _read_index_config(config), runtime
         )
@@ -122,6 +122,11 @@ class SegmentContainer:
                 on_failure=self._failed,
                 throttle=self._throttle,
             )
+            self._processor.note_replayed(
+                self.recovery.operations_since_checkpoint,
+                self.recovery.bytes_since_checkpoint,
+                self.recovery.checkpoint_bytes,
+            )
             if not self.recovery.operations:
                 await self._processor.checkpoint()
             self.state = ContainerState.RUNNING
@@ -135,14 +140,17 @@ class SegmentContainer:
         """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._processor.close()
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
-        elif self.state is not ContainerState.STOPPED:
-            await self._stop_parts()
+        if self._stopping is None:
+            if self.state is ContainerState.STOPPED:
+                return
+            self._stopping = asyncio.get_running_loop().create_task(
+                self._stop_parts(), name=f"stop-{self.container_id}"
+            )
+        await asyncio.shield(self._stopping)
 
     def _failed(self, error: BaseException) -> None:
         """A part has failed for good: stop everything else. Called on the loop, from anywhere."""
-        if self.failure is not None or self.state is ContainerState.STOPPED:
+        if self.failure is not None or self._stopping is not None or self.state is ContainerState.STOPPED:
             return
         self.failure = error
         _log.error("container %d stops: %s", self.container_id, error)
@@ -228,10 +236,14 @@ class SegmentContainer:
     def _on_other_commit(self, operation: Operation) -> None:
         index = self.read_index
         if isinstance(operation, StorageUpdateOperation):
+            # Segments deleted while their bytes were on the way to Tier 2 are passed over here as in the metadata.
+            segments = self.metadata.segments
             for segment_id in {segment_id for segment_id, _ in operation.chunks}:
-                index.storage_advanced(segment_id)
+                if segment_id in segments:
+                    index.storage_advanced(segment_id)
             for target_id, source_id in operation.links:
-                index.merge_linked(target_id, source_id)
+                if target_id in segments:
+                    index.merge_linked(target_id, source_id)
         elif isinstance(operation, MergeOperation):
             index.merged(operation.target_id, operation.source_id)
         elif isinstance(operation, TruncateOperation):

@@ -56,7 +56,7 @@ class Bench:
         self.failures: list[BaseException] = []
         self._throttle = throttle
         self._config = {
-            "queue_bytes_max": 10_000,
+            "queue_bytes_max": 1_000_000,
             "in_flight_bytes_max": 1_000,
             "checkpoint_operations": 10_000,
             "checkpoint_bytes": 1_000_000,
@@ -249,11 +249,11 @@ def test_a_partial_throttle_lets_work_through_slowly() -> None:
 
 def test_the_queue_is_bounded_in_bytes_and_says_what_holds_it() -> None:
     async def scenario() -> None:
-        bench = Bench(queue_bytes_max=100)
+        bench = Bench(queue_bytes_max=600)
         segment_id = await bench.start()
         # The first is on its way at once; two more wait.
         futures = [bench.processor.append(segment_id, bytes(40)) for _ in range(3)]
-        with pytest.raises(TierUnavailableError, match="100 bytes"):
+        with pytest.raises(TierUnavailableError, match="600 bytes"):
             await bench.processor.append(segment_id, bytes(40))
         assert await outcomes(futures) == [0, 40, 80]
         assert await bench.processor.append(segment_id, bytes(40)) == 120

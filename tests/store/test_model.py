@@ -181,12 +181,12 @@ class StoreMachine(RuleBasedStateMachine):
         offset = int(len(segment.data) * share) + beyond if segment else 0
         self.compare(lambda store: store.truncate(name, offset), lambda: self.model.truncate(name, offset))
 
-    @rule(target=names, source=names, changes=st.none() | update_lists)
-    def merge(self, target: str, source: str, changes: list[AttributeUpdate] | None) -> None:
-        if target != source:
+    @rule(into=names, source=names, changes=st.none() | update_lists)
+    def merge(self, into: str, source: str, changes: list[AttributeUpdate] | None) -> None:
+        if into != source:
             self.compare(
-                lambda store: store.merge(target, source, changes or ()),
-                lambda: self.model.merge(target, source, changes or ()),
+                lambda store: store.merge(into, source, changes or ()),
+                lambda: self.model.merge(into, source, changes or ()),
             )
 
     @rule(name=names)
@@ -323,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
             for _ in range(turns):
                 await asyncio.sleep(0)
             self.disk.crash_copy(self.location, copy)
-            done = [future.done() for future in futures]
+            done = [future.done() and future.exception() is None for future in futures]
             await self.close()
             await asyncio.gather(*futures, return_exceptions=True)
             return [(name, data, acknowledged) for (name, data), acknowledged in zip(burst, done, strict=True)]

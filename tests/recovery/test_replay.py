@@ -1,0 +1,160 @@
+"""Replay of a log's operations: what it must begin with, what must be in it, what must fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from durablelog.checkpoint_codec import encode_checkpoint
+from durablelog.durable_data_log import LogAddress
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import encode_operation
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
+from recovery.replay import Replay
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import ContainerMetadata
+
+EMPTY = CheckpointOperation(encode_checkpoint(ContainerMetadata(0)), sequence_number=1)
+BASE = (
+    EMPTY,
+    CreateOperation("a", sequence_number=2),
+    CreateOperation("b", sequence_number=3),
+    AppendOperation(2, 0, b"0123", sequence_number=4),
+)
+
+
+class Log:
+    """Operations, each in a frame of its own."""
+
+    def __init__(self, container_id: int = 0) -> None:
+        self.metadata = ContainerMetadata(container_id)
+        self.positions = LogPositions()
+        self.replay = Replay(MetadataUpdater(self.metadata), self.positions)
+        self._address = 0
+
+    def put(self, *operations: Operation) -> Log:
+        for operation in operations:
+            self.put_bytes(b"".join(encode_operation(operation)))
+        return self
+
+    def put_bytes(self, record: bytes) -> None:
+        self._address += 10
+        self.replay.apply(record, LogAddress(self._address), LogAddress(self._address))
+
+
+def checkpoint(metadata: ContainerMetadata) -> CheckpointOperation:
+    """What a later log begins with."""
+    return CheckpointOperation(encode_checkpoint(metadata), sequence_number=metadata.sequence_number + 1)
+
+
+def upload(sequence_number: int, start_offset: int, length: int, segment_id: int = 2) -> StorageUpdateOperation:
+    name = f"object-{sequence_number}"
+    chunk = ChunkRecord(start_offset, length, name, 0, segment_id, start_offset)
+    return StorageUpdateOperation([ObjectRecord(name, 1000, 0)], [(segment_id, chunk)], sequence_number=sequence_number)
+
+
+def test_replay_builds_what_the_operations_say() -> None:
+    log = Log().put(*BASE, SealOperation(2, 4, sequence_number=6), TruncateOperation(2, 1, sequence_number=9))
+    log.replay.finish()
+    segment = log.metadata.segments[2]
+    assert (segment.start_offset, segment.length, segment.sealed) == (1, 4, True)
+    assert log.metadata.sequence_number == 9
+    assert log.replay.operations == len(BASE) + 2
+    assert log.positions.first_checkpoint == 1
+
+
+def test_an_empty_log_is_an_empty_container() -> None:
+    log = Log()
+    log.replay.finish()
+    assert not log.metadata.segments
+    assert not log.replay.operations
+
+
+@pytest.mark.parametrize("first", BASE[1:])
+def test_operations_but_no_checkpoint_are_corruption(first: Operation) -> None:
+    with pytest.raises(DataCorruptionError, match="not with a checkpoint") as raised:
+        Log().put(first)
+    assert raised.value.where == "log address 0xa"
+
+
+def test_a_checkpoint_of_another_container_is_corruption() -> None:
+    with pytest.raises(DataCorruptionError, match="it is of container 0"):
+        Log(container_id=1).put(EMPTY)
+
+
+@pytest.mark.parametrize("record", [b"", b"\xff" * 30, b"".join(encode_operation(EMPTY))[:-3]])
+def test_a_record_that_is_no_operation_is_corruption(record: bytes) -> None:
+    with pytest.raises(DataCorruptionError, match="log address 0xa"):
+        Log().put_bytes(record)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        AppendOperation(2, 3, b"x", sequence_number=9),
+        AppendOperation(2, 5, b"x", sequence_number=9),
+        AppendOperation(7, 0, b"x", sequence_number=9),
+        AppendOperation(2, 4, b"x", sequence_number=4),
+        CreateOperation("a", sequence_number=9),
+        TruncateOperation(2, 5, sequence_number=9),
+        MergeOperation(2, 3, 5, 0, sequence_number=9),
+        DeleteOperation(8, sequence_number=9),
+    ],
+)
+def test_an_operation_that_does_not_fit_is_corruption(wrong: Operation) -> None:
+    log = Log().put(*BASE)
+    with pytest.raises(DataCorruptionError):
+        log.put(wrong)
+
+
+def test_missing_unflushed_bytes_are_corruption() -> None:
+    before = Log().put(*BASE)
+    log = Log().put(checkpoint(before.metadata), AppendOperation(2, 4, b"45", sequence_number=6))
+    with pytest.raises(DataCorruptionError, match="neither Tier 2") as raised:
+        log.replay.finish()
+    assert raised.value.where == "container 0, segment 'a' offset 0"
+    assert [(segment.name, offset) for segment, offset in log.replay.missing()] == [("a", 0)]
+
+
+def test_what_tier_2_holds_is_not_missing() -> None:
+    before = Log().put(*BASE, upload(5, 0, 4))
+    log = Log().put(checkpoint(before.metadata), AppendOperation(2, 4, b"45", sequence_number=7))
+    log.replay.finish()
+
+
+def test_a_part_that_tier_2_does_not_hold_is_missing() -> None:
+    before = Log().put(*BASE, upload(5, 0, 3))
+    log = Log().put(checkpoint(before.metadata), AppendOperation(2, 4, b"45", sequence_number=7))
+    assert [offset for _, offset in log.replay.missing()] == [3]
+
+
+def test_an_upload_behind_the_checkpoint_makes_up_for_the_cut() -> None:
+    before = Log().put(*BASE)
+    log = Log().put(checkpoint(before.metadata), upload(6, 0, 4))
+    log.replay.finish()
+
+
+def test_bytes_of_a_merged_source_are_looked_for_in_the_source() -> None:
+    merged = (AppendOperation(3, 0, b"xy", sequence_number=5), MergeOperation(2, 3, 4, 2, sequence_number=6))
+    whole = Log().put(*BASE, *merged, AppendOperation(2, 6, b"z", sequence_number=7))
+    whole.replay.finish()
+    # The target's own bytes are in Tier 2, the source's nowhere.
+    before = Log().put(*BASE, *merged, upload(7, 0, 4))
+    log = Log().put(checkpoint(before.metadata), AppendOperation(2, 6, b"z", sequence_number=9))
+    assert [(segment.name, offset) for segment, offset in log.replay.missing()] == [("b", 0)]
+    before = Log().put(*BASE, *merged, upload(7, 0, 4), upload(8, 0, 2, segment_id=3))
+    log = Log().put(checkpoint(before.metadata), AppendOperation(2, 6, b"z", sequence_number=10))
+    log.replay.finish()
+    log = Log().put(checkpoint(log.metadata))
+    assert [(segment.name, offset) for segment, offset in log.replay.missing()] == [("a", 6)]
