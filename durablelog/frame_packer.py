@@ -98,7 +98,9 @@ class FramePacker:
     def idle(self) -> bool:
         """True if nothing waits here to be shipped."""
         frame = self._frame
-        return not (self._groups or self._full or frame.operations or frame.futures or self._room != self._room_of_empty)
+        return not (
+            self._groups or self._full or frame.operations or frame.futures or self._room != self._room_of_empty
+        )
 
     def pack(self, queue: deque[Request], timestamp_ms: int, frames_max: int) -> list[PackedFrame]:
         """Take requests until the queue is empty or `frames_max` frames are full; return the full ones.
@@ -192,7 +194,6 @@ class FramePacker:
                     self._append_alone(pending, item)
                 room = self._room
                 futures, values = self._frame.futures, self._frame.values
-                self._updater.release(pending)
                 if len(self._full) >= frames_max:
                     break
                 continue
@@ -236,14 +237,12 @@ class FramePacker:
                     # The event it repeats may still be on its way to the log: acknowledged with or after it.
                     self._frame.futures.append(future)  # type: ignore[arg-type]
                     self._frame.values.append(None)
-                    self._updater.release(pending)
                     return False, None
                 attributes[key] = number
             if expected is not None and expected != pending.length:
                 raise BadOffsetError(pending.name, expected, pending.length)
         except SegmentError as error:
             future.set_exception(error)
-            self._updater.release(pending)
             return False, None
         return True, attributes or None
 
@@ -276,7 +275,6 @@ class FramePacker:
                 future.set_exception(SegmentNotFoundError(pending.name, detail))
             else:
                 future.set_exception(SegmentSealedError(pending.name))
-        self._updater.release(pending)
 
     def _close_groups(self) -> None:
         """Turn the open groups into operations, in the order in which they were opened."""

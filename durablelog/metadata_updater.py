@@ -95,6 +95,11 @@ class PendingSegment:
         self.group_offset = 0
         self.group_attributes: dict[AttributeKey, int] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """True if this view says what the committed record says."""
+        return not self.in_flight and self.parts is None
+
     def resolve(self, updates: Sequence[KeyedUpdate]) -> dict[AttributeKey, int]:
         """The values `updates` lead to on top of what is pending. Raises BadAttributeUpdateError."""
         try:
@@ -109,6 +114,7 @@ class MetadataUpdater:
     def __init__(self, metadata: ContainerMetadata) -> None:
         self.metadata = metadata
         self.pending: dict[int, PendingSegment] = {}
+        """Views of the segments touched since the last checkpoint: made once, not once per append."""
         self._pending_names: dict[str, int | None] = {}
         self._sequence_number = metadata.sequence_number
         self._accept: dict[type[Operation], Callable[..., object]] = {
@@ -149,11 +155,7 @@ class MetadataUpdater:
         Returns what its caller is to get once it is durable. Raises a SegmentError, with no change made.
         Appends come through `FramePacker`, which works on `PendingSegment` directly: they are the hot path.
         """
-        try:
-            result = self._accept[type(operation)](operation, False)
-        except SegmentError:
-            self._release_idle(operation)
-            raise
+        result = self._accept[type(operation)](operation, False)  # noqa: FBT003 - one shape for the table
         if not operation.sequence_number:
             operation.sequence_number = self.take_sequence_numbers()
         operation.timestamp_ms = timestamp_ms
@@ -182,7 +184,7 @@ class MetadataUpdater:
             raise self._corrupt(operation, f"its sequence number does not grow from {self.metadata.sequence_number}")
         self._sequence_number = sequence_number
         try:
-            self._accept[type(operation)](operation, True)
+            self._accept[type(operation)](operation, True)  # noqa: FBT003
         except SegmentError as error:
             raise self._corrupt(operation, f"replay refuses it: {error}") from error
         self.commit((operation,))
@@ -212,17 +214,6 @@ class MetadataUpdater:
             pending = self.pending[segment_id] = PendingSegment(segment_id, base.name, base)
         return pending
 
-    def release(self, pending: PendingSegment) -> None:
-        """Drop a pending view nothing in flight needs."""
-        if not pending.in_flight and pending.parts is None:
-            self.pending.pop(pending.segment_id, None)
-
-    def _release_idle(self, operation: Operation) -> None:
-        for field in ("segment_id", "target_id", "source_id"):
-            pending = self.pending.get(getattr(operation, field, 0))
-            if pending is not None:
-                self.release(pending)
-
     # --- accept -----------------------------------------------------------------------------------
 
     def _corrupt(self, operation: Operation, detail: str) -> DataCorruptionError:
@@ -242,7 +233,8 @@ class MetadataUpdater:
 
     def _accept_checkpoint(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
         # It holds the committed metadata: something pending would come before it in the log and not be in it.
-        assert not self.pending, list(self.pending)
+        assert all(pending.idle for pending in self.pending.values())
+        self.pending.clear()
 
     def _accept_recorded_append(self, operation: AppendOperation, recorded: bool) -> None:  # noqa: FBT001
         assert recorded, operation
@@ -332,25 +324,26 @@ class MetadataUpdater:
     def _settle(self, segment_id: int) -> None:
         pending = self.pending[segment_id]
         pending.in_flight -= 1
-        if not pending.in_flight and pending.parts is None:
-            del self.pending[segment_id]
+        if pending.idle:
+            pending.attributes.clear()
 
     def _settle_name(self, name: str, segment_id: int | None) -> None:
         if name in self._pending_names and self._pending_names[name] == segment_id:
             del self._pending_names[name]
 
     def _commit_append(self, operation: AppendOperation) -> None:
-        segment = self.metadata.segments[operation.segment_id]
+        pending = self.pending[operation.segment_id]
+        segment = pending.base
+        assert segment is not None, operation
         assert operation.offset == segment.length, (operation, segment)
         segment.length += len(operation.data)
         segment.last_modified_ms = operation.timestamp_ms
         segment.encoded = None
+        pending.in_flight -= 1
         if operation.attributes:
             segment.attributes.update(operation.attributes)
-        pending = self.pending[operation.segment_id]
-        pending.in_flight -= 1
-        if not pending.in_flight and pending.parts is None:
-            del self.pending[operation.segment_id]
+            if pending.idle:
+                pending.attributes.clear()
 
     def _commit_seal(self, operation: SealOperation) -> None:
         segment = self._touch(operation.segment_id, operation)

@@ -80,7 +80,7 @@ class _Shipped:
 class OperationProcessor:
     """Sequencer of one container. Everything on the container's event loop."""
 
-    def __init__(  # noqa: PLR0913 - the parts it joins
+    def __init__(
         self,
         *,
         log: DurableDataLog,
@@ -312,7 +312,11 @@ class OperationProcessor:
             self.fail(error)
             return
         if not self._scheduled and (
-            self._queue or self._own_queue or self._checkpoint_wanted or self._drained is not None or not self._packer.idle
+            self._queue
+            or self._own_queue
+            or self._checkpoint_wanted
+            or self._drained is not None
+            or not self._packer.idle
         ):
             self._pump()
 

@@ -7,10 +7,9 @@ says so, and since when, is what makes deletion safe to resume after any crash.
 
 from __future__ import annotations
 
+from durablelog.operations import StorageUpdateOperation
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
-
-from durablelog.operations import StorageUpdateOperation
 
 
 def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOperation) -> None:

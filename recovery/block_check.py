@@ -120,14 +120,14 @@ class BlockCheck:
                 yield error
                 return
             place += length
-            for error in _verify(header, table, indexes, data):
-                yield error
+            for bad in _verify(header, table, indexes, data):
+                yield bad
 
     async def _read(self, position: int, length: int, place: str) -> bytes:
         try:
             return await self._storage.get_range(self._record.name, position, length)
         except InvalidRangeError as error:
-            raise BlockFormatError(str(error), place) from error
+            raise BlockFormatError("the object ends inside of it", place) from error
 
     def _found(self, position: int, error: BlockFormatError) -> None:
         wanted = position in self._chunks

@@ -34,7 +34,7 @@ _LAZY = {
     "open": "segmentstore.opening",
 }
 
-__all__ = [
+__all__ = [  # noqa: PLE0604 - every error, whatever there is
     "AttributeUpdate",
     "SegmentInfo",
     "SegmentReader",

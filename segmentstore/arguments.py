@@ -25,7 +25,7 @@ def checked_wait(value: object) -> None:
         raise InvalidArgumentError("wait", value, "it is None or a number of seconds, 0 or more")
 
 
-def checked_updates(updates: Sequence[AttributeUpdate]) -> tuple[KeyedUpdate, ...]:
+def checked_updates(updates: Sequence[object]) -> tuple[KeyedUpdate, ...]:
     """The updates in the engine's form. Raises InvalidArgumentError for the first that is malformed."""
     if len(updates) > UPDATES_MAX:
         raise InvalidArgumentError("attributes", len(updates), f"at most {UPDATES_MAX} updates in one call")

@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.errors import StoreClosedError
@@ -154,7 +154,7 @@ class SegmentWriter:
         """Append one event; the future gives its offset, None if it was there already."""
         return self._thread.submit(lambda: self._writer.append(data, event_number))
 
-    def __enter__(self) -> SegmentWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -170,7 +170,7 @@ class SegmentStore:
         self._thread = thread
         self._store = store
 
-    def __enter__(self) -> SegmentStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -12,6 +12,7 @@ import tomllib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from segmentstore.contracts.errors import ConfigError
 
@@ -189,7 +190,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def _parsed(name: str, text: str, key: str) -> object:
-    kind = type(_FIELDS[name].default)
+    default: Any = _FIELDS[name].default
+    kind = type(default)
     try:
         return kind(text)
     except ValueError:

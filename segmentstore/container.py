@@ -26,6 +26,7 @@ from durablelog.operation_codec import decode_operation
 from durablelog.operation_processor import OperationProcessor, ProcessorConfig, ProcessorStatistics
 from durablelog.operations import (
     AppendOperation,
+    CheckpointOperation,
     DeleteOperation,
     MergeOperation,
     ObjectsDeletedOperation,
@@ -252,6 +253,9 @@ class SegmentContainer:
             index.sealed(operation.segment_id)
         elif isinstance(operation, DeleteOperation):
             index.deleted(operation.segment_id)
+        elif isinstance(operation, CheckpointOperation):
+            # Its place is known once this turn is over: perhaps everything before it is in Tier 2 already.
+            asyncio.get_running_loop().call_soon(self._begin_truncation)
 
     def _throttle(self) -> Throttle:
         config = self._config
@@ -273,11 +277,11 @@ class SegmentContainer:
     async def checkpoint(self) -> None:
         """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
         await self.processor.checkpoint()
-        while self._truncating is not None:
-            await asyncio.wait([self._truncating])
+        while (running := self._truncating) is not None:
+            await asyncio.wait([running])
         self._begin_truncation()
-        if self._truncating is not None:
-            await asyncio.shield(self._truncating)
+        if (begun := self._truncating) is not None:
+            await asyncio.shield(begun)
 
     def _begin_truncation(self) -> None:
         if self._truncating is not None or self.state is not ContainerState.RUNNING:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import cast, Self
 
 from durablelog.operations import (
     CreateOperation,
@@ -54,7 +55,7 @@ class SegmentStore:
         self._containers = parts.containers
         self._homes: dict[str, SegmentContainer] = {}
 
-    async def __aenter__(self) -> SegmentStore:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -95,7 +96,7 @@ class SegmentStore:
             home = self._homes.get(name) or self._home(name)
             segment_id = home.metadata.names.get(name)
             if segment_id is None:
-                raise SegmentNotFoundError(name)  # noqa: TRY301 - every refusal goes through the future
+                raise SegmentNotFoundError(name)
             if type(data) is not bytes or len(data) > self._config.append_bytes_max:
                 data = checked_data(data, self._config.append_bytes_max)
             updates: tuple[KeyedUpdate, ...] | None = None
@@ -158,7 +159,7 @@ class SegmentStore:
         home = self._home(name)
         operation = CreateOperation(name, updates=checked_updates(attributes))
         segment_id = await home.processor.submit(operation)
-        segment = home.metadata.segments.get(int(str(segment_id)))
+        segment = home.metadata.segments.get(cast("int", segment_id))
         if segment is None:
             raise SegmentNotFoundError(name, "it was deleted at once")
         return _info(segment, home.container_id)
@@ -190,7 +191,7 @@ class SegmentStore:
     async def seal(self, name: str) -> int:
         """Allow no more appends, ever. Gives the final length. Raises SegmentSealedError if it is sealed already."""
         home = self._home(name)
-        return int(str(await home.processor.submit(SealOperation(home.find(name).segment_id))))
+        return cast("int", await home.processor.submit(SealOperation(home.find(name).segment_id)))
 
     async def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`: at once for readers, later from Tier 2. Raises BadOffsetError outside the segment."""
@@ -214,7 +215,7 @@ class SegmentStore:
         if home is not source_home:
             raise ContainerMismatchError(target, source, home.container_id, source_home.container_id)
         operation = MergeOperation(target_id, source_id, updates=checked_updates(attributes))
-        return int(str(await home.processor.submit(operation)))
+        return cast("int", await home.processor.submit(operation))
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes; the name is free again, its id is not."""
@@ -277,11 +278,11 @@ class SegmentStore:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _home(self, name: str) -> SegmentContainer:
+    def _home(self, name: object) -> SegmentContainer:
         """The container a name lives in. Raises InvalidNameError."""
         home = self._homes.get(name) if isinstance(name, str) else None
         if home is None:
-            check_segment_name(name)
+            name = check_segment_name(name)
             home = self._containers[container_of(name, len(self._containers))]
             if len(self._homes) >= _HOMES_MAX:
                 self._homes.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from types import TracebackType
+from typing import Self
 
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import (
@@ -74,7 +75,7 @@ class SegmentWriter:
         self.last_event_number = segment.attributes.get(self._key, -1)
         """The highest event number the segment has from this writer, or that this session has sent; -1 for none."""
 
-    async def __aenter__(self) -> SegmentWriter:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -81,7 +82,7 @@ class Bench:
         for frame in packed if last is None else [*packed, last]:
             self._commit(frame)
         assert self.packer.idle
-        assert not self.updater.pending
+        assert all(pending.idle for pending in self.updater.pending.values())
         self.metadata.check()
 
     def _commit(self, frame: PackedFrame) -> None:
@@ -95,11 +96,11 @@ class Bench:
         metadata = ContainerMetadata(0)
         replay = Replay(MetadataUpdater(metadata), LogPositions())
         reader = DataFrameReader()
-        operations = []
+        operations: list[Operation] = []
         for number, frame in enumerate(self.frames, 1):
             payload = memoryview(b"".join(frame.payload))
-            for record in reader.feed(LogFrame(LogAddress(number), number, 1, payload)):
-                operations.append(replay.apply(*record))
+            records = reader.feed(LogFrame(LogAddress(number), number, 1, payload))
+            operations += [replay.apply(*record) for record in records]
         replay.finish()
         return metadata, operations
 
@@ -144,7 +145,7 @@ def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEvent
     bench.run()
     assert isinstance(twice.exception(), SegmentExistsError)
     one_id, two_id = int(str(one.result())), int(str(two.result()))
-    refused = {
+    refused: dict[asyncio.Future[Any], type[Exception]] = {
         bench.append(one_id, b"x", expected=5): BadOffsetError,
         bench.append(
             one_id, b"x", updates=[(KEY, UpdateType.REPLACE_IF_EQUALS, 1, 7)], expected=5
@@ -214,8 +215,8 @@ def test_merge_moves_names_lengths_and_attributes_at_once(loop: asyncio.Abstract
     one, two = bench.submit(CreateOperation("one")), bench.submit(CreateOperation("two"))
     bench.run()
     one_id, two_id = int(str(one.result())), int(str(two.result()))
-    bench.append(one_id, b"abc")
-    bench.append(two_id, b"de")
+    _ = bench.append(one_id, b"abc")
+    _ = bench.append(two_id, b"de")
     merged = bench.submit(MergeOperation(one_id, two_id, updates=[(KEY, UpdateType.ACCUMULATE, 2, None)]))
     late = bench.append(two_id, b"x")
     again = bench.submit(CreateOperation("two"))
@@ -234,9 +235,9 @@ def test_rollback_forgets_everything_pending(loop: asyncio.AbstractEventLoop) ->
     bench.run()
     segment_id = int(str(created.result()))
     before = encode_checkpoint(bench.metadata)
-    bench.append(segment_id, b"abc", updates=[(KEY, UpdateType.REPLACE, 1, None)])
-    bench.submit(SealOperation(segment_id))
-    bench.submit(CreateOperation("two"))
+    _ = bench.append(segment_id, b"abc", updates=[(KEY, UpdateType.REPLACE, 1, None)])
+    _ = bench.submit(SealOperation(segment_id))
+    _ = bench.submit(CreateOperation("two"))
     bench.packer.pack(bench.queue, 1, 100)
     assert bench.updater.pending
     bench.updater.rollback()

@@ -188,7 +188,7 @@ def test_an_error_while_committing_stops_everything_behind_it() -> None:
 
 def test_checkpoints_come_by_count_and_by_bytes_and_are_truncation_points() -> None:
     async def scenario(config: dict[str, int]) -> None:
-        bench = Bench(**config)
+        bench = Bench(**config)  # type: ignore[arg-type] # the settings are numbers, all of them
         segment_id = await bench.start()
         for _ in range(100):
             await bench.processor.append(segment_id, bytes(90))

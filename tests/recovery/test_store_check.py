@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.recovery.planted import (
     FLUSHED,
     UNFLUSHED,
     check,
+    copy_as_it_is,
     flip,
     kinds,
     make_store,
@@ -88,6 +91,25 @@ def test_a_store_that_is_used_in_every_way_has_nothing_harmful(tmp_path: Path) -
 
     run(use())
     assert {finding.severity.value for finding in check(tmp_path / "store", deep=True)} <= {"note"}
+
+
+def test_what_a_kill_leaves_has_nothing_harmful(tmp_path: Path) -> None:
+    async def use() -> list[Path]:
+        copies = []
+        # No truncation, no deletion and no second log file: a copy takes a while, a kill does not.
+        still: dict[str, Any] = {"deletion_lag_s": 1000.0, "checkpoint_operations": 10_000, "checkpoint_bytes": 1 << 20}
+        async with open_lazy(tmp_path / "store", log_file_bytes=1 << 20, flush_age_s=0.01, **still) as store:
+            for name in ("a", "b"):
+                await store.create_segment(name)
+            for number in range(60):
+                await asyncio.gather(*(store.append(name, b"%d " % number * 9) for name in ("a", "b")))
+                if number % 10 == 5:
+                    copies.append(copy_as_it_is(tmp_path / "store", tmp_path / f"copy-{number}"))
+        return copies
+
+    for copy in run(use()):
+        findings = check(copy, deep=True)
+        assert {finding.severity.value for finding in findings} <= {"note"}, findings
 
 
 # --- the log ---------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class WorldDisk(OsDisk):
     def log_sync_fails(self) -> None:
         """From now on no sync of a log file succeeds."""
         self.trap = lambda call, path: (
-            OSError(errno.EIO, "broken", path) if call == "sync" and path.endswith(".log") else None
+            OSError(errno.EIO, "broken", path) if call == "sync" and f"{os.sep}log{os.sep}" in path else None
         )
 
     def heal(self) -> None:
@@ -162,5 +162,5 @@ def _is_tier2(path: str) -> bool:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until it holds; bounded by the test's own time-out."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
         await asyncio.sleep(0.002)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 EVENT_SEGMENTS = ("events-0", "events-1", "events-2")
@@ -13,7 +14,7 @@ COUNTED_SEGMENT = "counted"
 COUNTER = UUID(int=7)
 HIGHEST = UUID(int=8)
 
-SETTINGS: Mapping[str, object] = {
+SETTINGS: Mapping[str, Any] = {
     "frame_bytes_max": 512,
     "log_file_bytes": 8 * 1024 + 512,
     "checkpoint_operations": 60,

@@ -1,3 +1,5 @@
+"""The block object format: golden file, every field checked, every flipped byte found."""
+
 from __future__ import annotations
 
 import struct

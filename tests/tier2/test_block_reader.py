@@ -1,3 +1,5 @@
+"""Reading stretches of blocks: checks, second fetches, the cache of headers, objects in use."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Object storage in a folder: the contract, and what a file system can do to it."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Object storage in memory: the contract, and buckets shared by name."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Object names, the packing of blocks into objects, and where a URL leads."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from segmentstore import (
+    AttributeUpdate,
+    BadAttributeUpdateError,
+    InvalidArgumentError,
+    SegmentStore,
+    UpdateType,
+)
+from tests.store.harness import attribute, open_tiny, read_all, run
+
+HIGH, LOW = 2**63 - 1, -(2**63)
+A, B, C = attribute(1), attribute(2), UUID(int=2**128 - 1)
+
+CASES = [
+    # type, value there, value, expected -> value after; None after = refused
+    (UpdateType.NONE, None, 5, None, 5),
+    (UpdateType.NONE, 4, 5, None, None),
+    (UpdateType.REPLACE, None, 5, None, 5),
+    (UpdateType.REPLACE, 4, LOW, None, LOW),
+    (UpdateType.REPLACE_IF_GREATER, None, LOW, None, LOW),
+    (UpdateType.REPLACE_IF_GREATER, 4, 5, None, 5),
+    (UpdateType.REPLACE_IF_GREATER, 5, 5, None, None),
+    (UpdateType.REPLACE_IF_GREATER, 6, 5, None, None),
+    (UpdateType.ACCUMULATE, None, 5, None, 5),
+    (UpdateType.ACCUMULATE, 4, -5, None, -1),
+    (UpdateType.ACCUMULATE, HIGH, 1, None, None),
+    (UpdateType.ACCUMULATE, LOW, -1, None, None),
+    (UpdateType.ACCUMULATE, HIGH, LOW, None, -1),
+    (UpdateType.REPLACE_IF_EQUALS, None, 5, None, 5),
+    (UpdateType.REPLACE_IF_EQUALS, 4, 5, 4, 5),
+    (UpdateType.REPLACE_IF_EQUALS, 4, 5, None, None),
+    (UpdateType.REPLACE_IF_EQUALS, 4, 5, 3, None),
+    (UpdateType.REPLACE_IF_EQUALS, None, 5, 0, None),
+    (UpdateType.REPLACE_IF_EQUALS, 0, 5, None, None),
+]
+
+
+async def make(store: SegmentStore, there: int | None) -> None:
+    await store.create_segment("x", [] if there is None else [AttributeUpdate(A, UpdateType.REPLACE, there)])
+
+
+@pytest.mark.parametrize(("kind", "there", "value", "expected", "after"), CASES)
+@pytest.mark.parametrize("with_append", [False, True])
+def test_each_update_type_alone_and_with_an_append(
+    tmp_path: Path,
+    kind: UpdateType,
+    there: int | None,
+    value: int,
+    expected: int | None,
+    after: int | None,
+    with_append: bool,
+) -> None:
+    async def main() -> None:
+        update = AttributeUpdate(A, kind, value, expected)
+        async with open_tiny(tmp_path / "s", tier1="memory", tier2="memory://") as store:
+            await make(store, there)
+
+            async def call() -> object:
+                if with_append:
+                    return await store.append("x", b"data", attributes=[update])
+                return await store.update_attributes("x", [update])
+
+            if after is None:
+                with pytest.raises(BadAttributeUpdateError) as caught:
+                    await call()
+                assert (caught.value.name, caught.value.attribute_id, caught.value.current) == ("x", A, there)
+            else:
+                await call()
+            left = there if after is None else after
+            assert await store.get_attributes("x") == ({} if left is None else {A: left})
+            assert (await store.get_info("x")).length == (4 if with_append and after is not None else 0)
+
+    run(main())
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, 1)
+            updates = [
+                AttributeUpdate(B, UpdateType.REPLACE, 2),
+                AttributeUpdate(A, UpdateType.ACCUMULATE, 10),
+                AttributeUpdate(C, UpdateType.REPLACE_IF_EQUALS, 3, 99),
+            ]
+            for call in (
+                lambda: store.update_attributes("x", updates),
+                lambda: store.append("x", b"data", attributes=updates),
+                lambda: store.append_batch("x", [b"da", b"ta"], attributes=updates),
+            ):
+                with pytest.raises(BadAttributeUpdateError):
+                    await call()
+            with pytest.raises(BadAttributeUpdateError):
+                await store.create_segment("y", updates)
+            assert await store.get_attributes("x") == {A: 1}
+            assert [(info.name, info.length) async for info in store.list_segments()] == [("x", 0)]
+            await store.update_attributes("x", updates[:2])
+            assert await store.get_attributes("x") == {A: 11, B: 2}
+
+    run(main())
+
+
+def test_later_updates_of_one_call_see_earlier_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, None)
+            await store.update_attributes(
+                "x",
+                [
+                    AttributeUpdate(A, UpdateType.NONE, 1),
+                    AttributeUpdate(A, UpdateType.ACCUMULATE, 2),
+                    AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 7, 3),
+                ],
+            )
+            assert await store.get_attributes("x") == {A: 7}
+
+    run(main())
+
+
+def test_conditions_see_updates_that_are_not_durable_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, None)
+            claims = [
+                store.append("x", b"%d" % number, attributes=[AttributeUpdate(A, UpdateType.NONE, number)])
+                for number in range(10)
+            ]
+            results = await asyncio.gather(*claims, return_exceptions=True)
+            assert results[0] == 0
+            assert all(isinstance(result, BadAttributeUpdateError) and result.current == 0 for result in results[1:])
+            await asyncio.gather(
+                *(store.update_attributes("x", [AttributeUpdate(B, UpdateType.ACCUMULATE, 1)]) for _ in range(300))
+            )
+            assert await store.get_attributes("x") == {A: 0, B: 300}
+            assert await read_all(store, "x") == b"0"
+
+    run(main())
+
+
+def test_values_live_through_checkpoint_and_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, HIGH)
+            await store.update_attributes("x", [AttributeUpdate(B, UpdateType.REPLACE, LOW)])
+            await store.checkpoint()
+            await store.append("x", b"d", attributes=[AttributeUpdate(C, UpdateType.REPLACE, 0)])
+        for _ in range(2):
+            async with open_tiny(tmp_path / "s") as store:
+                assert await store.get_attributes("x") == {A: HIGH, B: LOW, C: 0}
+                assert await store.get_attributes("x", [B, attribute(77)]) == {B: LOW}
+                assert await store.get_attributes("x", []) == {}
+
+    run(main())
+
+
+def test_many_attributes_are_more_than_a_frame_holds(tmp_path: Path) -> None:
+    async def main() -> None:
+        updates = [AttributeUpdate(attribute(number), UpdateType.REPLACE, -number) for number in range(1, 120)]
+        expected = {attribute(number): -number for number in range(1, 120)}
+        async with open_tiny(tmp_path / "s") as store:
+            await store.create_segment("x")
+            await asyncio.gather(store.append("x", b"a"), store.append("x", b"data", attributes=updates))
+            await store.create_segment("y", updates)
+            await store.create_segment("z")
+            await store.update_attributes("z", updates)
+        async with open_tiny(tmp_path / "s") as store:
+            assert await read_all(store, "x") == b"adata"
+            for name in "xyz":
+                assert await store.get_attributes(name) == expected
+
+    run(main())
+
+
+BAD: list[Sequence[object]] = [
+    [7],
+    [AttributeUpdate(5, UpdateType.REPLACE, 1)],  # type: ignore[arg-type]
+    [AttributeUpdate(A, 2, 1)],  # type: ignore[arg-type]
+    [AttributeUpdate(A, UpdateType.REPLACE, HIGH + 1)],
+    [AttributeUpdate(A, UpdateType.REPLACE, LOW - 1)],
+    [AttributeUpdate(A, UpdateType.REPLACE, 1.0)],  # type: ignore[arg-type]
+    [AttributeUpdate(A, UpdateType.REPLACE, None)],  # type: ignore[arg-type]
+    [AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 1, "1")],  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("updates", BAD)
+def test_malformed_updates_are_refused_everywhere(tmp_path: Path, updates: Sequence[AttributeUpdate]) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, None)
+            await store.create_segment("s")
+            with pytest.raises(InvalidArgumentError):
+                await store.update_attributes("x", updates)
+            with pytest.raises(InvalidArgumentError):
+                await store.append("x", b"d", attributes=updates)
+            with pytest.raises(InvalidArgumentError):
+                await store.create_segment("y", updates)
+            with pytest.raises(InvalidArgumentError):
+                await store.merge("x", "s", updates)
+            with pytest.raises(InvalidArgumentError):
+                await store.get_attributes("x", ["not an id"])  # type: ignore[list-item]
+            assert [(info.name, info.length) async for info in store.list_segments()] == [("s", 0), ("x", 0)]
+
+    run(main())

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import segmentstore
+from segmentstore import (
+    ConfigError,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import WorldDisk, open_tiny, read_all, run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+async def make(location: Path, **options: object) -> None:
+    async with segmentstore.open(location, **options):
+        pass
+
+
+class TestCreating:
+    @pytest.mark.parametrize("kind", ["absent", "empty", "deep", "path object"])
+    def test_what_is_not_there_is_made(self, tmp_path: Path, kind: str) -> None:
+        async def main() -> None:
+            location = tmp_path / ("a/b/c" if kind == "deep" else "s")
+            if kind == "empty":
+                location.mkdir()
+            async with segmentstore.open(location if kind == "path object" else str(location)) as store:
+                await store.create_segment("x")
+            document = tomllib.loads((location / "store.toml").read_text())
+            assert document["version"] == 1
+            assert (document["containers"], document["tier1"], document["tier2"]) == (1, "file", "")
+
+        run(main())
+
+    def test_awaited_or_entered(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            opening = segmentstore.open(tmp_path / "s")
+            assert not (tmp_path / "s").exists()
+            store = await opening
+            await store.create_segment("x")
+            await store.close()
+            await store.close()
+            async with segmentstore.open(tmp_path / "s") as again:
+                assert await again.get_info("x")
+
+        run(main())
+
+    def test_the_same_store_has_the_same_id(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            ids = []
+            for name in ("a", "a", "b"):
+                async with segmentstore.open(tmp_path / name) as store:
+                    ids.append(store.stats()["store_id"])
+            assert ids[0] == ids[1] != ids[2]
+
+        run(main())
+
+    def test_a_creation_cut_short_is_gone_on_with(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            (tmp_path / "s").mkdir()
+            (tmp_path / "s" / "lock").touch()
+            (tmp_path / "s" / "store.toml.new").write_text("half a f")
+            await make(tmp_path / "s")
+
+        run(main())
+
+    @pytest.mark.parametrize("location", [None, 5, b"bytes"])
+    def test_a_location_is_a_path(self, location: str) -> None:
+        with pytest.raises(InvalidArgumentError):
+            segmentstore.open(location)
+
+
+class TestNotAStore:
+    def test_a_folder_with_something_else_is_left_as_it_was(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.txt").write_text("three years")
+        before = tree(tmp_path)
+        with pytest.raises(NotAStoreError) as caught:
+            run(make(tmp_path))
+        assert str(caught.value.location) == str(tmp_path)
+        assert "thesis.txt" in str(caught.value)
+        assert tree(tmp_path) == before
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(NotAStoreError):
+            run(make(tmp_path / "file"))
+
+    def test_a_place_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises((TierUnavailableError, NotAStoreError)):
+            run(make(tmp_path / "file" / "below"))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "not toml [",
+            "version = 2\n",
+            'version = 1\nstore_id = "no"\n',
+            'version = 1\nstore_id = "00000000-0000-4000-8000-000000000000"\n',
+        ],
+    )
+    def test_a_damaged_store_file(self, tmp_path: Path, text: str) -> None:
+        run(make(tmp_path / "s"))
+        (tmp_path / "s" / "store.toml").write_text(text)
+        before = tree(tmp_path / "s")
+        with pytest.raises(ConfigError):
+            run(make(tmp_path / "s"))
+        assert tree(tmp_path / "s") == before
+
+    def test_a_store_file_that_is_no_text(self, tmp_path: Path) -> None:
+        run(make(tmp_path / "s"))
+        (tmp_path / "s" / "store.toml").write_bytes(b"\xff\xfe")
+        with pytest.raises(ConfigError):
+            run(make(tmp_path / "s"))
+
+
+class TestInUse:
+    def test_a_second_opening_is_refused_until_the_first_is_closed(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with segmentstore.open(tmp_path / "s") as store:
+                await store.create_segment("x")
+                with pytest.raises(StoreInUseError) as caught:
+                    await segmentstore.open(tmp_path / "s")
+                assert str(caught.value.location) == str(tmp_path / "s")
+                await store.append("x", b"undisturbed")
+            async with segmentstore.open(tmp_path / "s") as store:
+                assert await read_all(store, "x") == b"undisturbed"
+
+        run(main())
+
+    def test_another_process(self, tmp_path: Path) -> None:
+        program = (
+            "import asyncio, sys, segmentstore\n"
+            "async def main():\n"
+            "    try:\n"
+            "        await segmentstore.open(sys.argv[1])\n"
+            "    except segmentstore.StoreInUseError:\n"
+            "        return 4\n"
+            "    return 0\n"
+            "sys.exit(asyncio.run(main()))\n"
+        )
+
+        def second() -> int:
+            return subprocess.run(
+                [sys.executable, "-c", program, str(tmp_path / "s")], cwd=ROOT, check=False, timeout=30
+            ).returncode
+
+        async def main() -> None:
+            async with segmentstore.open(tmp_path / "s"):
+                assert second() == 4
+            assert second() == 0
+
+        run(main())
+
+    def test_an_opening_that_failed_leaves_nothing_locked(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            disk = WorldDisk()
+            disk.trap = lambda call, path: OSError("no") if f"{os.sep}log{os.sep}" in path else None
+            with pytest.raises(TierUnavailableError) as caught:
+                await open_tiny(tmp_path / "s", runtime=Runtime(disk=disk))
+            assert caught.value.tier == "tier1"
+            disk.heal()
+            async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk)) as store:
+                await store.create_segment("x")
+
+        run(main())
+
+
+class TestSettings:
+    def test_option_over_environment_over_file_over_default(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def flush_bytes(**options: object) -> int:
+            async with segmentstore.open(tmp_path / "s", **options) as store:
+                return store.config.flush_bytes
+
+        default = run(flush_bytes())
+        assert default == 8 * 1024 * 1024
+        with (tmp_path / "s" / "store.toml").open("a") as file:
+            file.write("flush_bytes = 111\n")
+        assert run(flush_bytes()) == 111
+        monkeypatch.setenv("SEGMENTSTORE_FLUSH_BYTES", "222")
+        assert run(flush_bytes()) == 222
+        assert run(flush_bytes(flush_bytes=333)) == 333
+        monkeypatch.delenv("SEGMENTSTORE_FLUSH_BYTES")
+        assert run(flush_bytes()) == 111
+
+    def test_fixed_settings_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run(make(tmp_path / "s", containers=2))
+        run(make(tmp_path / "s"))
+        run(make(tmp_path / "s", containers=2, tier1="file"))
+        for name, value in (("containers", 3), ("tier1", "memory"), ("tier2", "memory://elsewhere")):
+            with pytest.raises(ConfigError) as caught:
+                run(make(tmp_path / "s", **{name: value}))
+            assert caught.value.setting == name
+        monkeypatch.setenv("SEGMENTSTORE_CONTAINERS", "4")
+        with pytest.raises(ConfigError):
+            run(make(tmp_path / "s"))
+        run(make(tmp_path / "t"))
+        assert tomllib.loads((tmp_path / "t" / "store.toml").read_text())["containers"] == 4
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("no_such_setting", 1),
+            ("containers", 0),
+            ("containers", "2"),
+            ("containers", True),
+            ("containers", 1.0),
+            ("tier1", "floppy"),
+            ("tier1", 1),
+            ("tier2", "ftp://host/x"),
+            ("tier2", "just a word"),
+            ("flush_bytes", 0),
+            ("flush_bytes", -5),
+            ("flush_age_s", -1.0),
+            ("flush_age_s", "soon"),
+            ("frame_bytes_max", 63),
+            ("frame_bytes_max", 1024 * 1024),
+            ("log_file_bytes", 8191),
+            ("fetched_bytes_max", 1),
+            ("append_bytes_max", 2**40),
+        ],
+    )
+    def test_settings_that_are_none(self, tmp_path: Path, name: str, value: object) -> None:
+        with pytest.raises(ConfigError) as caught:
+            run(make(tmp_path / "s", **{name: value}))
+        assert caught.value.setting == name
+        assert name in str(caught.value)
+        run(make(tmp_path / "s"))
+
+    def test_a_malformed_environment_names_the_variable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SEGMENTSTORE_FLUSH_AGE_S", "soon")
+        with pytest.raises(ConfigError) as caught:
+            run(make(tmp_path / "s"))
+        assert caught.value.setting == "SEGMENTSTORE_FLUSH_AGE_S"
+
+    def test_whole_numbers_are_seconds_too(self, tmp_path: Path) -> None:
+        run(make(tmp_path / "s", flush_age_s=5))
+
+    def test_a_setting_of_an_existing_store_that_contradicts_is_refused_and_nothing_is_changed(
+        self, tmp_path: Path
+    ) -> None:
+        run(make(tmp_path / "s"))
+        before = tree(tmp_path / "s")
+        with pytest.raises(ConfigError):
+            run(make(tmp_path / "s", log_file_bytes=8192))
+        assert tree(tmp_path / "s") == before
+
+
+class TestTiers:
+    def test_memory_everywhere_leaves_no_data(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s", tier1="memory", tier2="memory://") as store:
+                await store.create_segment("x")
+                await store.append("x", b"gone soon" * 50)
+                await store.flush()
+                await store.checkpoint()
+                assert await read_all(store, "x") == b"gone soon" * 50
+            assert not (tmp_path / "s" / "log").exists()
+            assert not (tmp_path / "s" / "tier2").exists()
+            async with open_tiny(tmp_path / "s") as store:
+                assert [info async for info in store.list_segments()] == []
+
+        run(main())
+
+    def test_objects_elsewhere(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            url = (tmp_path / "else where").as_uri()
+            async with open_tiny(tmp_path / "s", tier2=url) as store:
+                await store.create_segment("x")
+                await store.append("x", b"data")
+                await store.flush()
+            assert not (tmp_path / "s" / "tier2").exists()
+            assert any(path.is_file() for path in (tmp_path / "else where").rglob("*"))
+            async with open_tiny(tmp_path / "s") as store:
+                assert await read_all(store, "x") == b"data"
+
+        run(main())
+
+    def test_a_moved_store_finds_its_own_objects(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as store:
+                await store.create_segment("x")
+                await store.append("x", b"data" * 100)
+                await store.flush()
+                await store.checkpoint()
+            (tmp_path / "s").rename(tmp_path / "t")
+            async with open_tiny(tmp_path / "t") as store:
+                assert await read_all(store, "x") == b"data" * 100
+
+        run(main())
+
+
+def test_importing_the_package_loads_no_engine() -> None:
+    program = (
+        "import sys, segmentstore\n"
+        "segmentstore.AttributeUpdate, segmentstore.SegmentNotFoundError\n"
+        "heavy = {'rocksdict', 'sortedcontainers', 'durablelog', 'tier2', 'readindex', 'storagewriter', 'typer'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=30)
+    assert result.stdout == b"[]\n"
