@@ -27,7 +27,7 @@ from segmentstore.container import SegmentContainer
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from tier2.locations import open_object_storage
+from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.object_storage import ObjectStorage
 
 LOCK_NAME = "lock"
@@ -141,6 +141,8 @@ def _take(
     config = merge_settings(options, environment, file.settings if file else {}, existing=file is not None)
     if config.tier1 not in {"file", "memory"}:
         raise ConfigError("tier1", f'{config.tier1!r} is not "file" or "memory"')
+    # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be mended.
+    check_object_storage_url(tier2_url(location, config))
     disk.make_directories(location)
     try:
         lock = disk.lock(os.path.join(location, LOCK_NAME))

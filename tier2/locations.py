@@ -37,8 +37,23 @@ PROCESS_MEMORY = MemoryStorages()
 """The registry used where the caller hands in none: a store closed and opened again finds its objects."""
 
 
+_Opener = Callable[[SplitResult, Runtime, MemoryStorages], ObjectStorage]
+
+
+def check_object_storage_url(url: str) -> None:
+    """Raise ConfigError("tier2", ...) if `open_object_storage` would; makes and touches nothing."""
+    make, parts = _scheme_of(url)
+    if make is _open_file:
+        _file_path(parts)
+
+
 def open_object_storage(url: str, runtime: Runtime, *, memory: MemoryStorages | None = None) -> ObjectStorage:
     """The object storage at `url`; nothing is touched before its first call. Raises ConfigError("tier2", ...)."""
+    make, parts = _scheme_of(url)
+    return make(parts, runtime, memory if memory is not None else PROCESS_MEMORY)
+
+
+def _scheme_of(url: str) -> tuple[_Opener, SplitResult]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -49,16 +64,20 @@ def open_object_storage(url: str, runtime: Runtime, *, memory: MemoryStorages | 
         raise ConfigError(SETTING, f"{url!r} does not begin with one of {known}")
     if parts.query or parts.fragment:
         raise ConfigError(SETTING, f"{url!r} has a query or a fragment (write ? and # in a path as %3F and %23)")
-    return make(parts, runtime, memory if memory is not None else PROCESS_MEMORY)
+    return make, parts
 
 
-def _open_file(parts: SplitResult, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
+def _file_path(parts: SplitResult) -> str:
     path = unquote(parts.path)
     if parts.netloc not in {"", "localhost"}:
         raise ConfigError(SETTING, f"file://{parts.netloc}{path}: a path begins with a third slash, as in file:///data")
     if not path.strip("/") or "\0" in path:
         raise ConfigError(SETTING, f"{path!r} is not a folder for objects")
-    return FileObjectStorage(path, runtime)
+    return path
+
+
+def _open_file(parts: SplitResult, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
+    return FileObjectStorage(_file_path(parts), runtime)
 
 
 def _open_memory(parts: SplitResult, runtime: Runtime, memory: MemoryStorages) -> ObjectStorage:
@@ -67,7 +86,7 @@ def _open_memory(parts: SplitResult, runtime: Runtime, memory: MemoryStorages) -
     return MemoryObjectStorage(runtime, bucket, name=name)
 
 
-_SCHEMES: Mapping[str, Callable[[SplitResult, Runtime, MemoryStorages], ObjectStorage]] = {
+_SCHEMES: Mapping[str, _Opener] = {
     "file": _open_file,
     "memory": _open_memory,
 }

@@ -40,6 +40,14 @@ TINY: Mapping[str, object] = {
 }
 LAZY: Mapping[str, object] = {**TINY, "flush_bytes": 400, "flush_age_s": 1000.0, "unflushed_target_bytes": 1 << 30}
 """Tiny, but nothing goes to Tier 2 before it is told to or a segment has 400 bytes."""
+UNFLUSHED: Mapping[str, object] = {
+    **LAZY,
+    "flush_bytes": 1 << 20,
+    "object_bytes": 1 << 20,
+    "upload_bytes_max": 1 << 21,
+    "cache_bytes_max": 1 << 20,
+}
+"""Tiny, but nothing goes to Tier 2 before it is told to."""
 
 
 def open_tiny(location: object, *, runtime: Runtime | None = None, **options: object) -> OpeningStore:

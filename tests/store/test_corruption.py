@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import segmentstore
 from durablelog.data_frame import FRAME_MAGIC, FrameFormatError, FrameHeader, parse_header
 from durablelog.file.log_layout import FILE_HEADER_LENGTH
 from segmentstore import DataCorruptionError, SegmentStore
-from tests.store.harness import open_lazy, open_tiny, read_all, run
+from tests.store.harness import UNFLUSHED, open_lazy, open_tiny, read_all, run
 
 
 def frames_of(path: Path) -> list[tuple[int, FrameHeader]]:
@@ -36,6 +37,11 @@ def log_files(location: Path) -> list[Path]:
     return [path for path in sorted((location / "log" / "0").glob("*.log")) if frames_of(path)]
 
 
+def all_frames(location: Path) -> list[tuple[Path, int, FrameHeader]]:
+    """Every frame of container 0's log, in order."""
+    return [(path, position, header) for path in log_files(location) for position, header in frames_of(path)]
+
+
 def kept(location: Path) -> dict[str, bytes]:
     """Everything but the cache, which is a throw-away."""
     return {
@@ -56,7 +62,7 @@ def written(location: Path, appends: int = 30) -> list[bytes]:
     pieces = [b"<%03d>" % number * 4 for number in range(appends)]
 
     async def main() -> None:
-        async with open_lazy(location) as store:
+        async with segmentstore.open(location, **UNFLUSHED) as store:
             await store.create_segment("x")
             for piece in pieces:
                 await store.append("x", piece)
@@ -76,9 +82,13 @@ class TestLog:
     def test_a_flipped_bit_with_valid_frames_behind_it(self, tmp_path: Path, which: int, where: str) -> None:
         location = tmp_path / "s"
         written(location)
-        path = log_files(location)[0]
-        position, header = frames_of(path)[which]
-        offsets = {"magic": 0, "header": 20, "payload": header.header_length + 3, "payload end": header.frame_length - 1}
+        path, position, header = all_frames(location)[which]
+        offsets = {
+            "magic": 0,
+            "header": 20,
+            "payload": header.header_length + 3,
+            "payload end": header.frame_length - 1,
+        }
         flip(path, position + offsets[where])
         before = kept(location)
         for _ in range(2):
@@ -120,9 +130,8 @@ class TestLog:
     def test_a_frame_copied_to_another_place(self, tmp_path: Path) -> None:
         location = tmp_path / "s"
         written(location)
-        path = log_files(location)[0]
-        frames = [(position, header) for position, header in frames_of(path) if header.payload_length > 20]
-        (source, header), (target, same) = frames[5], frames[6]
+        (path, source, header), (same_path, target, same) = all_frames(location)[7:9]
+        assert path == same_path
         assert header.frame_length == same.frame_length
         data = bytearray(path.read_bytes())
         data[target : target + header.frame_length] = data[source : source + header.frame_length]
@@ -251,7 +260,9 @@ class TestCache:
         async def main() -> None:
             location = tmp_path / "s"
             data = bytes(number % 249 for number in range(5000))
-            async with open_lazy(location, flush_bytes=100_000, object_bytes=100_000, upload_bytes_max=200_000) as store:
+            async with open_lazy(
+                location, flush_bytes=100_000, object_bytes=100_000, upload_bytes_max=200_000
+            ) as store:
                 await store.create_segment("x")
                 for start in range(0, 5000, 100):
                     await store.append("x", data[start : start + 100])

@@ -107,7 +107,9 @@ class Expected:
         """Every event up to some number at or above the last acknowledged one: none twice, none missing."""
         info = await store.get_info(segment)
         tried = max((int(number) for name, number in journal.tried("event") if name == segment), default=-1)
-        acknowledged = max((int(number) for name, number in journal.acknowledged("event") if name == segment), default=-1)
+        acknowledged = max(
+            (int(number) for name, number in journal.acknowledged("event") if name == segment), default=-1
+        )
         data, numbers = self.events[segment], self.event_counts[segment]
         while len(data) < info.length:
             data += event(segment, numbers)

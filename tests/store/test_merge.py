@@ -40,9 +40,9 @@ def test_readable_through_the_target_before_tier2_has_either(tmp_path: Path, sea
             expected = b"target " * 20 + b"source " * 30
             assert await read_all(store, "t") == expected
             assert await store.append("t", b"after") == 350
-            assert await store.read("t", 139, 300) in {expected[139:end] + b"after"[: end - 350] for end in range(140, 356)} | {
-                (expected + b"after")[139:end] for end in range(140, 356)
-            }
+            assert await store.read("t", 139, 300) in {
+                expected[139:end] + b"after"[: end - 350] for end in range(140, 356)
+            } | {(expected + b"after")[139:end] for end in range(140, 356)}
             assert await read_all(store, "t") == expected + b"after"
             with pytest.raises(SegmentNotFoundError):
                 await store.get_info("s")

@@ -146,9 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(lambda store: store.append_batch(name, items), lambda: self.model.append(name, b"".join(items)))
 
     @rule(name=names, data=payloads, right=st.booleans(), changes=st.none() | update_lists)
-    def append_conditionally(
-        self, name: str, data: bytes, right: bool, changes: list[AttributeUpdate] | None
-    ) -> None:
+    def append_conditionally(self, name: str, data: bytes, right: bool, changes: list[AttributeUpdate] | None) -> None:
         segment = self.model.segments.get(name)
         length = (len(segment.data) if segment else 0) + (not right)
         self.compare(

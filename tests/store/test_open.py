@@ -23,9 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 async def make(location: Path, **options: object) -> None:

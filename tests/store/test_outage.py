@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.store.harness import TINY, WorldDisk, open_tiny, read_all, run, until
 
 BOUND = 4000
 IN_FLIGHT = 400
+ROOMY: Mapping[str, object] = {"cache_bytes_max": 1 << 20, "object_bytes": 100_000, "upload_bytes_max": 200_000}
+"""Room for an outage in the cache, and few objects afterwards, so that a checkpoint is short."""
 PIECE = 100
 
 
@@ -42,7 +45,7 @@ def test_writers_are_held_at_the_bound_and_go_on_when_tier2_is_back(tmp_path: Pa
             runtime=Runtime(disk=disk),
             unflushed_bytes_max=BOUND,
             in_flight_bytes_max=IN_FLIGHT,
-            cache_bytes_max=1 << 20,
+            **ROOMY,
         ) as store:
             await store.create_segment("x")
             assert health(store) == ""
@@ -131,7 +134,7 @@ def test_the_memory_of_an_outage_is_bounded_by_the_log_too(tmp_path: Path) -> No
 
     async def main() -> None:
         disk = WorldDisk()
-        async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), cache_bytes_max=1 << 20) as store:
+        async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), **ROOMY) as store:
             await store.create_segment("x")
             disk.tier2_away()
             for number in range(200):

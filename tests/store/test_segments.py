@@ -118,7 +118,9 @@ class TestAppend:
             data = bytes(number % 253 for number in range(length))
             async with open_lazy(tmp_path / "s") as store:
                 await store.create_segment("x")
-                offsets = await asyncio.gather(store.append("x", b"ab"), store.append("x", data), store.append("x", b"c"))
+                offsets = await asyncio.gather(
+                    store.append("x", b"ab"), store.append("x", data), store.append("x", b"c")
+                )
                 assert offsets == [0, 2, 2 + length]
                 assert await read_all(store, "x") == b"ab" + data + b"c"
             async with open_lazy(tmp_path / "s") as store:
@@ -301,7 +303,8 @@ class TestRead:
         run(main())
 
     @pytest.mark.parametrize(
-        ("offset", "length", "wait"), [(-1, 1, None), (0, 0, None), (0, -5, None), (0, 1, -1), (0.0, 1, None), (0, 1, "1")]
+        ("offset", "length", "wait"),
+        [(-1, 1, None), (0, 0, None), (0, -5, None), (0, 1, -1), (0.0, 1, None), (0, 1, "1")],
     )
     def test_arguments_that_are_none(self, tmp_path: Path, offset: int, length: int, wait: float | None) -> None:
         async def main() -> None:
