@@ -45,7 +45,7 @@ GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
 
 ZEROS_GROUP_BYTES_MAX: Final = 256 * 1024
 """Zeros written ahead make the sync of a small group twice as fast. For larger ones on average they only
-double what the disk has to write, and a file that grows is faster."""
+double what the disk has to write, and a file that grows is faster. Neither is needed where a spare is."""
 
 
 class _Waiting(NamedTuple):
@@ -326,7 +326,7 @@ class FileLog(DurableDataLog):
     def _prepare_one(self, path: str, zeros: int) -> None:
         folder = self._folder
         try:
-            prepared = prepare_file(path, folder.disk, zeros, self._stopping)
+            prepared = folder.take_spare(path) or prepare_file(path, folder.disk, zeros, self._stopping)
         except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
             self._post(self._prepare_failed, f"preparing a log file in {folder.directory}: {error}")
             return
@@ -359,16 +359,17 @@ class FileLog(DurableDataLog):
         if prepared is not None:
             prepared.file.close()
             self._folder.remove([prepared.path])
+        self._folder.remove_spares()
         self._folder.close()
 
     async def _remove_files(self) -> None:
-        """Unlink what was truncated, once nobody reads it; what stays behind goes with the next opening."""
+        """Discard what was truncated, once nobody reads it; what stays behind goes with the next opening."""
         if self._readings or self._closed:
             return
-        paths = self._folder.take_removable()
-        if paths:
+        files = self._folder.take_removable()
+        if files:
             loop, _, helper = self._running()
-            await loop.run_in_executor(helper, self._folder.remove, paths)
+            await loop.run_in_executor(helper, self._folder.discard, files)
 
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
@@ -391,8 +392,8 @@ class FileLog(DurableDataLog):
             else:
                 # A cancelled reader's last step may still be under way: its file is closed behind it.
                 self._helper.submit(reading.close)
-                if not self._readings:
-                    self._helper.submit(self._folder.remove, self._folder.take_removable())
+                if not self._readings and not self._closed:
+                    self._helper.submit(self._folder.discard, self._folder.take_removable())
 
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Executor, Executor]:
         if self._closed or self._loop is None or self._lane is None or self._helper is None:

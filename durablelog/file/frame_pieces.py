@@ -5,6 +5,7 @@ Blocking; knows frames and files, not what a sequence of them means (log_scanner
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,11 +20,15 @@ from durablelog.data_frame import (
     parse_header,
     payload_fault,
 )
+from durablelog.file.log_layout import FileHeader, is_leftover
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.errors import ConfigError
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes read at once. A frame's payload is a view into its piece."""
+
+_DURABLE_THROUGH = struct.Struct(">28xQ")
+"""The one field of a frame header that `find_frames` looks at before it takes the trouble of checking it."""
 
 
 class PlacedFrame(NamedTuple):
@@ -46,7 +51,7 @@ class FramePiece(NamedTuple):
     next_position: int
     """Where to go on, or where the fault or the end is."""
     ended: bool
-    """Nothing more is there: end of the file, or zeros."""
+    """Nothing more is there: end of the file, or zeros, or what lay in the file before."""
     fault: str | None
     """Something is there, and it is not a whole frame."""
     damaged: FrameHeader | None
@@ -54,10 +59,17 @@ class FramePiece(NamedTuple):
 
 
 def read_piece(
-    file: DiskFile, path: str, position: int, piece_bytes: int = PIECE_BYTES, end_sequence: int | None = None
+    file: DiskFile,
+    path: str,
+    position: int,
+    piece_bytes: int = PIECE_BYTES,
+    *,
+    end_sequence: int | None = None,
+    file_header: FileHeader | None = None,
 ) -> FramePiece:
     """The frames from `position` on, at least one if a whole one is there; up to `end_sequence`, exclusive.
 
+    With `file_header` they end before a leftover (log_layout.py), as they would before zeros.
     Raises ConfigError for a frame of a newer format version, OSError.
     """
     data = memoryview(file.pread(position, piece_bytes))
@@ -76,7 +88,7 @@ def read_piece(
             raise ConfigError("log format", f"{path} offset {position + at}: {error.reason}") from error
         except FrameFormatError as error:
             return FramePiece(frames, position + at, ended=False, fault=error.reason, damaged=None)
-        if header is None:
+        if header is None or (file_header is not None and is_leftover(header, file_header)):
             return FramePiece(frames, position + at, ended=True, fault=None, damaged=None)
         end = at + header.header_length + header.payload_length
         if frames and more and end > len(data):
@@ -107,26 +119,47 @@ def _missing(data: memoryview) -> int:
     return header.frame_length
 
 
-def find_frames(file: DiskFile, position: int, piece_bytes: int = PIECE_BYTES) -> Iterator[tuple[int, FrameHeader]]:
-    """(position, header) of every whole header from `position` to the end of the file, wherever it begins.
+def find_frames(
+    file: DiskFile,
+    position: int,
+    end: int | None = None,
+    *,
+    durable_from: int = 0,
+    piece_bytes: int = PIECE_BYTES,
+) -> Iterator[tuple[int, FrameHeader]]:
+    """(position, header) of every whole header that begins in [position, end), wherever; to the end of the file if None.
 
-    Payloads are not checked, and are skipped: a header found inside another frame's payload is not given.
+    Payloads are neither checked nor skipped: what is found may lie inside another frame (`frame_around`). Headers
+    with a `durable_through` below `durable_from` are passed over at a fraction of the cost of checking them.
+    """
+    end = file.size() if end is None else end
+    while position < end:
+        # The magic may lie across the edge of two pieces.
+        raw = file.pread(position, min(piece_bytes, end - position + len(FRAME_MAGIC) - 1))
+        last = len(raw) - _DURABLE_THROUGH.size
+        found = raw.find(FRAME_MAGIC)
+        while 0 <= found < end - position:
+            if found > last or _DURABLE_THROUGH.unpack_from(raw, found)[0] >= durable_from:
+                header = _whole_header(file.pread(position + found, HEADER_BYTES_MAX))
+                if header is not None:
+                    yield position + found, header
+            found = raw.find(FRAME_MAGIC, found + 1)
+        position += max(len(raw) - len(FRAME_MAGIC) + 1, 1)
+
+
+def frame_around(file: DiskFile, start: int, position: int) -> int | None:
+    """End of the whole frame that begins in [start, position) and holds `position`; None if there is none.
+
+    What lies inside a frame whose payload checksum holds was written as its data, and is no frame of the log.
     """
     size = file.size()
-    while position < size:
-        raw = file.pread(position, piece_bytes)
-        at = 0
-        while (found := raw.find(FRAME_MAGIC, at)) >= 0:
-            place = position + found
-            near = raw[found : found + HEADER_BYTES_MAX]
-            header = _whole_header(near if len(near) == HEADER_BYTES_MAX else file.pread(place, HEADER_BYTES_MAX))
-            if header is None:
-                at = found + 1
-            else:
-                yield place, header
-                at = found + header.frame_length
-        # The magic may lie across the edge of two pieces.
-        position += max(at, len(raw) - len(FRAME_MAGIC) + 1, 1)
+    for place, header in find_frames(file, start, position):
+        end = place + header.frame_length
+        if position < end <= size:
+            payload = file.pread(place + header.header_length, header.payload_length)
+            if payload_fault(header, memoryview(payload)) is None:
+                return end
+    return None
 
 
 def _whole_header(data: bytes) -> FrameHeader | None:

@@ -7,6 +7,8 @@ Blocking; used on the log's lane alone. Rules of this file:
   and the directory is synced before its first frame is acknowledged;
 - a group lies in one file, and a file is begun only when everything before it is durable: `durable_through`
   of a frame is the last frame of the group before, whichever file that lies in;
+- a prepared file may hold frames of a truncated one (spare_files.py): nothing is read from it but what was
+  written since it got its name;
 - after an OSError the writer is finished: nothing is written or synced again.
 """
 
@@ -41,7 +43,7 @@ _JOIN_AVERAGE_MAX = 4096
 
 @dataclass(slots=True)
 class PreparedFile:
-    """A file of zeros, synced, or an empty one that grows; under a temporary name."""
+    """A file of zeros, synced, or an empty one that grows, or a spare; under a temporary name."""
 
     path: str
     file: DiskFile
@@ -134,6 +136,7 @@ class GroupWriter:
         """Go on in a prepared file. Raises OSError, NotPrimaryError."""
         self.close()
         self._enter(prepared, self._next_sequence, [])
+        self._entry.rolled = True
         self._limit = self._file_bytes
         self._began = False
 

@@ -5,7 +5,7 @@ event loop and costs nothing. Rules of this file:
 
 - opening looks for corruption before it changes anything; then it fences; then it looks again, for what
   the old owner may have acknowledged in between; then it begins a file of its own;
-- order of a truncation: address durable in the state, then the files before it removed.
+- order of a truncation: address durable in the state, then the files before it removed or kept as spares.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_pieces import read_piece
-from durablelog.file.group_writer import GroupWriter, WrittenGroup, remove_if_there
+from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, remove_if_there
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
     PREPARED_SUFFIX,
@@ -27,6 +27,7 @@ from durablelog.file.log_layout import (
 from durablelog.file.log_reading import Stretch
 from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
 from durablelog.file.log_state import StateFile, lock_log, read_state
+from durablelog.file.spare_files import SpareFiles
 from segmentstore.contracts.disk import Disk, DiskFile
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
@@ -42,7 +43,8 @@ class LogFolder:
         self._state: StateFile | None = None
         self._writer: GroupWriter | None = None
         self._files: list[LogFile] = []
-        self._removable: list[str] = []
+        self._removable: list[LogFile] = []
+        self._spares = SpareFiles(directory, disk)
         self.epoch = 0
         self.truncation_address = LogAddress(0)
         self.last_address = LogAddress(0)
@@ -57,8 +59,8 @@ class LogFolder:
 
     @property
     def file_count(self) -> int:
-        """Files that count, and those that wait to be removed."""
-        return len(self._files) + len(self._removable)
+        """Files that count, those that wait to be removed, and spares."""
+        return len(self._files) + len(self._removable) + len(self._spares)
 
     def open(self, file_bytes: int) -> None:
         """Take ownership and find the end. Raises the errors of DurableDataLog.open, and OSError."""
@@ -70,8 +72,7 @@ class LogFolder:
     def _open(self, file_bytes: int) -> None:
         self.disk.make_directories(self.directory)
         self._lock = lock_log(self.directory, self.disk)
-        before = self._read_state()
-        scan = scan_log(self.directory, self.disk, before)
+        before, scan = self._scan()
         self._state = StateFile.claim(self.directory, self.disk, self._container_id)
         state = self._state.state
         if has_grown(self.directory, self.disk, before, state, scan):
@@ -81,6 +82,17 @@ class LogFolder:
         self._writer = GroupWriter(self.directory, self.disk, self._state, file_bytes, scan)
         self._settle(scan, self._writer.begin(scan))
         self._clean(scan)
+
+    def _scan(self) -> tuple[LogState, LogScan]:
+        """The state, and what lies there; again if a living owner writes over files it has truncated meanwhile."""
+        state = self._read_state()
+        while True:
+            try:
+                return state, scan_log(self.directory, self.disk, state)
+            except DataCorruptionError:
+                before, state = state, self._read_state()
+                if state == before:
+                    raise
 
     def is_fenced(self) -> bool:
         """True if another owner has opened the log. Blocks for a stat; for the lane."""
@@ -140,7 +152,7 @@ class LogFolder:
             kept: list[LogFile] = []
             for file in self._files:
                 if file.number < first.number:
-                    self._removable.append(file.path)
+                    self._removable.append(file)
                     self.log_bytes -= file.log_bytes
                     continue
                 if file.number == first.number:
@@ -150,10 +162,29 @@ class LogFolder:
                 kept.append(file)
             self._files = kept
 
-    def take_removable(self) -> list[str]:
-        """Paths of the files that hold nothing any more; the caller removes them."""
-        paths, self._removable = self._removable, []
-        return paths
+    def take_removable(self) -> list[LogFile]:
+        """The files that hold nothing any more, and that nobody reads; the caller discards them."""
+        files, self._removable = self._removable, []
+        return files
+
+    def discard(self, files: Sequence[LogFile]) -> None:
+        """Keep what can serve as a spare and unlink the rest. What cannot be done now is done by the next opening."""
+        try:
+            for file in files:
+                if not self._spares.keep(file, self.epoch):
+                    remove_if_there(self.disk, file.path)
+            if files:
+                self.disk.sync_directory(self.directory)
+        except OSError:
+            pass
+
+    def take_spare(self, path: str) -> PreparedFile | None:
+        """A file to go on in that need not be made, now at `path`; None if there is none. Raises OSError."""
+        return self._spares.take(path)
+
+    def remove_spares(self) -> None:
+        """Before `close`: the next opening could not use them."""
+        self.remove(self._spares.give_up())
 
     def remove(self, paths: Sequence[str]) -> None:
         """Unlink files nobody needs. One that cannot be removed now goes with the next opening."""

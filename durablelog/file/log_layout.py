@@ -5,6 +5,8 @@ Pure. Rules of this file:
 - an address is `file number << 32 | position of the frame's header in that file`; numbers begin at 1 and
   grow with time, so addresses are ordered as the frames are, and 0 is no address;
 - a log file begins with a header block that was durable before the file got its name;
+- a log file may have been another one before: what lies behind its frames is zeros or *leftovers*, frames of
+  its own epoch below its `first_sequence`, whole or cut, at any place;
 - `first_sequence` of a file makes every frame in an older file with that number or a higher one stale:
   it was written by an owner that had been fenced, or was copied on, and nobody may take it for the log.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from durablelog.data_frame import FrameFormatError, FrameVersionError
+from durablelog.data_frame import FrameFormatError, FrameHeader, FrameVersionError
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import crc32c
 
@@ -85,6 +87,11 @@ def prepared_name(epoch: int, count: int) -> str:
     return f"next-{epoch:x}-{count:x}{PREPARED_SUFFIX}"
 
 
+def spare_name(epoch: int, number: int) -> str:
+    """Name under which the owner of `epoch` keeps what was log file `number`; never used twice, as that is not."""
+    return f"spare-{epoch:x}-{number:x}{PREPARED_SUFFIX}"
+
+
 def make_address(number: int, position: int) -> LogAddress:
     """Address of the frame whose header lies at `position` of file `number`."""
     return LogAddress(number << 32 | position)
@@ -93,6 +100,13 @@ def make_address(number: int, position: int) -> LogAddress:
 def split_address(address: LogAddress) -> tuple[int, int]:
     """(file number, position) of an address."""
     return address >> 32, address & 0xFFFFFFFF
+
+
+def is_leftover(frame: FrameHeader, file: FileHeader) -> bool:
+    """True for a frame that lay in the file before it became the one of this header: no more than zeros would be."""
+    return (
+        frame.sequence < file.first_sequence and frame.epoch == file.epoch and frame.container_id == file.container_id
+    )
 
 
 def pack_file_header(header: FileHeader) -> bytes:

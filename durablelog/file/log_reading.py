@@ -60,7 +60,7 @@ class LogReading:
             file.close()
 
     def _read(self, file: DiskFile, stretch: Stretch) -> list[LogFrame]:
-        piece = read_piece(file, stretch.path, stretch.position, self._piece_bytes, stretch.end_sequence)
+        piece = read_piece(file, stretch.path, stretch.position, self._piece_bytes, end_sequence=stretch.end_sequence)
         frames: list[LogFrame] = []
         for position, header, payload in piece.frames:
             expected = header.sequence if stretch.expected is None else stretch.expected

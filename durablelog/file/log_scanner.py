@@ -6,6 +6,7 @@ Blocking, read-only. The rules (docs/decisions/0002-durable-through.md):
   older file is stale;
 - frames below a younger file's `first_sequence` were there when that file was begun: missing or invalid
   now, they are corruption;
+- what lay in a file before it was written over is not there (`is_leftover` in log_layout.py);
 - in the youngest file an invalid or missing frame n is corruption exactly when the state, the file's own
   header, or a frame behind it says that n was durable; otherwise the log ends before n.
 """
@@ -19,13 +20,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH, FrameFormatError, FrameHeader, FrameVersionError
-from durablelog.file.frame_pieces import FramePiece, PlacedFrame, find_frames, read_piece
+from durablelog.file.frame_pieces import FramePiece, PlacedFrame, find_frames, frame_around, read_piece
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
     FileHeader,
     LogState,
     file_name,
     file_number,
+    is_leftover,
     parse_file_header,
     split_address,
 )
@@ -47,6 +49,8 @@ class LogFile:
     end_sequence: int
     start_position: int
     end_position: int
+    rolled: bool = False
+    """Begun by a roll of this very opening: nobody else can have it open for writing."""
 
     @property
     def log_bytes(self) -> int:
@@ -69,8 +73,8 @@ class LogScan:
     """Highest frame sequence that is proven durable; what lies above was only found."""
     doubtful_position: int | None = None
     """Where, in the last of `files`, the first frame above `durable_through` lies; None if there is none."""
-    tail: tuple[str, int] | None = None
-    """The youngest file with a whole header, and the place in it where its frames end; None if there is none."""
+    tail: tuple[str, int, FileHeader] | None = None
+    """The youngest file with a whole header, the place in it where its frames end, its header; None if there is none."""
 
 
 class Step(NamedTuple):
@@ -193,7 +197,7 @@ class LogWalk:
             doubtful: deque[tuple[int, int]] = deque()
             position = start
             while True:
-                piece = read_piece(handle, file.path, position)
+                piece = read_piece(handle, file.path, position, file_header=file.header)
                 counted, wrong = self._count(file, piece, doubtful)
                 if counted and entry.end_sequence == entry.first_sequence:
                     self.scan.files.append(entry)
@@ -212,7 +216,7 @@ class LogWalk:
                     break
                 yield Step(file.path, file.number, piece.frames, counted, position, expected=self._expected)
             if file.limit is None:
-                self.scan.tail = (file.path, position)
+                self.scan.tail = (file.path, position, file.header)
                 self.scan.doubtful_position = doubtful[0][1] if doubtful else None
             if not entry.log_bytes:
                 self.scan.others.append(file_name(file.number))
@@ -250,29 +254,42 @@ class LogWalk:
                     corrupt=self._error(file, place, f"{reason}, and a later file begins with frame {file.limit}")
                 )
             return step
-        proof = self._proof(handle, piece)
+        proof = self._proof(file, handle, piece)
         if proof is not None:
             return step._replace(corrupt=self._error(file, place, f"{reason}, {proof}"))
+        if piece.fault is None or (piece.damaged is None and _holds_leftovers(file, handle, place)):
+            return step
         return step._replace(torn=piece.fault)
 
-    def _proof(self, handle: DiskFile, piece: FramePiece) -> str | None:
-        """What shows that the frame missing at the end of the youngest file had been durable."""
+    def _proof(self, file: _File, handle: DiskFile, piece: FramePiece) -> str | None:
+        """What shows that the frame missing at the end of the youngest file had been durable.
+
+        Leftovers never do: what they say was durable is below the first frame of the file.
+        """
         expected = self._expected
         if self.scan.durable_through >= expected:
             return "but it was durable when the file was begun or the log truncated"
         start = piece.next_position
-        search = start + (piece.damaged.frame_length if piece.damaged is not None else 0)
-        for position, header in find_frames(handle, search):
-            if self._plausible(header, position - start) and header.durable_through >= expected:
-                return f"but frame {header.sequence} at offset {position} was written after it was durable"
+        damaged = piece.damaged
+        ours = damaged is not None and (damaged.sequence, damaged.container_id) == (expected, file.header.container_id)
+        search: int | None = start + (damaged.frame_length if damaged is not None and ours else 0)
+        while search is not None:
+            for position, header in find_frames(handle, search, durable_from=expected):
+                if self._plausible(file, header, position - start):
+                    search = frame_around(handle, search, position)
+                    if search is None:
+                        return f"but frame {header.sequence} at offset {position} was written after it was durable"
+                    break
+            else:
+                search = None
         return None
 
-    def _plausible(self, header: FrameHeader, distance: int) -> bool:
+    def _plausible(self, file: _File, header: FrameHeader, distance: int) -> bool:
         """False for what only looks like a frame of this log, such as a copy of another one kept as data."""
         ahead = header.sequence - self._expected
         return (
             header.container_id == self._state.container_id
-            and self._epoch <= header.epoch <= max(self._state.epoch, self._epoch)
+            and self._epoch <= header.epoch <= file.header.epoch
             and 0 < ahead <= distance // FRAME_HEADER_LENGTH
             and header.durable_through < header.sequence
         )
@@ -281,7 +298,7 @@ class LogWalk:
         """Whole frames of a file of which none counts."""
         handle = self._disk.open(file.path)
         try:
-            piece = read_piece(handle, file.path, start)
+            piece = read_piece(handle, file.path, start, file_header=file.header)
             yield Step(file.path, file.number, piece.frames, 0, piece.next_position, expected=self._expected)
         finally:
             handle.close()
@@ -297,6 +314,11 @@ class LogWalk:
         return os.path.join(self._directory, file_name(number))
 
 
+def _holds_leftovers(file: _File, handle: DiskFile, position: int) -> bool:
+    """True if a whole one lies behind `position`: then what lies there is the rest of one, as far as anybody can tell."""
+    return any(is_leftover(header, file.header) for _, header in find_frames(handle, position))
+
+
 def has_grown(directory: str, disk: Disk, state_before: LogState, state_now: LogState, scan: LogScan) -> bool:
     """True if anything came or went since the scan; far cheaper than another one. Raises OSError, ConfigError."""
     if state_before[2:] != state_now[2:]:
@@ -306,10 +328,10 @@ def has_grown(directory: str, disk: Disk, state_before: LogState, state_now: Log
         return True
     if scan.tail is None:
         return False
-    path, position = scan.tail
+    path, position, header = scan.tail
     file = disk.open(path)
     try:
-        return bool(read_piece(file, path, position).frames)
+        return bool(read_piece(file, path, position, file_header=header).frames)
     finally:
         file.close()
 

@@ -231,6 +231,8 @@ class ObjectStorageContract(ABC):
             put.cancel()
             await asyncio.wait([put])
             await storage.put("x", [b"1"], unique_id(1))
+            # The cancelled one may still be at work in its thread; closing waits for it.
+            await storage.close()
             assert self.raw(storage) == {"x": b"1"}
 
         self.run(tmp_path, case)

@@ -14,7 +14,9 @@ from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
 class FaultyDisk(OsDisk):
     """Counts the calls that change something and lets one fail, once or (a crash) for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quick: bool = False) -> None:
+        self.quick = quick
+        """Syncs are counted but left out: enough where processes die and the machine does not."""
         self.calls: list[str] = []
         self.fail_at: dict[str, int] = {}
         """Kind of call to how many of them still succeed."""
@@ -22,6 +24,8 @@ class FaultyDisk(OsDisk):
         """Number of the call at which, and from which on, everything fails."""
         self.before_link: Callable[[], None] = lambda: None
         """What another process does just before a file gets its name."""
+        self.torn_bytes = 0
+        """How much of a write that fails reaches the file all the same."""
         self.synced_after_failure: list[str] = []
 
     # "append" is a write of frames and "commit" its sync; "pwrite" and "sync" are all others.
@@ -57,7 +61,8 @@ class FaultyDisk(OsDisk):
 
     def sync_directory(self, path: str) -> None:
         self.touch("sync_directory", path)
-        super().sync_directory(path)
+        if not self.quick:
+            super().sync_directory(path)
 
 
 class FaultyFile:
@@ -72,12 +77,17 @@ class FaultyFile:
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         self._appended = bytes(buffers[0][:4]) == FRAME_MAGIC
-        self._touch("append" if self._appended else "pwrite")
+        try:
+            self._touch("append" if self._appended else "pwrite")
+        except OSError:
+            self._file.pwrite([b"".join(buffers)[: self._disk.torn_bytes]], offset)
+            raise
         self._file.pwrite(buffers, offset)
 
     def sync(self) -> None:
         self._touch("commit" if self._appended else "sync")
-        self._file.sync()
+        if not self._disk.quick:
+            self._file.sync()
 
     def _touch(self, kind: str) -> None:
         if self._finished:

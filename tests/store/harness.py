@@ -20,7 +20,7 @@ from segmentstore.opening import OpeningStore
 
 T = TypeVar("T")
 
-TINY: Mapping[str, object] = {
+TINY: Mapping[str, Any] = {
     "frame_bytes_max": 200,
     "log_file_bytes": 8 * 1024 + 200,
     "checkpoint_operations": 40,
@@ -38,9 +38,9 @@ TINY: Mapping[str, object] = {
     "cache_bytes_max": 64 * 1024,
     "append_bytes_max": 4096,
 }
-LAZY: Mapping[str, object] = {**TINY, "flush_bytes": 400, "flush_age_s": 1000.0, "unflushed_target_bytes": 1 << 30}
+LAZY: Mapping[str, Any] = {**TINY, "flush_bytes": 400, "flush_age_s": 1000.0, "unflushed_target_bytes": 1 << 30}
 """Tiny, but nothing goes to Tier 2 before it is told to or a segment has 400 bytes."""
-UNFLUSHED: Mapping[str, object] = {
+UNFLUSHED: Mapping[str, Any] = {
     **LAZY,
     "flush_bytes": 1 << 20,
     "object_bytes": 1 << 20,

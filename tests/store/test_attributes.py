@@ -63,10 +63,11 @@ def test_each_update_type_alone_and_with_an_append(
         async with open_tiny(tmp_path / "s", tier1="memory", tier2="memory://") as store:
             await make(store, there)
 
-            async def call() -> object:
+            async def call() -> None:
                 if with_append:
-                    return await store.append("x", b"data", attributes=[update])
-                return await store.update_attributes("x", [update])
+                    await store.append("x", b"data", attributes=[update])
+                else:
+                    await store.update_attributes("x", [update])
 
             if after is None:
                 with pytest.raises(BadAttributeUpdateError) as caught:

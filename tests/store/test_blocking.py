@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,7 @@ from tests.store.harness import TINY, attribute
 WAIT_S = 30
 
 
-def open_blocking(location: Path, **options: object) -> blocking.SegmentStore:
+def open_blocking(location: Path, **options: Any) -> blocking.SegmentStore:
     return blocking.open(location, **{**TINY, **options})
 
 
@@ -164,7 +165,7 @@ def test_a_closed_store_answers_everybody(tmp_path: Path) -> None:
             lambda: writer.append(b""),
             lambda: store.get_info("x"),
             lambda: store.read("x", 0, 1),
-            lambda: store.flush(),
+            store.flush,
             lambda: list(store.list_segments()),
             lambda: next(reader),
         ):

@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 import segmentstore
+from recovery.store_check import check_store
 from segmentstore import SegmentNotFoundError, SegmentSealedError, SegmentStore, SegmentTruncatedError
+from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import read_all
 from tests.store.kill_load import (
     BATCH_SEGMENT,
@@ -192,8 +194,20 @@ class Expected:
         assert values.get(HIGHEST) == self.highest
 
 
+async def check_as_it_lies(location: Path, *, deep: bool) -> None:
+    """What the kill left has nothing harmful in it, before anybody has recovered it."""
+    if (location / "store.toml").exists():
+        url = (location / "tier2").as_uri()
+        findings = await check_store({0: str(location / "log" / "0")}, url, Runtime(), deep=deep)
+        assert not [finding for finding in findings if finding.severity.value == "harmful"], findings
+
+
 async def check_reopened(location: Path, expected: Expected, cycle: int, journal: Journal, *, thorough: bool) -> int:
-    """Open, compare; thoroughly: flush and compare again with nothing in memory. Returns operations replayed."""
+    """Check as it lies, open, compare; thoroughly: flush and compare again with nothing in memory.
+
+    Returns operations replayed.
+    """
+    await check_as_it_lies(location, deep=thorough)
     async with segmentstore.open(location, **SETTINGS) as store:
         for name in (*EVENT_SEGMENTS, BATCH_SEGMENT, MERGE_TARGET, COUNTED_SEGMENT):
             if name not in {info.name async for info in store.list_segments()}:

@@ -34,7 +34,10 @@ EXAMPLES = int(os.environ.get("STORE_MODEL_EXAMPLES", "100"))
 HELD_BACK_S = 0.5
 """A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes back for it."""
 
-names = st.sampled_from(["a", "b", "c", "a#transaction." + "0" * 32, "scope/d", "e"])
+NAMES = ["a", "b", "c", "a#transaction." + "0" * 32, "scope/d", "e"]
+names = st.sampled_from(NAMES)
+picks = st.tuples(st.integers(0, 11), names)
+"""Mostly one of the segments that are there (by number), sometimes any name."""
 payloads = st.binary(max_size=60) | st.integers(0, 700).map(lambda length: bytes(i * 7 % 251 for i in range(length)))
 attribute_ids = st.integers(1, 3).map(attribute)
 values = st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])
@@ -67,8 +70,11 @@ class StoreMachine(RuleBasedStateMachine):
         age=st.sampled_from([0.0, 0.01, 1000.0]),
         tail=st.sampled_from([50, 200, 100_000]),
         checkpoint=st.sampled_from([5, 40, 1000]),
+        made=st.lists(names, min_size=2, max_size=6, unique=True),
     )
-    def begin(self, containers: int, frame: int, flush: int, age: float, tail: int, checkpoint: int) -> None:
+    def begin(
+        self, containers: int, frame: int, flush: int, age: float, tail: int, checkpoint: int, made: list[str]
+    ) -> None:
         self.model = PlainModel(containers)
         self.location = str(self.folder / "0")
         self.options: dict[str, object] = {
@@ -81,6 +87,8 @@ class StoreMachine(RuleBasedStateMachine):
             "checkpoint_operations": checkpoint,
         }
         self.reopen()
+        for name in made:
+            self.make(name)
 
     # --- how calls are made -----------------------------------------------------------------------
 
@@ -90,6 +98,11 @@ class StoreMachine(RuleBasedStateMachine):
                 return await open_tiny(self.location, runtime=Runtime(disk=self.disk), **self.options)
 
         self.store = self.runner.run(opened())
+
+    def pick(self, pick: tuple[int, str]) -> str:
+        number, name = pick
+        there = sorted(self.model.segments)
+        return there[number % len(there)] if number and there else name
 
     @property
     def open_store(self) -> SegmentStore:
@@ -115,13 +128,15 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             expected = expect()
         except RefusedError as refused:
-            with pytest.raises(SegmentStoreError) as caught:
-                self.run(make)
-            assert type(caught.value) is refused.error, (caught.value, refused.error)  # noqa: PT017 - the model's
-            return None
-        got = self.run(make)
-        assert got == expected
-        return got
+            wanted = refused.error
+        else:
+            got = self.run(make)
+            assert got == expected
+            return got
+        with pytest.raises(SegmentStoreError) as caught:
+            self.run(make)
+        assert type(caught.value) is wanted, (caught.value, wanted)
+        return None
 
     def bring_tier2_back(self) -> None:
         self.away = False
@@ -131,22 +146,30 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def create(self, name: str) -> None:
+        self.make(name)
+
+    def make(self, name: str) -> None:
         async def call(store: SegmentStore) -> None:
             info = await store.create_segment(name)
             assert (info.name, info.length, info.container_id) == (name, 0, self.model.container(name))
 
         self.compare(call, lambda: self.model.create(name))
 
-    @rule(name=names, data=payloads)
-    def append(self, name: str, data: bytes) -> None:
+    @rule(pick=picks, data=payloads)
+    def append(self, pick: tuple[int, str], data: bytes) -> None:
+        name = self.pick(pick)
         self.compare(lambda store: store.append(name, data), lambda: self.model.append(name, data))
 
-    @rule(name=names, items=st.lists(payloads, max_size=4))
-    def append_batch(self, name: str, items: list[bytes]) -> None:
+    @rule(pick=picks, items=st.lists(payloads, max_size=4))
+    def append_batch(self, pick: tuple[int, str], items: list[bytes]) -> None:
+        name = self.pick(pick)
         self.compare(lambda store: store.append_batch(name, items), lambda: self.model.append(name, b"".join(items)))
 
-    @rule(name=names, data=payloads, right=st.booleans(), changes=st.none() | update_lists)
-    def append_conditionally(self, name: str, data: bytes, right: bool, changes: list[AttributeUpdate] | None) -> None:
+    @rule(pick=picks, data=payloads, right=st.booleans(), changes=st.none() | update_lists)
+    def append_conditionally(
+        self, pick: tuple[int, str], data: bytes, right: bool, changes: list[AttributeUpdate] | None
+    ) -> None:
+        name = self.pick(pick)
         segment = self.model.segments.get(name)
         length = (len(segment.data) if segment else 0) + (not right)
         self.compare(
@@ -154,12 +177,14 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.model.append(name, data, length, changes or ()),
         )
 
-    @rule(name=names, changes=update_lists)
-    def update_attributes(self, name: str, changes: list[AttributeUpdate]) -> None:
+    @rule(pick=picks, changes=update_lists)
+    def update_attributes(self, pick: tuple[int, str], changes: list[AttributeUpdate]) -> None:
+        name = self.pick(pick)
         self.compare(lambda store: store.update_attributes(name, changes), lambda: self.model.update(name, changes))
 
-    @rule(name=names, writer_id=writer_ids, data=payloads, step=st.integers(-2, 3))
-    def append_event(self, name: str, writer_id: UUID, data: bytes, step: int) -> None:
+    @rule(pick=picks, writer_id=writer_ids, data=payloads, step=st.integers(-2, 3))
+    def append_event(self, pick: tuple[int, str], writer_id: UUID, data: bytes, step: int) -> None:
+        name = self.pick(pick)
         segment = self.model.segments.get(name)
         number = max(0, (segment.attributes.get(writer_id, -1) if segment else -1) + step)
 
@@ -169,31 +194,40 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.compare(call, lambda: self.model.event(name, writer_id, number, data))
 
-    @rule(name=names)
-    def seal(self, name: str) -> None:
+    @rule(pick=picks, chance=st.integers(0, 3))
+    def seal(self, pick: tuple[int, str], chance: int) -> None:
+        if chance:
+            return
+        name = self.pick(pick)
         self.compare(lambda store: store.seal(name), lambda: self.model.seal(name))
 
-    @rule(name=names, share=shares, beyond=st.sampled_from([0, 0, 0, 0, 1]))
-    def truncate(self, name: str, share: float, beyond: int) -> None:
+    @rule(pick=picks, share=shares, beyond=st.sampled_from([0, 0, 0, 0, 1]))
+    def truncate(self, pick: tuple[int, str], share: float, beyond: int) -> None:
+        name = self.pick(pick)
         segment = self.model.segments.get(name)
         offset = int(len(segment.data) * share) + beyond if segment else 0
         self.compare(lambda store: store.truncate(name, offset), lambda: self.model.truncate(name, offset))
 
-    @rule(into=names, source=names, changes=st.none() | update_lists)
-    def merge(self, into: str, source: str, changes: list[AttributeUpdate] | None) -> None:
+    @rule(pick=picks, pick_source=picks, changes=st.none() | update_lists)
+    def merge(self, pick: tuple[int, str], pick_source: tuple[int, str], changes: list[AttributeUpdate] | None) -> None:
+        into, source = self.pick(pick), self.pick(pick_source)
         if into != source:
             self.compare(
                 lambda store: store.merge(into, source, changes or ()),
                 lambda: self.model.merge(into, source, changes or ()),
             )
 
-    @rule(name=names)
-    def delete(self, name: str) -> None:
+    @rule(pick=picks, chance=st.integers(0, 3))
+    def delete(self, pick: tuple[int, str], chance: int) -> None:
+        if chance:
+            return
+        name = self.pick(pick)
         self.compare(lambda store: store.delete(name), lambda: self.model.delete(name))
 
     @precondition(lambda self: not self.away)
-    @rule(name=names)
-    def flush_one(self, name: str) -> None:
+    @rule(pick=picks)
+    def flush_one(self, pick: tuple[int, str]) -> None:
+        name = self.pick(pick)
         self.compare(lambda store: store.flush(name), lambda: (self.model.find(name), None)[1])
         if name in self.model.segments:
             info = self.run(lambda store: store.get_info(name))
@@ -213,8 +247,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- reads ------------------------------------------------------------------------------------
 
-    @rule(name=names, share=shares, length=st.integers(1, 300), beyond=st.sampled_from([0, 0, 0, 1]))
-    def read(self, name: str, share: float, length: int, beyond: int) -> None:
+    @rule(pick=picks, share=shares, length=st.integers(1, 300), beyond=st.sampled_from([0, 0, 0, 1]))
+    def read(self, pick: tuple[int, str], share: float, length: int, beyond: int) -> None:
+        name = self.pick(pick)
         segment = self.model.segments.get(name)
         offset = int(len(segment.data) * share) + beyond if segment else 0
         try:
@@ -232,8 +267,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(data) <= length
         assert expected.startswith(data)
 
-    @rule(name=names, share=shares)
-    def read_on(self, name: str, share: float) -> None:
+    @rule(pick=picks, share=shares)
+    def read_on(self, pick: tuple[int, str], share: float) -> None:
+        name = self.pick(pick)
         segment = self.model.segments.get(name)
         if segment is not None:
             self.check_bytes(name, segment.start + int((len(segment.data) - segment.start) * share))
@@ -308,23 +344,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_everything()
 
     @rule(
-        burst=st.lists(st.tuples(names, payloads), max_size=12),
+        burst=st.lists(st.tuples(picks, payloads), max_size=12),
         turns=st.integers(0, 8),
     )
-    def crash_and_reopen(self, burst: list[tuple[str, bytes]], turns: int) -> None:
+    def crash_and_reopen(self, burst: list[tuple[tuple[int, str], bytes]], turns: int) -> None:
         """What was acknowledged is there; of what was on its way, in each container the first so many."""
         self.lives += 1
         copy = str(self.folder / str(self.lives))
+        sends = [(self.pick(pick), data) for pick, data in burst]
 
         async def crash() -> list[tuple[str, bytes, bool]]:
-            futures = [self.open_store.append(name, data) for name, data in burst]
+            futures = [self.open_store.append(name, data) for name, data in sends]
             for _ in range(turns):
                 await asyncio.sleep(0)
             self.disk.crash_copy(self.location, copy)
             done = [future.done() and future.exception() is None for future in futures]
             await self.close()
             await asyncio.gather(*futures, return_exceptions=True)
-            return [(name, data, acknowledged) for (name, data), acknowledged in zip(burst, done, strict=True)]
+            return [(name, data, acknowledged) for (name, data), acknowledged in zip(sends, done, strict=True)]
 
         sent = self.runner.run(crash())
         shutil.rmtree(self.location)
@@ -380,3 +417,4 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + EXAMPLES)]  # type: ignore[attr-defined]

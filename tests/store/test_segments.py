@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -118,9 +119,8 @@ class TestAppend:
             data = bytes(number % 253 for number in range(length))
             async with open_lazy(tmp_path / "s") as store:
                 await store.create_segment("x")
-                offsets = await asyncio.gather(
-                    store.append("x", b"ab"), store.append("x", data), store.append("x", b"c")
-                )
+                futures = [store.append("x", piece) for piece in (b"ab", data, b"c")]
+                offsets = await asyncio.gather(*futures)
                 assert offsets == [0, 2, 2 + length]
                 assert await read_all(store, "x") == b"ab" + data + b"c"
             async with open_lazy(tmp_path / "s") as store:
@@ -164,7 +164,7 @@ class TestAppend:
                 with pytest.raises(InvalidArgumentError):
                     await future
                 with pytest.raises(InvalidArgumentError):
-                    await store.append_batch("x", data if data is None else [data])
+                    await store.append_batch("x", [data])
 
         run(main())
 
@@ -202,13 +202,9 @@ class TestAppend:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
-                results = await asyncio.gather(
-                    store.append("x", b"abc", expected_offset=0),
-                    store.append("x", b"no", expected_offset=0),
-                    store.append("x", b"def", expected_offset=3),
-                    store.append("x", b"no", expected_offset=7),
-                    return_exceptions=True,
-                )
+                calls = [(b"abc", 0), (b"no", 0), (b"def", 3), (b"no", 7)]
+                futures = [store.append("x", data, expected_offset=offset) for data, offset in calls]
+                results = await asyncio.gather(*futures, return_exceptions=True)
                 assert results[0::2] == [0, 3]
                 for result, given, there in ((results[1], 0, 3), (results[3], 7, 6)):
                     assert isinstance(result, BadOffsetError)
@@ -503,7 +499,7 @@ class TestSealTruncateDelete:
                     await writer.append(b"event")
                 assert await read_all(store, "x") == b"NEW"
             async with open_tiny(tmp_path / "s") as store:
-                assert await store.get_info("x")
+                assert (await store.get_info("x")).segment_id == new.segment_id
                 assert await read_all(store, "x") == b"NEW"
                 await store.delete("x")
                 assert (await store.create_segment("x")).segment_id > new.segment_id
@@ -514,7 +510,7 @@ class TestSealTruncateDelete:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("there")
-                calls = [
+                calls: list[Callable[[], Awaitable[object]]] = [
                     lambda: store.append("x", b""),
                     lambda: store.append_batch("x", [b""]),
                     lambda: store.read("x", 0, 1),
