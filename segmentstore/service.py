@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import cast, Self
+from typing import Self, cast
 
 from durablelog.operations import (
     CreateOperation,

@@ -1,3 +1,5 @@
+"""Attributes through the public face: the five update types, alone and with an append, all or nothing."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The blocking face: the same meanings without await, from many threads, and nobody left waiting at close."""
+
 from __future__ import annotations
 
 import threading

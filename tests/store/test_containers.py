@@ -1,3 +1,5 @@
+"""Several containers in one store: Pravega's mapping, independent logs, no merge across."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Merging: readable at once, before Tier 2 has either; refused whole or done whole; across restarts."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Opening: what is made, what is refused, which setting wins."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Readers and exactly-once writers, bound to the segment and not to its name."""
+
 from __future__ import annotations
 
 import asyncio
