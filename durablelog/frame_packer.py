@@ -7,7 +7,8 @@ first closes the groups that are open, so the order of operations on a segment i
 and since groups never leave their frame, no crash can show a later call of a caller without an earlier one.
 
 Invariant: the open groups plus what the builder holds fit the current frame. An append that does not fit
-begins a new frame; one that fits no frame is an operation of its own that spans several.
+begins a new frame; one that fits no frame is an operation of its own that spans several. A large append is an
+operation of its own as well: gathering it would only copy it.
 
 Pure: futures are carried, and only failed, never awaited.
 """
@@ -56,6 +57,8 @@ Request = AppendRequest | OperationRequest
 
 REQUEST_BYTES = 256
 """What a request that waits takes in memory beside its data, about."""
+LARGE_APPEND_BYTES = 16 * 1024
+"""From here on an append is an operation of its own."""
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
@@ -199,6 +202,13 @@ class FramePacker:
                 continue
             popleft()
             taken += size + REQUEST_BYTES
+            if size >= LARGE_APPEND_BYTES:
+                # Gathering would copy it; what it costs as an operation of its own is nothing beside its bytes.
+                self._room = room
+                self._close_groups()
+                self._append_alone(pending, item)
+                room = self._room
+                continue
             if expected is not None or updates is not None or event is not None:
                 accepted, attributes = self._check(pending, item)
                 if not accepted:
@@ -247,7 +257,7 @@ class FramePacker:
         return True, attributes or None
 
     def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:
-        """An append that fits no frame together with anything: an operation of its own, over several frames."""
+        """An append as an operation of its own: it is large, or fits no frame together with anything."""
         segment_id, data, future, *_ = item
         accepted, attributes = self._check(pending, item)
         if not accepted:

@@ -16,7 +16,7 @@ class ReadIndexConfig:
     """Appends shorter than this are gathered in a buffer; longer ones are kept as they came. At most `block_bytes`."""
     block_bytes: int = 64 * KIB
     """Gathered appends are cut into blocks of about this size; also the largest block given to the cache."""
-    tail_bytes_max: int = 128 * MIB
+    tail_bytes_max: int = 256 * MIB
     """Bound of what appends hold in memory; beyond it the oldest goes, to the cache if Tier 2 lacks it. Never over twice this."""
     cache_bytes_max: int = 1024 * MIB
     """This container's share of the cache. Larger serves a longer backlog without reading the log again."""

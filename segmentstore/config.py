@@ -92,7 +92,7 @@ class StoreConfig:
     """Objects nothing refers to stay so long before they are deleted."""
 
     # Reading.
-    tail_bytes_max: int = _bytes(128 * MIB)
+    tail_bytes_max: int = _bytes(256 * MIB)
     """Recent appends held in memory."""
     cache_bytes_max: int = _bytes(2 * GIB)
     """RocksDB cache of the store, for all containers together."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
-from durablelog.frame_packer import FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.frame_packer import LARGE_APPEND_BYTES, FramePacker, OperationRequest, PackedFrame, Request
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
@@ -136,6 +136,23 @@ def test_an_append_larger_than_a_frame_spans_frames(loop: asyncio.AbstractEventL
     metadata, operations = bench.replayed()
     assert metadata.segments[segment_id].length == sum(map(len, data))
     assert b"".join(getattr(operation, "data", b"") for operation in operations) == b"".join(data)
+
+
+def test_large_appends_stand_alone_between_gathered_ones(loop: asyncio.AbstractEventLoop) -> None:
+    bench = Bench(loop, 3 * LARGE_APPEND_BYTES)
+    one, two = bench.submit(CreateOperation("one")), bench.submit(CreateOperation("two"))
+    bench.run()
+    ids = [int(str(one.result())), int(str(two.result()))]
+    large = bytes(LARGE_APPEND_BYTES)
+    data = [b"a", b"b", large, b"c", b"d", large, large, b"e", large[:-1], b"f"]
+    futures = [bench.append(ids[number % 2], item) for number, item in enumerate(data)]
+    bench.run()
+    for which in (0, 1):
+        mine = data[which::2]
+        assert [future.result() for future in futures[which::2]] == [sum(map(len, mine[:n])) for n in range(len(mine))]
+    metadata, operations = bench.replayed()
+    assert [metadata.segments[i].length for i in ids] == [sum(map(len, data[0::2])), sum(map(len, data[1::2]))]
+    assert sum(getattr(operation, "data", b"") == large for operation in operations) == 3
 
 
 def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEventLoop) -> None:
