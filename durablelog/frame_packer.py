@@ -173,7 +173,7 @@ class FramePacker:
             segment_id, data, future, expected, updates, event = item
             pending = pendings.get(segment_id) or find(segment_id)
             size = len(data)
-            if pending is None or pending.sealed or pending.gone or future.cancelled():
+            if pending is None or pending.sealed or pending.gone or (event is None and future.cancelled()):
                 popleft()
                 taken += size + REQUEST_BYTES
                 self._refuse(pending, segment_id, future)

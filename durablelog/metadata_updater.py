@@ -117,6 +117,7 @@ class MetadataUpdater:
         """Views of the segments touched since the last checkpoint: made once, not once per append."""
         self._pending_names: dict[str, int | None] = {}
         self._sequence_number = metadata.sequence_number
+        self._timestamp_ms = 0
         self._accept: dict[type[Operation], Callable[..., object]] = {
             AppendOperation: self._accept_recorded_append,
             SealOperation: self._accept_seal,
@@ -183,6 +184,7 @@ class MetadataUpdater:
         if sequence_number <= self.metadata.sequence_number:
             raise self._corrupt(operation, f"its sequence number does not grow from {self.metadata.sequence_number}")
         self._sequence_number = sequence_number
+        self.timestamp_ms(operation.timestamp_ms)
         try:
             self._accept[type(operation)](operation, True)  # noqa: FBT003
         except SegmentError as error:
@@ -199,6 +201,15 @@ class MetadataUpdater:
             raise self._corrupt(operation, f"it is of container {metadata.container_id}")
         self.metadata.adopt(metadata)
         self.metadata.sequence_number = self._sequence_number = operation.sequence_number
+        self.timestamp_ms(operation.timestamp_ms)
+
+    def timestamp_ms(self, clock_ms: int) -> int:
+        """The time to stamp on operations: the clock's, but never before what the log has seen.
+
+        The deletion lag is counted from it: a clock set back must lengthen the lag, not void it.
+        """
+        self._timestamp_ms = max(self._timestamp_ms, clock_ms)
+        return self._timestamp_ms
 
     def begin_epoch(self) -> None:
         """After replay, before live operations: leave out numbers an earlier owner may have given without success."""

@@ -215,7 +215,7 @@ class OperationProcessor:
 
     def _fill_frames(self) -> None:
         packer, in_flight = self._packer, self._in_flight
-        now = self._clock.time_ms()
+        now = self._updater.timestamp_ms(self._clock.time_ms())
         while len(in_flight) < _FRAMES_IN_FLIGHT_MAX and self._bytes_in_flight < self._config.in_flight_bytes_max:
             if self._checkpoint_wanted or self._policy.due:
                 if packer.idle and not in_flight:
@@ -277,7 +277,7 @@ class OperationProcessor:
         waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
         self._checkpoint_wanted = False
         operation = CheckpointOperation(encode_checkpoint(self._updater.metadata))
-        self._updater.accept(operation, self._clock.time_ms())
+        self._updater.accept(operation, self._updater.timestamp_ms(self._clock.time_ms()))
         frames = self._packer.pack_checkpoint(operation)
         for waiter in waiters:
             frames[-1].futures.append(waiter)

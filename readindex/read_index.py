@@ -122,6 +122,12 @@ class ReadIndex:
         if segment_id in self._sources:
             self._sweep_sources(segment_id)
 
+    def adopt_merges(self) -> None:
+        """A checkpoint has been restored: take up the merges it holds that Tier 2 has not linked. O(segments)."""
+        for target_id, target in self._metadata.segments.items():
+            if target.merges:
+                self._sources[target_id] = {merge.source_id: merge.offset for merge in target.merges}
+
     def merged(self, target_id: int, source_id: int) -> None:
         """A merge was committed: the source's readers get SegmentNotFoundError, the target's see its bytes."""
         target = self._segment(target_id)

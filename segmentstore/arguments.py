@@ -27,6 +27,10 @@ def checked_wait(value: object) -> None:
 
 def checked_updates(updates: Sequence[object]) -> tuple[KeyedUpdate, ...]:
     """The updates in the engine's form. Raises InvalidArgumentError for the first that is malformed."""
+    try:
+        updates = tuple(updates)
+    except TypeError:
+        raise InvalidArgumentError("attributes", updates, "it is a sequence of AttributeUpdate") from None
     if len(updates) > UPDATES_MAX:
         raise InvalidArgumentError("attributes", len(updates), f"at most {UPDATES_MAX} updates in one call")
     result = []

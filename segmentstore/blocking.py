@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import threading
 import uuid
@@ -71,8 +72,9 @@ class _LoopThread:
         try:
             return self.submit(lambda: coroutine).result()
         finally:
-            # Never begun, if the loop had ended: then nobody else will.
-            coroutine.close()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED and self._stopped:
+                # The loop had ended: nobody else will begin or close it.
+                coroutine.close()
 
     @property
     def stopped(self) -> bool:
@@ -169,6 +171,7 @@ class SegmentStore:
     def __init__(self, thread: _LoopThread, store: AsyncSegmentStore) -> None:
         self._thread = thread
         self._store = store
+        self._closing = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -180,12 +183,13 @@ class SegmentStore:
 
     def close(self) -> None:
         """Close the store and end its thread. Idempotent."""
-        if self._thread.stopped:
-            return
-        try:
-            self._thread.run(self._store.close())
-        finally:
-            self._thread.stop()
+        with self._closing:
+            if self._thread.stopped:
+                return
+            try:
+                self._thread.run(self._store.close())
+            finally:
+                self._thread.stop()
 
     def append(
         self,

@@ -256,15 +256,22 @@ class SegmentContainer:
         elif isinstance(operation, CheckpointOperation):
             # Its place is known once this turn is over: perhaps everything before it is in Tier 2 already.
             asyncio.get_running_loop().call_soon(self._begin_truncation)
+            if self.state is ContainerState.RECOVERING:
+                index.adopt_merges()
 
     def _throttle(self) -> Throttle:
         config = self._config
-        return throttle(
+        asked = throttle(
             Load(
                 cache=self.read_index.pressure,
                 unflushed=self.writer.unflushed_bytes / config.unflushed_bytes_max,
             )
         )
+        if asked.delay_s:
+            # Writers must never wait for bytes that nobody is moving: a cache that refuses holds them back long
+            # before the flush targets are reached.
+            self.writer.hurry()
+        return asked
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""
@@ -282,6 +289,7 @@ class SegmentContainer:
         self._begin_truncation()
         if (begun := self._truncating) is not None:
             await asyncio.shield(begun)
+        self.check_running()
 
     def _begin_truncation(self) -> None:
         if self._truncating is not None or self.state is not ContainerState.RUNNING:

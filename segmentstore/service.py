@@ -34,7 +34,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
 from segmentstore.segment_mapper import container_of
-from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data
+from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
 from segmentstore.store_files import StoreParts
 
@@ -93,22 +93,21 @@ class SegmentStore:
         was taken). All errors come through the future. Cost: a few microseconds and a share of one sync.
         """
         try:
-            home = self._homes.get(name) or self._home(name)
+            home = self._homes.get(name) if type(name) is str else None
+            home = home or self._home(name)
             segment_id = home.metadata.names.get(name)
             if segment_id is None:
                 raise SegmentNotFoundError(name)
             if type(data) is not bytes or len(data) > self._config.append_bytes_max:
                 data = checked_data(data, self._config.append_bytes_max)
             updates: tuple[KeyedUpdate, ...] | None = None
-            if attributes:
-                updates = checked_updates(attributes)
+            if attributes != ():
+                updates = checked_updates(attributes) or None
             if expected_offset is not None:
                 checked_offset("expected_offset", expected_offset)
             return home.processor.append(segment_id, data, expected_offset, updates)  # type: ignore[return-value] # None only for events
         except SegmentStoreError as error:
-            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            future.set_exception(error)
-            return future
+            return failed_future(error)
 
     def append_batch(
         self,
@@ -121,9 +120,8 @@ class SegmentStore:
         try:
             data = b"".join(items)
         except TypeError:
-            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            future.set_exception(InvalidArgumentError("items", type(items).__name__, "a batch is an iterable of bytes"))
-            return future
+            detail = "a batch is an iterable of bytes"
+            return failed_future(InvalidArgumentError("items", type(items).__name__, detail))
         return self.append(name, data, expected_offset, attributes)
 
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
@@ -141,7 +139,7 @@ class SegmentStore:
         EndOfSegmentError at the end of a sealed one, SegmentTruncatedError below the start offset,
         BadOffsetError beyond the length, SegmentNotFoundError, DataCorruptionError, TierUnavailableError.
         """
-        home = self._homes.get(name) or self._home(name)
+        home = self._home(name)
         checked_offset("offset", offset)
         checked_offset("max_length", max_length, low=1)
         checked_wait(wait)
@@ -241,6 +239,8 @@ class SegmentStore:
         if ids is None:
             return {uuid.UUID(bytes=key): value for key, value in values.items()}
         result: dict[uuid.UUID, int] = {}
+        if not isinstance(ids, Iterable):
+            raise InvalidArgumentError("ids", ids, "it is None or an iterable of uuid.UUID")
         for attribute_id in ids:
             if not isinstance(attribute_id, uuid.UUID):
                 raise InvalidArgumentError("ids", attribute_id, "an attribute's id is a uuid.UUID")

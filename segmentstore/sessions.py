@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import uuid
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from segmentstore.arguments import checked_offset
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     EndOfSegmentError,
     InvalidArgumentError,
     SegmentNotFoundError,
+    SegmentStoreError,
 )
 
-EVENT_NUMBER_MAX = 2**63 - 1
 _FOLLOW_WAIT_S = 60.0
 
 
@@ -62,6 +63,10 @@ class SegmentWriter:
     The number of the last event is an attribute of the segment, updated in the very operation that
     carries the bytes, so after any failure the writer opens a new session, asks `last_event_number`, and
     resends what is above it (or everything: what is not above it is acknowledged and dropped).
+
+    That holds only while events land without a hole, so a session ends with its first refusal: every later
+    append fails with the same error, and the writer opens a new one. Cancelling an append gives up waiting
+    for it, not the append.
     """
 
     def __init__(self, container: SegmentContainer, name: str, writer_id: uuid.UUID, append_bytes_max: int) -> None:
@@ -74,6 +79,7 @@ class SegmentWriter:
         self.writer_id = writer_id
         self.last_event_number = segment.attributes.get(self._key, -1)
         """The highest event number the segment has from this writer, or that this session has sent; -1 for none."""
+        self._refusal: BaseException | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,17 +93,34 @@ class SegmentWriter:
         """Append one event, enqueued when called; await it for the acknowledgement.
 
         `event_number` defaults to the last + 1 and may skip numbers. Gives the event's offset, or None if
-        its number is not above the last one the segment has: it was there already and was dropped.
+        its number is not above the last one the segment has: it was there already and was dropped. A malformed
+        call raises at once, so that no later event of a pipeline goes in before the caller knows.
         """
         number = self.last_event_number + 1 if event_number is None else event_number
-        if not 0 <= number <= EVENT_NUMBER_MAX:
-            raise InvalidArgumentError("event_number", number, f"it is a number from 0 to {EVENT_NUMBER_MAX}")
+        checked_offset("event_number", number)
         payload = checked_data(data, self._append_bytes_max)
-        if self._segment_id not in self._container.metadata.segments:
-            raise SegmentNotFoundError(self._name, f"the segment of id {self._segment_id} is deleted or merged away")
-        future = self._container.processor.append(self._segment_id, payload, None, None, (self._key, number))
-        self.last_event_number = max(self.last_event_number, number)
+        try:
+            segment = self._container.metadata.segments.get(self._segment_id)
+            if segment is None or segment.merged_into is not None:
+                detail = f"the segment of id {self._segment_id} is deleted or merged away"
+                raise SegmentNotFoundError(self._name, detail)
+            if self._refusal is not None:
+                return failed_future(self._refusal)
+            future = self._container.processor.append(self._segment_id, payload, None, None, (self._key, number))
+        except SegmentStoreError as error:
+            future = failed_future(error)
+        if future.done() and not future.cancelled():
+            self._refusal = future.exception()
+        if self._refusal is None:
+            self.last_event_number = max(self.last_event_number, number)
         return future
+
+
+def failed_future(error: BaseException) -> asyncio.Future[Any]:
+    """A future that tells the caller of a refusal, as every other outcome is told."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 def checked_data(data: object, length_max: int) -> bytes:
@@ -105,7 +128,10 @@ def checked_data(data: object, length_max: int) -> bytes:
     if type(data) is not bytes:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgumentError("data", type(data).__name__, "an append takes bytes, bytearray or memoryview")
-        data = bytes(data)
+        try:
+            data = bytes(data)
+        except ValueError as error:
+            raise InvalidArgumentError("data", type(data).__name__, str(error)) from None
     if len(data) > length_max:
         raise AppendTooLargeError(len(data), length_max)
     return data

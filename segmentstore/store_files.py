@@ -45,9 +45,18 @@ class StoreParts:
     storage: ObjectStorage
     cache: CacheStorage
     containers: list[SegmentContainer]
+    closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stop the containers, then release what they shared. Idempotent; goes on past a part that fails."""
+        """Stop the containers, then release what they shared; goes on past a part that fails.
+
+        Done once, whoever asks and whoever stops waiting: all who call wait for the same end.
+        """
+        if self.closing is None:
+            self.closing = asyncio.get_running_loop().create_task(self._close(), name="close store")
+        await asyncio.shield(self.closing)
+
+    async def _close(self) -> None:
         outcomes = await asyncio.gather(*(container.stop() for container in self.containers), return_exceptions=True)
         try:
             await self.cache.close()
@@ -101,8 +110,13 @@ async def open_store(
     location = os.path.abspath(location)
     files = runtime.executor("open", 1)
     loop = asyncio.get_running_loop()
+    taking = loop.run_in_executor(files, _take, location, options, environment, runtime)
     try:
-        lock, file, config = await loop.run_in_executor(files, _take, location, options, environment, runtime)
+        # Shielded: a caller who gives up must not leave behind a lock that nobody knows of.
+        lock, file, config = await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        taking.add_done_callback(_let_go)
+        raise
     except OSError as error:
         raise TierUnavailableError("tier1", f"{location}: {error}") from error
     finally:
@@ -130,6 +144,11 @@ async def open_store(
             await parts.close()
         raise
     return parts
+
+
+def _let_go(taking: asyncio.Future[tuple[DiskFile, StoreFile, StoreConfig]]) -> None:
+    if not taking.cancelled() and taking.exception() is None:
+        taking.result()[0].close()
 
 
 def _take(

@@ -99,7 +99,7 @@ class StorageWriter:
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._close(None)
-        self._executor.shutdown()
+        self._executor.shutdown(wait=False)
 
     async def flush(self, segment_id: int | None = None) -> None:
         """Return when all bytes committed by now (of one segment with what was merged into it, or of all) are in Tier 2.
@@ -112,6 +112,12 @@ class StorageWriter:
         wanted = self._pending.force(segment_id)
         self._wake.set()
         await self._waiters.wait(wanted)
+
+    def hurry(self) -> None:
+        """Flush what is pending now, if nothing is on its way: somebody is held back by it. O(dirty segments) then."""
+        if not self._stopped and not self._flights and self._pending.dirty:
+            self._pending.force(None)
+            self._wake.set()
 
     @property
     def unflushed_bytes(self) -> int:

@@ -127,6 +127,7 @@ class FileObjectStorage(ObjectStorage):
         running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
+        running.add_done_callback(_look_at)
         try:
             # Shielded: cancelling the caller must not lose sight of what its thread still does.
             return await asyncio.shield(running)
@@ -264,3 +265,9 @@ def _check_name(name: str) -> None:
     check_object_name(name)
     if any(len(part) > PART_CHARACTERS_MAX for part in name.split("/")):
         raise ValueError(f"{name!r} has a part of more than {PART_CHARACTERS_MAX} characters")
+
+
+def _look_at(running: asyncio.Future[Any]) -> None:
+    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that nobody did."""
+    if not running.cancelled():
+        running.exception()

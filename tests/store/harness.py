@@ -137,6 +137,14 @@ class WorldDisk(OsDisk):
         with self.gate:
             super().unlink(path)
 
+    def make_directories(self, path: str) -> None:
+        with self.gate:
+            super().make_directories(path)
+
+    def remove_directory(self, path: str) -> None:
+        with self.gate:
+            super().remove_directory(path)
+
     def sync_directory(self, path: str) -> None:
         self.reach("sync_directory", path)
 

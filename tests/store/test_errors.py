@@ -20,7 +20,7 @@ from segmentstore import (
 )
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, attribute, open_lazy, open_tiny, read_all, run, until
-from tests.store.test_segments import waiting_readers
+from tests.store.test_segment_reads import waiting_readers
 
 NAMED_BY_THE_ISSUE = [
     "SegmentNotFoundError",

@@ -17,7 +17,7 @@ from segmentstore import (
     SegmentTruncatedError,
 )
 from tests.store.harness import attribute, open_tiny, read_all, run, until
-from tests.store.test_segments import waiting_readers
+from tests.store.test_segment_reads import waiting_readers
 
 WRITER = attribute(1)
 
