@@ -24,6 +24,7 @@ from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.holdings import Holdings
+from readindex.merged_sources import MergedSources
 from readindex.piece_fetcher import PieceFetcher
 from readindex.refiller import Refiller
 from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
@@ -92,8 +93,7 @@ class ReadIndex:
         self._fetcher = PieceFetcher(metadata, self._holdings, storage, config, runtime)
         self._refiller = Refiller(refill, metadata.container_id)
         self._waiting = WaitingReads()
-        self._sources: dict[int, dict[int, int]] = {}
-        """Target id to its merged sources, and where each begins in it; until linked, truncated away or deleted."""
+        self._sources = MergedSources(metadata)
         self._cache_misses = 0
         self._closed = False
 
@@ -119,14 +119,11 @@ class ReadIndex:
         index = self._holdings.indexes.get(segment_id)
         if index is not None:
             self._holdings.advance(index, segment.storage_length)
-        if segment_id in self._sources:
-            self._sweep_sources(segment_id)
+        self._sweep_sources(segment_id)
 
     def adopt_merges(self) -> None:
         """A checkpoint has been restored: take up the merges it holds that Tier 2 has not linked. O(segments)."""
-        for target_id, target in self._metadata.segments.items():
-            if target.merges:
-                self._sources[target_id] = {merge.source_id: merge.offset for merge in target.merges}
+        self._sources.adopt()
 
     def merged(self, target_id: int, source_id: int) -> None:
         """A merge was committed: the source's readers get SegmentNotFoundError, the target's see its bytes."""
@@ -137,7 +134,7 @@ class ReadIndex:
                 index.check_next(merge.offset)
                 self._holdings.cut(index)
                 index.next_offset = merge.end_offset
-                self._sources.setdefault(target_id, {})[source_id] = merge.offset
+                self._sources.add(target_id, source_id, merge.offset)
                 break
         else:
             if source_id not in self._metadata.segments:
@@ -148,13 +145,13 @@ class ReadIndex:
     def merge_linked(self, target_id: int, source_id: int) -> None:
         """The source's chunks are the target's now and its metadata is gone: what is held of it moves over."""
         target = self._segment(target_id)
-        offset = self._sources.get(target_id, {}).pop(source_id, None)
+        offset, nested = self._sources.link(target_id, source_id)
         if offset is None:
             self._holdings.drop_segment(source_id)
         else:
             self._holdings.move_segment(source_id, target_id, offset, target.start_offset)
         # What was merged into the source is linked with it.
-        for nested_id in self._sources.pop(source_id, ()):
+        for nested_id in nested:
             self._holdings.drop_segment(nested_id)
         self.storage_advanced(target_id)
 
@@ -341,15 +338,8 @@ class ReadIndex:
         return segment
 
     def _sweep_sources(self, target_id: int) -> None:
-        sources = self._sources.get(target_id)
-        if sources is None:
-            return
-        for source_id in [source_id for source_id in sources if source_id not in self._metadata.segments]:
-            del sources[source_id]
+        for source_id in self._sources.sweep(target_id):
             self._holdings.drop_segment(source_id)
-            self._sweep_sources(source_id)
-        if not sources:
-            del self._sources[target_id]
 
     def _present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
         if self._closed:
