@@ -53,6 +53,10 @@ from tier2.object_storage import ObjectStorage
 _log = logging.getLogger(__name__)
 
 
+_LANDING_PATIENCE_S = 5.0
+"""Longest that an ordinary close waits for uploads on their way."""
+
+
 class ContainerState(enum.Enum):
     """Where a container is in its life."""
 
@@ -141,6 +145,7 @@ class SegmentContainer:
         """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._processor.close()
+            await self.writer.land(_LANDING_PATIENCE_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return

@@ -37,6 +37,10 @@ from tier2.object_storage import ObjectStorage
 _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
 
+_LANDING_LOOK_S = 0.1
+"""How often a close looks whether Tier 2 has begun to fail."""
+
+
 def _nothing(*_: object) -> None:
     pass
 
@@ -67,6 +71,8 @@ class StorageWriter:
         self._stopped = False
         self._advanced = False
         self._flights = 0
+        self._landing = False
+        self._landed = asyncio.Event()
         self._flying_bytes = 0
         self._objects = self._blocks = self._bytes = self._links = 0
 
@@ -92,6 +98,24 @@ class StorageWriter:
         assert not self._stopped, "a writer that was stopped does not start again"
         self._pending.start()
         self._task = asyncio.create_task(self._run(), name=f"storage writer {self._source.metadata.container_id}")
+
+    async def land(self, patience_s: float) -> None:
+        """Begin no more uploads, and let those on their way end: cut off, each would leave an orphan in Tier 2.
+
+        Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close, before `stop`.
+        """
+        self._landing = True
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + patience_s
+        while (
+            self._flights and not self._stopped and self._uploader.health.describe() is None and loop.time() < give_up
+        ):
+            self._landed.clear()
+            timer = loop.call_later(_LANDING_LOOK_S, self._landed.set)
+            try:
+                await self._landed.wait()
+            finally:
+                timer.cancel()
 
     async def stop(self) -> None:
         """Cancel what runs and wait for it; those who wait for a flush get an error. Idempotent."""
@@ -192,7 +216,7 @@ class StorageWriter:
 
     def _start_uploads(self, group: asyncio.TaskGroup) -> None:
         config, pending = self._config, self._pending
-        while self._flights < config.uploads_max:
+        while self._flights < config.uploads_max and not self._landing:
             room = config.upload_bytes_max - self._flying_bytes
             plan = plan_object(pending, self._source.metadata, config, room)
             if plan is None:
@@ -218,6 +242,7 @@ class StorageWriter:
         finally:
             self._flights -= 1
             self._flying_bytes -= plan.payload_bytes
+            self._landed.set()
         if update is not None:
             self._objects += 1
             self._blocks += len(update.chunks)

@@ -168,3 +168,20 @@ def test_writers_held_back_by_a_broken_cache_set_the_flush_going(tmp_path: Path)
             assert (await store.get_info("x")).storage_length > 0
 
     run(main())
+
+
+def test_closing_lets_an_upload_on_its_way_end_instead_of_leaving_an_orphan(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_lazy(tmp_path / "s") as store:
+            for number in range(5):
+                name = f"x{number}"
+                await store.create_segment(name)
+                await store.append(name, bytes(100))
+                await store.seal(name)
+                await asyncio.sleep(0)
+        stored = {path.name for path in (tmp_path / "s" / "tier2").rglob("flush-*")}
+        async with open_lazy(tmp_path / "s") as store:
+            known = {name.rsplit("/", 1)[1] for name in store._containers[0].metadata.objects}
+            assert stored <= known
+
+    run(main())
