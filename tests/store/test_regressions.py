@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import segmentstore
-from segmentstore import ContainerStoppedError, InvalidArgumentError, TierUnavailableError
+import segmentstore.blocking
+from segmentstore import ContainerStoppedError, InvalidArgumentError, StoreClosedError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
+from storagewriter import storage_writer
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 
 WRITER = attribute(77)
@@ -185,3 +188,40 @@ def test_closing_lets_an_upload_on_its_way_end_instead_of_leaving_an_orphan(tmp_
             assert stored <= known
 
     run(main())
+
+
+def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Links are held back, so that the merge is still open when its checkpoint has become the log's first.
+    monkeypatch.setattr(storage_writer, "plan_links", lambda _pending, _metadata: [])
+
+    async def main() -> None:
+        async with open_lazy(tmp_path / "s") as store:
+            for name, data in (("target", b"T" * 100), ("source", b"U" * 300)):
+                await store.create_segment(name)
+                await store.append(name, data)
+            await store.flush()
+            await store.merge("target", "source")
+            await store.checkpoint()
+        async with open_lazy(tmp_path / "s") as store:
+            container = store._containers[0]
+            assert container.find("target").merges
+            assert await store.read("target", 150, 10) == b"U" * 10
+            await store.truncate("target", 400)
+            container.metadata.check()
+            container.read_index.check()
+
+    run(main())
+
+
+def test_closing_the_blocking_store_from_several_threads_closes_it_once(tmp_path: Path) -> None:
+    store = segmentstore.blocking.open(str(tmp_path / "s"))
+    store.create_segment("x")
+    waiting = [store.append_nowait("x", bytes(100)) for _ in range(100)]
+    with ThreadPoolExecutor(4) as threads:
+        for closed in [threads.submit(store.close) for _ in range(4)]:
+            assert closed.result() is None
+    assert all(future.done() for future in waiting)
+    with pytest.raises(StoreClosedError):
+        store.append("x", b"late")
