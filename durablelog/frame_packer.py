@@ -252,7 +252,8 @@ class FramePacker:
             if expected is not None and expected != pending.length:
                 raise BadOffsetError(pending.name, expected, pending.length)
         except SegmentError as error:
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             return False, None
         return True, attributes or None
 

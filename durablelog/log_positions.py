@@ -20,11 +20,6 @@ class LogPositions:
         self._markers: list[tuple[int, LogAddress]] = []
         self._bytes_since_marker = _MARKER_SPACING_BYTES
 
-    @property
-    def first_checkpoint(self) -> int | None:
-        """Sequence number of the oldest checkpoint the log still holds."""
-        return self._checkpoints[0][0] if self._checkpoints else None
-
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint has been committed, or met in replay; `address` is of the frame it begins."""
         assert not self._checkpoints or self._checkpoints[-1][0] < sequence_number

@@ -237,7 +237,7 @@ class OperationProcessor:
             self._ship_part_filled()
 
     def _held_back(self) -> bool:
-        """True while the throttle asks callers to wait; it is asked once per pump, not per append."""
+        """True while the throttle asks callers to wait; it is asked once per frame, not per append."""
         if self._timer is not None:
             return True
         if self._closing:
