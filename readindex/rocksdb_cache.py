@@ -36,7 +36,7 @@ from rocksdict import (
 
 from readindex.cache_storage import CacheStatistics, CacheStorage
 from segmentstore.contracts.checksum import Buffer, crc32c
-from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.disk import Disk, make_directories
 from segmentstore.contracts.runtime import Runtime
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class RocksDbCache(CacheStorage):
 def _open(disk: Disk, directory: str, path: str, window: int) -> Rdict | None:
     try:
         _wipe(disk, directory)
-        disk.make_directories(directory)
+        make_directories(disk, directory)
         database = Rdict(path, _options(window))
         options = WriteOptions()
         options.disable_wal = True  # type: ignore[method-assign, assignment]

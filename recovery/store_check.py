@@ -51,13 +51,13 @@ OBJECTS_AT_ONCE = 8
 
 async def check_store(
     log_directories: Mapping[int, str],
-    tier2_url: str,
+    tier2: str | ObjectStorage,
     runtime: Runtime,
     *,
     deep: bool = False,
     memory: MemoryStorages | None = None,
 ) -> list[Finding]:
-    """Everything wrong with, or worth telling of, the store whose containers' file logs and Tier 2 these are.
+    """Everything wrong with, or worth telling of, the store whose containers' file logs and Tier 2 (or its URL) these are.
 
     `log_directories` has every container of the store. Deep reads every block of every live object. Harmful
     findings come first. Costs the replay of all logs and one `head` an object; deep, one read of all objects.
@@ -77,13 +77,14 @@ async def check_store(
         raise TierUnavailableError("tier1", str(error)) from error
     finally:
         executor.shutdown(wait=False)
-    storage = open_object_storage(tier2_url, runtime, memory=memory)
+    storage = open_object_storage(tier2, runtime, memory=memory) if isinstance(tier2, str) else tier2
     try:
         findings += await _check_tier2(storage, containers, deep=deep)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     finally:
-        await storage.close()
+        if storage is not tier2:
+            await storage.close()
     return in_order(findings)
 
 

@@ -15,6 +15,7 @@ import pathlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
@@ -24,7 +25,7 @@ from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file, render_store_file
 from segmentstore.container import SegmentContainer
-from segmentstore.contracts.disk import DiskFile
+from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import check_object_storage_url, open_object_storage
@@ -32,6 +33,43 @@ from tier2.object_storage import ObjectStorage
 
 LOCK_NAME = "lock"
 _CONTAINER_STARTS_AT_ONCE = 2
+
+
+class StoreAdapters(Protocol):
+    """What a store's outside parts are made by: production's are `DefaultAdapters`, a simulated world has its own."""
+
+    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+        """Tier 1 of one container."""
+
+    def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
+        """Tier 2. Raises ConfigError."""
+
+    def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
+        """The cache of the store."""
+
+
+class DefaultAdapters:
+    """File log (or memory), Tier 2 by its URL, RocksDB."""
+
+    def __init__(self) -> None:
+        self._memory = MemoryLogStore()
+
+    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+        if config.tier1 == "memory":
+            return MemoryDataLog(self._memory, container_id, payload_bytes_max=config.frame_bytes_max)
+        return FileLog(
+            log_directory(location, container_id),
+            container_id,
+            runtime,
+            file_bytes=config.log_file_bytes,
+            payload_bytes_max=config.frame_bytes_max,
+        )
+
+    def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
+        return open_object_storage(url, runtime)
+
+    def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
+        return RocksDbCache(os.path.join(location, "cache"), runtime, config.cache_bytes_max)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,9 +142,14 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
 
 
 async def open_store(
-    location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+    location: str,
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    runtime: Runtime,
+    adapters: StoreAdapters | None = None,
 ) -> StoreParts:
     """Open the store in a folder, making what is not there. On any failure everything is released again."""
+    adapters = adapters if adapters is not None else DefaultAdapters()
     location = os.path.abspath(location)
     files = runtime.executor("open", 1)
     loop = asyncio.get_running_loop()
@@ -123,8 +166,8 @@ async def open_store(
         files.shutdown(wait=False)
     parts: StoreParts | None = None
     try:
-        storage = open_object_storage(tier2_url(location, config), runtime)
-        cache = RocksDbCache(os.path.join(location, "cache"), runtime, config.cache_bytes_max)
+        storage = adapters.storage(tier2_url(location, config), runtime)
+        cache = adapters.cache(location, config, runtime)
         parts = StoreParts(
             location=location,
             store_id=file.store_id,
@@ -135,7 +178,7 @@ async def open_store(
             containers=[],
         )
         await cache.open()
-        _add_containers(parts, runtime)
+        _add_containers(parts, runtime, adapters)
         await _start(parts.containers)
     except BaseException:
         if parts is None:
@@ -162,7 +205,7 @@ def _take(
         raise ConfigError("tier1", f'{config.tier1!r} is not "file" or "memory"')
     # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be mended.
     check_object_storage_url(tier2_url(location, config))
-    disk.make_directories(location)
+    make_directories(disk, location)
     try:
         lock = disk.lock(os.path.join(location, LOCK_NAME))
     except BlockingIOError:
@@ -197,14 +240,13 @@ def _write_store_file(location: str, config: StoreConfig, runtime: Runtime) -> S
     return parse_store_file(text)
 
 
-def _add_containers(parts: StoreParts, runtime: Runtime) -> None:
+def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters) -> None:
     addresses = CacheAddresses()
-    memory = MemoryLogStore()
     for container_id in range(parts.config.containers):
         parts.containers.append(
             SegmentContainer(
                 container_id,
-                log=_make_log(parts, container_id, memory, runtime),
+                log=adapters.log(parts.location, container_id, parts.config, runtime),
                 storage=parts.storage,
                 cache=parts.cache,
                 addresses=addresses,
@@ -212,19 +254,6 @@ def _add_containers(parts: StoreParts, runtime: Runtime) -> None:
                 runtime=runtime,
             )
         )
-
-
-def _make_log(parts: StoreParts, container_id: int, memory: MemoryLogStore, runtime: Runtime) -> DurableDataLog:
-    config = parts.config
-    if config.tier1 == "memory":
-        return MemoryDataLog(memory, container_id, payload_bytes_max=config.frame_bytes_max)
-    return FileLog(
-        log_directory(parts.location, container_id),
-        container_id,
-        runtime,
-        file_bytes=config.log_file_bytes,
-        payload_bytes_max=config.frame_bytes_max,
-    )
 
 
 async def _start(containers: list[SegmentContainer]) -> None:

@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import StagingFolder
 from tier2.file_tree import FileTree
@@ -61,7 +60,7 @@ class FileObjectStorage(ObjectStorage):
     def __init__(self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS) -> None:
         self._root = os.path.abspath(root)
         self._executor = runtime.executor("tier2-file", threads)
-        self._files = _Files(runtime.disk, self._root, runtime.random.getrandbits(64))
+        self._files = _Files(runtime, self._root, runtime.random.getrandbits(64))
         self._page_objects = page_objects
         self._counters = StorageCounters()
         self._running: set[asyncio.Future[Any]] = set()
@@ -141,11 +140,11 @@ class FileObjectStorage(ObjectStorage):
 class _Files:
     """The blocking half: what one thread does for one call. Raises ObjectStorageError and OSError."""
 
-    def __init__(self, disk: Disk, root: str, tag: int) -> None:
-        self._disk = disk
+    def __init__(self, runtime: Runtime, root: str, tag: int) -> None:
+        self._disk = runtime.disk
         self._root = root
-        self._staging = StagingFolder(disk, root, tag)
-        self._tree = FileTree(disk, root)
+        self._staging = StagingFolder(runtime, root, tag)
+        self._tree = FileTree(runtime, root)
 
     def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
         target = self._path(name)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-import threading
 
-from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.disk import DiskFile, make_directories
+from segmentstore.contracts.runtime import Runtime
 
 FOLDER = "~staging"
 """Under the root. `~` may not stand in an object name, so no object can get in the way."""
@@ -28,11 +28,11 @@ _TAG_MAX = 2**64 - 1
 class StagingFolder:
     """The staging files of one storage. `tag` is 64 random bits. Safe for several threads."""
 
-    def __init__(self, disk: Disk, root: str, tag: int) -> None:
-        self._disk = disk
+    def __init__(self, runtime: Runtime, root: str, tag: int) -> None:
+        self._disk = runtime.disk
         self._path = posixpath.join(root, FOLDER)
         self._tag = tag
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._owned: DiskFile | None = None
         self._next = 0
 
@@ -43,7 +43,7 @@ class StagingFolder:
         """
         with self._lock:
             if self._owned is None:
-                self._disk.make_directories(self._path)
+                make_directories(self._disk, self._path)
                 self._remove_leftovers()
                 self._owned = self._take_tag()
             self._next += 1

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import threading
 
-from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.disk import make_directories
+from segmentstore.contracts.runtime import Runtime
 
 FOLDERS_MAX = 65_536
 """Durable folders remembered, about 10 MiB; beyond it they are synced again."""
@@ -25,10 +25,10 @@ FOLDERS_MAX = 65_536
 class FileTree:
     """The folders under one root. Safe for several threads. Everything raises OSError."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
-        self._disk = disk
+    def __init__(self, runtime: Runtime, root: str) -> None:
+        self._disk = runtime.disk
         self._root = root
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._durable: set[str] = set()
 
     def link(self, source: str, target: str) -> None:
@@ -72,7 +72,7 @@ class FileTree:
     def _make_durable(self, folder: str) -> None:
         if folder in self._durable:
             return
-        self._disk.make_directories(folder)
+        make_directories(self._disk, folder)
         above = folder
         while above != self._root:
             above = posixpath.dirname(above)

@@ -76,7 +76,7 @@ class FileLog(DurableDataLog):
         self._runtime = runtime
         self._file_bytes = file_bytes
         self._payload_bytes_max = payload_bytes_max
-        self._folder = LogFolder(directory, container_id, runtime.disk)
+        self._folder = LogFolder(directory, container_id, runtime.disk, f"{runtime.random.getrandbits(64):016x}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lane: Executor | None = None
         self._helper: Executor | None = None

@@ -77,14 +77,6 @@ def prepare_file(path: str, disk: Disk, zero_bytes: int, stopping: Sequence[bool
     return PreparedFile(path, file)
 
 
-def remove_if_there(disk: Disk, path: str) -> None:
-    """Unlink, whether it is there or not. Raises OSError."""
-    try:
-        disk.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
 class GroupWriter:
     """Writes behind the end a scan found. `begin` once, then `write` and `roll`."""
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_pieces import read_piece
-from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, remove_if_there
+from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
     PREPARED_SUFFIX,
@@ -26,17 +26,18 @@ from durablelog.file.log_layout import (
 )
 from durablelog.file.log_reading import Stretch
 from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
-from durablelog.file.log_state import StateFile, lock_log, read_state
+from durablelog.file.log_state import StateFile, lock_log, read_state, remove_if_there
 from durablelog.file.spare_files import SpareFiles
-from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.disk import Disk, DiskFile, make_directories
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
 
 class LogFolder:
-    """What one owner knows of the folder. `writer` is for the lane alone."""
+    """What one owner knows of the folder. `tag` tells this opening from all others; `writer` is for the lane alone."""
 
-    def __init__(self, directory: str, container_id: int, disk: Disk) -> None:
+    def __init__(self, directory: str, container_id: int, disk: Disk, tag: str) -> None:
         self.directory = directory
+        self._tag = tag
         self.disk = disk
         self._container_id = container_id
         self._lock: DiskFile | None = None
@@ -70,10 +71,10 @@ class LogFolder:
             raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
 
     def _open(self, file_bytes: int) -> None:
-        self.disk.make_directories(self.directory)
+        make_directories(self.disk, self.directory)
         self._lock = lock_log(self.directory, self.disk)
         before, scan = self._scan()
-        self._state = StateFile.claim(self.directory, self.disk, self._container_id)
+        self._state = StateFile.claim(self.directory, self.disk, self._container_id, self._tag)
         state = self._state.state
         if has_grown(self.directory, self.disk, before, state, scan):
             scan = scan_log(self.directory, self.disk, state)
@@ -212,7 +213,7 @@ class LogFolder:
         if state is None:
             names = self.disk.list_directory(self.directory)
             if any(file_number(name) is not None for name in names):
-                raise DataCorruptionError(os.path.join(self.directory, "state"), "it is missing beside log files")
+                raise DataCorruptionError(self.directory, "the state record is missing beside log files")
             return LogState(self._container_id, 0, LogAddress(0), FIRST_SEQUENCE)
         if state.container_id != self._container_id:
             detail = f"{self.directory} holds the log of container {state.container_id}, not {self._container_id}"

@@ -21,9 +21,7 @@ from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import crc32c
 
 LOCK_NAME: Final = "LOCK"
-STATE_NAME: Final = "state"
-STATE_NEW_NAME: Final = "state.new"
-STATE_LOCK_NAME: Final = "state.lock"
+_STATE_PREFIX: Final = "state-"
 PREPARED_SUFFIX: Final = ".tmp"
 FILE_SUFFIX: Final = ".log"
 FILE_HEADER_LENGTH: Final = 4096
@@ -74,7 +72,7 @@ def file_name(number: int) -> str:
 def file_number(name: str) -> int | None:
     """Number of the log file of this name; None if it is not one."""
     digits = name.removesuffix(FILE_SUFFIX)
-    if digits == name or len(digits) != _NUMBER_DIGITS or not set(digits) <= set("0123456789abcdef"):
+    if digits == name or not _is_number(digits):
         return None
     return int(digits, 16)
 
@@ -90,6 +88,19 @@ def prepared_name(epoch: int, count: int) -> str:
 def spare_name(epoch: int, number: int) -> str:
     """Name under which the owner of `epoch` keeps what was log file `number`; never used twice, as that is not."""
     return f"spare-{epoch:x}-{number:x}{PREPARED_SUFFIX}"
+
+
+def state_name(version: int) -> str:
+    """Name of the state record of this version (>= 1)."""
+    return f"{_STATE_PREFIX}{version:0{_NUMBER_DIGITS}x}"
+
+
+def state_version(name: str) -> int | None:
+    """Version of the state record of this name; None if it is not one."""
+    digits = name.removeprefix(_STATE_PREFIX)
+    if digits == name or not _is_number(digits):
+        return None
+    return int(digits, 16)
 
 
 def make_address(number: int, position: int) -> LogAddress:
@@ -131,6 +142,10 @@ def parse_state(data: bytes) -> LogState:
     """The state record in `data`. Raises FrameFormatError, FrameVersionError if it is a newer one."""
     container_id, epoch, address, sequence = _opened(data, _STATE_MAGIC, _STATE_FIELDS, "state record")
     return LogState(container_id, epoch, LogAddress(address), sequence)
+
+
+def _is_number(digits: str) -> bool:
+    return len(digits) == _NUMBER_DIGITS and set(digits) <= set("0123456789abcdef")
 
 
 def _sealed(fields: bytes) -> bytes:

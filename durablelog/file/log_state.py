@@ -1,55 +1,90 @@
-"""The `state` file: epoch and truncation point, and through them the fence.
+"""The state record: epoch and truncation point, and through them the fence.
 
-Whoever opens the log for writing replaces the file. An owner keeps its own file open: as long as the name
-still leads to it, nobody has opened the log since. Rules of this file:
+Each change makes a record of the next version, `state-<version>`; the one of the highest version counts. Whoever
+opens the log for writing makes one too. An owner keeps its own record open: as long as the name still leads to it,
+nobody has opened the log since. Rules of this file:
 
-- a change is: `state.new` written, synced, renamed over `state`, directory synced;
-- changes exclude each other by a short lock on `state.lock`, and an owner looks under that lock whether
-  it is still the owner: otherwise a fenced owner's truncation could put itself back into power;
+- a change is: the record written and synced under a name of its maker's own, linked to the name of the version
+  (which fails if that is taken), directory synced, then the older records removed;
+- that link is the compare-and-set, and the only thing that decides between two owners: a lock can be lost while
+  its owner sleeps, and then a fenced owner that wakes up in the middle of a change must lose all the same;
+- versions are used up by whoever came later, and removed: a link may succeed where its version was long passed. So
+  a change counts only if the record it follows is still there afterwards: a later owner has removed that first;
 - blocking; called on the log's lane, or by tools.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from durablelog.data_frame import FrameFormatError, FrameVersionError
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.log_layout import (
     LOCK_NAME,
-    STATE_LOCK_NAME,
-    STATE_NAME,
-    STATE_NEW_NAME,
+    PREPARED_SUFFIX,
     LogState,
     pack_state,
     parse_state,
+    state_name,
+    state_version,
 )
 from segmentstore.contracts.disk import Disk, DiskFile
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
-_STATE_BYTES_MAX = 4096
+_STATE_BYTES_MAX: Final = 4096
+_CLAIM_TRIES: Final = 16
+"""A claim begins again if a living owner truncates meanwhile, which happens once in megabytes of log."""
+
+
+class _Record(NamedTuple):
+    version: int
+    state: LogState
 
 
 def read_state(directory: str, disk: Disk) -> LogState | None:
-    """The state record of the log in `directory`; None if there has never been a log. Changes nothing.
+    """The state of the log in `directory`; None if there has never been a log. Changes nothing.
 
     Raises DataCorruptionError, ConfigError (written by a newer program), OSError.
     """
-    path = os.path.join(directory, STATE_NAME)
+    record = _read_record(directory, disk)
+    return None if record is None else record.state
+
+
+def _read_record(directory: str, disk: Disk) -> _Record | None:
+    while True:
+        version = max(_versions(directory, disk), default=None)
+        if version is None:
+            return None
+        path = os.path.join(directory, state_name(version))
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            continue  # a later one has taken its place
+        try:
+            return _Record(version, parse_state(file.pread(0, _STATE_BYTES_MAX)))
+        except FrameVersionError as error:
+            raise ConfigError("log format", f"{path}: {error.reason}") from error
+        except FrameFormatError as error:
+            raise DataCorruptionError(path, error.reason) from error
+        finally:
+            file.close()
+
+
+def _versions(directory: str, disk: Disk) -> list[int]:
     try:
-        file = disk.open(path)
+        names = disk.list_directory(directory)
     except FileNotFoundError:
-        return None
+        return []
+    return [version for name in names if (version := state_version(name)) is not None]
+
+
+def remove_if_there(disk: Disk, path: str) -> None:
+    """Unlink, whether it is there or not. Raises OSError."""
     try:
-        return parse_state(file.pread(0, _STATE_BYTES_MAX))
-    except FrameVersionError as error:
-        raise ConfigError("log format", f"{path}: {error.reason}") from error
-    except FrameFormatError as error:
-        raise DataCorruptionError(path, error.reason) from error
-    finally:
-        file.close()
+        disk.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def lock_log(directory: str, disk: Disk) -> DiskFile:
@@ -66,35 +101,55 @@ def lock_log(directory: str, disk: Disk) -> DiskFile:
 class StateFile:
     """The state of a log that is ours: made by `StateFile.claim`, which fences every earlier owner."""
 
-    def __init__(self, directory: str, disk: Disk) -> None:
+    def __init__(self, directory: str, disk: Disk, tag: str, record: _Record) -> None:
         self._directory = directory
         self._disk = disk
-        self._path = os.path.join(directory, STATE_NAME)
+        self._tag = tag
+        self._version = record.version
         self._file: DiskFile | None = None
-        self.state = LogState(0, 0, LogAddress(0), 1)
+        self.state = record.state
 
     @classmethod
-    def claim(cls, directory: str, disk: Disk, container_id: int) -> StateFile:
-        """Write the next epoch durably. From then on no earlier owner can acknowledge anything."""
-        owned = cls(directory, disk)
-        with owned._exclusive():
-            there = read_state(directory, disk) or LogState(container_id, 0, LogAddress(0), 1)
-            owned._replace(there._replace(epoch=there.epoch + 1))
-        return owned
+    def claim(cls, directory: str, disk: Disk, container_id: int, tag: str) -> StateFile:
+        """Write the next epoch durably. From then on no earlier owner can acknowledge anything.
+
+        `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at the same time, OSError.
+        """
+        for _ in range(_CLAIM_TRIES):
+            there = _read_record(directory, disk) or _Record(0, LogState(container_id, 0, LogAddress(0), 1))
+            owned = cls(directory, disk, tag, there)
+            try:
+                owned._follow(there.state._replace(epoch=there.state.epoch + 1))
+            except FileExistsError:
+                continue
+            owned._remove_older()
+            return owned
+        raise NotPrimaryError(container_id, "its log is being opened by others all the time")
 
     def is_ours(self) -> bool:
-        """True if nobody has opened the log since we did. Costs a stat and an fstat."""
-        return self._file is not None and self._file.is_at(self._path)
+        """True if nobody has opened the log since we did. Costs a stat."""
+        return self._file is not None and self._file.is_at(self._path(self._version))
 
     def truncate(self, address: LogAddress, sequence: int) -> None:
         """Make the frame at `address` the first one, durably. Raises NotPrimaryError, OSError.
 
         After an OSError it is unknown which record counts: the log must be given up.
         """
-        with self._exclusive():
-            if not self.is_ours():
-                raise NotPrimaryError(self.state.container_id, "its log was opened by another owner")
-            self._replace(self.state._replace(truncation_address=address, truncation_sequence=sequence))
+        before, file = self._version, self._file
+        try:
+            if file is None or not self.is_ours():
+                raise FileExistsError
+            self._follow(self.state._replace(truncation_address=address, truncation_sequence=sequence))
+            if not file.is_at(self._path(before)):
+                remove_if_there(self._disk, self._path(self._version))
+                raise FileExistsError
+        except FileExistsError:
+            raise NotPrimaryError(self.state.container_id, "its log was opened by another owner") from None
+        finally:
+            if self._file is not file and file is not None:
+                file.close()
+        # A new owner may have removed it meanwhile; that we are fenced shows at the next acknowledgement.
+        remove_if_there(self._disk, self._path(before))
 
     def close(self) -> None:
         """Give up the handle; idempotent."""
@@ -102,34 +157,32 @@ class StateFile:
         if file is not None:
             file.close()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        try:
-            lock = self._disk.lock(os.path.join(self._directory, STATE_LOCK_NAME))
-        except BlockingIOError as error:
-            # Only another opening, or an owner that one is fencing, can hold it: we cannot tell who wins.
-            raise NotPrimaryError(self.state.container_id, "another owner is changing the log's state") from error
-        try:
-            yield
-        finally:
-            lock.close()
-
-    def _replace(self, state: LogState) -> None:
-        path = os.path.join(self._directory, STATE_NEW_NAME)
-        try:
-            # What an interrupted change left; a file with a failed sync must not be synced again.
-            self._disk.unlink(path)
-        except FileNotFoundError:
-            pass
-        file = self._disk.open(path, write=True, create=True, exclusive=True)
+    def _follow(self, state: LogState) -> None:
+        """Make `state` the record of the next version. Raises FileExistsError if that is taken."""
+        version = self._version + 1
+        path = self._path(version)
+        staged = f"{path}-{self._tag}{PREPARED_SUFFIX}"
+        file = self._disk.open(staged, write=True, create=True, exclusive=True)
         try:
             file.pwrite([pack_state(state)], 0)
             file.sync()
-            self._disk.rename(path, self._path)
+            try:
+                self._disk.link(staged, path)
+            except FileNotFoundError:
+                # A new owner tidied up what it took for left over.
+                raise FileExistsError from None
+            finally:
+                remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
         except BaseException:
             file.close()
             raise
-        self.close()
-        self._file = file
-        self.state = state
+        self._file, self._version, self.state = file, version, state
+
+    def _remove_older(self) -> None:
+        for version in _versions(self._directory, self._disk):
+            if version < self._version:
+                remove_if_there(self._disk, self._path(version))
+
+    def _path(self, version: int) -> str:
+        return os.path.join(self._directory, state_name(version))

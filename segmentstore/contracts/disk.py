@@ -7,6 +7,7 @@ except where a caller says why. Foreign errors stay OSError: the caller's adapte
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -61,8 +62,8 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a name; FileNotFoundError if absent. Durable after `sync_directory`."""
 
-    def make_directories(self, path: str) -> None:
-        """Make a directory and what is missing above it; durable (each parent synced) when it returns."""
+    def make_directory(self, path: str) -> None:
+        """Make a directory; FileExistsError if something has the name. Durable after `sync_directory` of its parent."""
 
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted; FileNotFoundError if absent."""
@@ -84,6 +85,30 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """fsync a directory: makes creations, renames and removals in it durable."""
+
+
+def make_directories(disk: Disk, path: str) -> None:
+    """Make a directory and what is missing above it; durable when it returns. Raises OSError.
+
+    One that is there may have been made by a process that died before it synced the parent: the parent of the
+    lowest one that is there is synced as well, so that nothing durable is ever put into what a crash can take away.
+    """
+    path = os.path.abspath(path)
+    parent = os.path.dirname(path)
+    if disk.is_directory(path):
+        try:
+            disk.sync_directory(parent)
+        except PermissionError:
+            pass  # another's folder, closed to us: then it is not we who made this one
+        return
+    make_directories(disk, parent)
+    try:
+        disk.make_directory(path)
+    except FileExistsError:
+        # Another thread was first; its sync may still be under way, so ours is done as well.
+        if not disk.is_directory(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    disk.sync_directory(parent)
 
 
 class OsFile:
@@ -171,18 +196,8 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
-    def make_directories(self, path: str) -> None:
-        path = os.path.abspath(path)
-        if os.path.isdir(path):
-            return
-        parent = os.path.dirname(path)
-        self.make_directories(parent)
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            # Another thread was first; its sync may still be under way, so ours is done as well.
-            pass
-        self.sync_directory(parent)
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path)
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

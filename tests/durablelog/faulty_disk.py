@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from durablelog.data_frame import FRAME_MAGIC
+from durablelog.file.log_layout import FILE_SUFFIX
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
 
@@ -23,7 +24,7 @@ class FaultyDisk(OsDisk):
         self.crash_at: int | None = None
         """Number of the call at which, and from which on, everything fails."""
         self.before_link: Callable[[], None] = lambda: None
-        """What another process does just before a file gets its name."""
+        """What another process does just before a log file gets its name."""
         self.torn_bytes = 0
         """How much of a write that fails reaches the file all the same."""
         self.synced_after_failure: list[str] = []
@@ -52,7 +53,8 @@ class FaultyDisk(OsDisk):
 
     def link(self, source: str, target: str) -> None:
         self.touch("link", target)
-        self.before_link()
+        if target.endswith(FILE_SUFFIX):
+            self.before_link()
         super().link(source, target)
 
     def unlink(self, path: str) -> None:

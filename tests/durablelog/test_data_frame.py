@@ -134,7 +134,14 @@ def test_every_damaged_bit_of_the_other_records_is_noticed(parse: object) -> Non
 def test_names_and_addresses() -> None:
     assert file_number(file_name(26)) == 26
     assert file_name(26) == "000000000000001a.log"
-    for name in ("LOCK", "state", "next-1-0.tmp", "1.log", "000000000000001A.log", "000000000000001a.log.tmp"):
+    for name in (
+        "LOCK",
+        "state-0000000000000001",
+        "next-1-0.tmp",
+        "1.log",
+        "000000000000001A.log",
+        "000000000000001a.log.tmp",
+    ):
         assert file_number(name) is None
     assert split_address(make_address(26, 4096)) == (26, 4096)
     assert make_address(1, 2**32 - 1) < make_address(2, 0)

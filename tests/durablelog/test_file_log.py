@@ -17,6 +17,7 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_state import lock_log, read_state
+from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import ConfigError, NotPrimaryError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
@@ -30,7 +31,6 @@ from tests.contracts.durable_data_log_contract import (
     read_payloads,
 )
 from tests.durablelog.faulty_disk import FaultyDisk
-from tests.support.virtual_loop import VirtualLoop, inline_executor
 
 FILE_BYTES = 8192
 

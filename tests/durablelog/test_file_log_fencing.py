@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from durablelog.durable_data_log import LogAddress
 from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import STATE_LOCK_NAME, FileHeader, file_name, pack_file_header
+from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, state_version
+from durablelog.file.log_state import StateFile, read_state
 from segmentstore.contracts.disk import OsDisk
-from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError
+from segmentstore.contracts.errors import NotPrimaryError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_all, payload, read_all, read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
@@ -32,7 +35,7 @@ def test_an_owner_usurped_between_its_look_and_its_roll(tmp_path: Path) -> None:
         disk = FaultyDisk()
         old = make_log(tmp_path, disk)
         await old.open()
-        usurper = LogFolder(str(tmp_path), 0, OsDisk())
+        usurper = LogFolder(str(tmp_path), 0, OsDisk(), "usurper")
 
         def usurp() -> None:
             disk.before_link = lambda: None
@@ -105,9 +108,10 @@ def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_pat
         class LateDisk(OsDisk):
             """The old owner goes on until the very moment of the fence."""
 
-            def rename(self, source: str, target: str) -> None:
-                asyncio.run_coroutine_threadsafe(self.last_words(), loop).result(20)
-                super().rename(source, target)
+            def link(self, source: str, target: str) -> None:
+                if state_version(os.path.basename(target)) is not None:
+                    asyncio.run_coroutine_threadsafe(self.last_words(), loop).result(20)
+                super().link(source, target)
 
             @staticmethod
             async def last_words() -> None:
@@ -138,13 +142,15 @@ def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Pa
         loop = asyncio.get_running_loop()
 
         class LateDisk(OsDisk):
-            """The old owner truncates after the new one has looked, before it takes the state's lock."""
+            """The old owner truncates after the new one has looked, before it names its state record."""
 
-            def lock(self, path: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
-                if path.endswith(STATE_LOCK_NAME):
+            def link(self, source: str, target: str) -> None:
+                if state_version(os.path.basename(target)) is not None and not late:
+                    late.append(target)
                     asyncio.run_coroutine_threadsafe(old.truncate(addresses[140]), loop).result(20)
-                return super().lock(path)
+                super().link(source, target)
 
+        late: list[str] = []
         new = make_log(tmp_path, LateDisk())
         await new.open()
         assert await read_payloads(new) == [payload(number) for number in range(140, 150)]
@@ -154,18 +160,65 @@ def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_two_openings_at_once_do_not_both_win(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        log = make_log(tmp_path)
-        await log.open()
-        addresses = await append_all(log, range(3))
-        held = OsDisk().lock(str(tmp_path / STATE_LOCK_NAME))
-        (tmp_path / "LOCK").unlink()
-        with pytest.raises(StoreInUseError):
-            await make_log(tmp_path).open()
-        with pytest.raises(NotPrimaryError):
-            await log.truncate(addresses[2])
-        held.close()
-        await log.close()
+class _Turns(OsDisk):
+    """Does something else first when a state record is about to get its name; that once."""
 
-    asyncio.run(scenario())
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def link(self, source: str, target: str) -> None:
+        meanwhile = self._meanwhile
+        if state_version(os.path.basename(target)) is not None and meanwhile is not None:
+            self._meanwhile = None
+            meanwhile()
+        super().link(source, target)
+
+
+def claim(folder: Path, tag: str, disk: OsDisk | None = None) -> StateFile:
+    return StateFile.claim(str(folder), disk or OsDisk(), 0, tag)
+
+
+def test_of_two_claims_at_once_the_later_one_wins_with_a_higher_epoch(tmp_path: Path) -> None:
+    inner: list[StateFile] = []
+    outer = claim(tmp_path, "a", _Turns(lambda: inner.append(claim(tmp_path, "b"))))
+    assert (inner[0].state.epoch, outer.state.epoch) == (1, 2)
+    assert not inner[0].is_ours()
+    assert outer.is_ours()
+    assert read_state(str(tmp_path), OsDisk()) == outer.state
+
+
+def test_a_claim_that_always_comes_too_late_gives_up(tmp_path: Path) -> None:
+    class Busy(OsDisk):
+        def link(self, source: str, target: str) -> None:
+            claim(tmp_path, f"other-{os.path.basename(target)}")
+            super().link(source, target)
+
+    with pytest.raises(NotPrimaryError):
+        claim(tmp_path, "a", Busy())
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3])
+def test_an_owner_that_sleeps_in_the_middle_of_a_truncation_wakes_up_fenced(tmp_path: Path, changes: int) -> None:
+    """Whatever the new owner did meanwhile: the version the old one wants may be taken, or used and removed again."""
+    new: list[StateFile] = []
+
+    def take_over() -> None:
+        new.append(claim(tmp_path, "new"))
+        for change in range(changes):
+            new[0].truncate(LogAddress((9 << 32) + change), 90 + change)
+
+    old = claim(tmp_path, "old", _Turns(lambda: None))
+    old._disk = _Turns(take_over)
+    with pytest.raises(NotPrimaryError):
+        old.truncate(LogAddress((3 << 32) + 4096), 7)
+    assert not old.is_ours()
+    assert new[0].is_ours()
+    assert read_state(str(tmp_path), OsDisk()) == new[0].state
+    assert sorted(name for name in os.listdir(tmp_path) if "tmp" in name) == []
+
+
+def test_a_claim_follows_the_truncation_it_met(tmp_path: Path) -> None:
+    old = claim(tmp_path, "old")
+    new = claim(tmp_path, "new", _Turns(lambda: old.truncate(LogAddress((3 << 32) + 4096), 7)))
+    assert (new.state.epoch, new.state.truncation_sequence) == (2, 7)
+    assert not old.is_ours()

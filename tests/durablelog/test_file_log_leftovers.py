@@ -23,13 +23,14 @@ from durablelog.file.log_layout import (
     make_address,
     pack_file_header,
     pack_state,
+    state_name,
 )
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
-from tests.support.virtual_loop import inline_executor, run_virtual
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000
 FIRST = 100
@@ -56,7 +57,7 @@ def by_hand(folder: Path, content: bytes, *, epoch: int = 1) -> Path:
     """A log truncated at the one frame of its first file; the second one has this behind its header."""
     folder.mkdir(parents=True)
     state = LogState(0, epoch, make_address(1, FILE_HEADER_LENGTH), FIRST - 1)
-    (folder / "state").write_bytes(pack_state(state))
+    (folder / state_name(1)).write_bytes(pack_state(state))
     begin(folder, 1, 1, FIRST - 1, frame(FIRST - 1, 9))
     return begin(folder, 2, 1, FIRST, content)
 

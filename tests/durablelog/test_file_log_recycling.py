@@ -22,12 +22,12 @@ from durablelog.file.log_layout import (
     file_name,
 )
 from durablelog.file.spare_files import SPARES_MAX
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.disk import DiskFile, OsDisk
 from segmentstore.contracts.errors import NotPrimaryError, SegmentStoreError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import payload, read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
-from tests.support.virtual_loop import inline_executor, run_virtual
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000
 

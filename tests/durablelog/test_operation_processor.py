@@ -27,6 +27,7 @@ from durablelog.operations import (
     SealOperation,
 )
 from durablelog.throttler import Load, Throttle, throttle
+from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
@@ -36,7 +37,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
-from tests.support.virtual_loop import LoopClock, run_virtual
+from tests.support.loop_clock import LoopClock
 
 NO_THROTTLE = Throttle(delay_s=0.0, source="", full=False)
 FULL = Throttle(delay_s=1.0, source="unflushed", full=True)
@@ -215,7 +216,7 @@ def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it
         present = FULL
         held = bench.processor.append(segment_id, b"held")
         await bench.processor.submit(ObjectsDeletedOperation(["x"]), own=True)
-        await asyncio.sleep(100)
+        await asyncio.sleep(100.05)  # between two looks at the throttle
         assert not held.done()
         assert bench.processor.statistics().throttled_by == "unflushed"
         present = NO_THROTTLE

@@ -16,6 +16,7 @@ from dataclasses import replace
 import pytest
 
 from readindex.memory_cache import MemoryCache
+from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerStoppedError,
@@ -27,7 +28,6 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from tests.readindex.world import TINY, World
-from tests.support.virtual_loop import run_virtual
 
 
 def scenario(test: Callable[[World, int], Awaitable[None]]) -> Callable[[], None]:

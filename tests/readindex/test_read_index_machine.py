@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from recovery.harness.simulation.virtual_loop import VirtualLoop
 from segmentstore.contracts.errors import BadOffsetError, EndOfSegmentError, SegmentNotFoundError, SegmentTruncatedError
 from tests.readindex.world import World
-from tests.support.virtual_loop import VirtualLoop
 
 
 class ReadIndexMachine(RuleBasedStateMachine):

@@ -9,10 +9,10 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.config import ReadIndexConfig
 from readindex.memory_cache import MemoryCache
 from readindex.read_index import ReadIndex
+from recovery.harness.simulation.virtual_loop import inline_executor
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
-from tests.support.virtual_loop import inline_executor
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
 
 TINY = ReadIndexConfig(

@@ -132,7 +132,7 @@ def test_a_torn_tail_is_a_note(store: Path) -> None:
 
 
 def test_a_state_record_that_is_damaged_or_gone(store: Path) -> None:
-    state = store / "log" / "0" / "state"
+    (state,) = (store / "log" / "0").glob("state-*")
     flip(state, 20)
     assert kinds(check(store)) == [("harmful", "log")]
     state.unlink()

@@ -19,12 +19,13 @@ from durablelog.operations import (
     StorageUpdateOperation,
     TruncateOperation,
 )
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
-from tests.support.virtual_loop import LoopClock, inline_executor, run_virtual
+from tests.support.loop_clock import LoopClock
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObjectStorage
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from durablelog.operations import ObjectsDeletedOperation
+from recovery.harness.simulation.virtual_loop import run_virtual
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
-from tests.support.virtual_loop import LoopClock, run_virtual
+from tests.support.loop_clock import LoopClock
 
 LAG_S = 1000.0
 SLACK_S = 3.0

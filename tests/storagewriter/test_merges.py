@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from recovery.harness.simulation.virtual_loop import run_virtual
 from storagewriter.flush_plan import plan_links
 from storagewriter.pending_segments import PendingSegments
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
-from tests.support.virtual_loop import run_virtual
 
 EPSILON_S = 0.1
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durablelog.operations import AppendOperation
+from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import SegmentMetadata
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
 from tests.storagewriter.fake_container import FakeContainer, make_config
-from tests.support.virtual_loop import run_virtual
 
 ACTIONS = [
     "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate", "delete", "merge", "merge",

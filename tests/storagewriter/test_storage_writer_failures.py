@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from recovery.harness.simulation.virtual_loop import DeadlockError, run_virtual
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
@@ -16,7 +17,6 @@ from segmentstore.contracts.errors import (
 )
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, make_config, run
-from tests.support.virtual_loop import DeadlockError, run_virtual
 from tier2.object_storage import ObjectExistsError
 
 EPSILON_S = 0.1

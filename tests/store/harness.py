@@ -137,9 +137,9 @@ class WorldDisk(OsDisk):
         with self.gate:
             super().unlink(path)
 
-    def make_directories(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         with self.gate:
-            super().make_directories(path)
+            super().make_directory(path)
 
     def remove_directory(self, path: str) -> None:
         with self.gate:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from recovery.harness.simulation.virtual_loop import inline_executor
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, listed, unique_id
-from tests.support.virtual_loop import inline_executor
 from tests.tier2.faulty_disk import FaultyDisk
 from tier2.file_object_storage import FileObjectStorage
 from tier2.file_staging import FOLDER, StagingFolder
@@ -195,7 +195,7 @@ def test_a_folder_taken_away_from_outside_is_made_again(tmp_path: Path) -> None:
 
 def test_leftovers_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:
     disk = OsDisk()
-    alive = StagingFolder(disk, str(tmp_path), 7)
+    alive = StagingFolder(Runtime(disk=disk), str(tmp_path), 7)
     living = Path(alive.new_path(unique_id(1)))
     living.write_bytes(b"in the making")
     dead = tmp_path / FOLDER / f"{8:016x}-1-{unique_id(2).hex()}"
@@ -215,7 +215,7 @@ def test_leftovers_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: P
 
 
 def test_two_owners_with_one_tag_keep_apart(tmp_path: Path) -> None:
-    first, second = (StagingFolder(OsDisk(), str(tmp_path), 2**64 - 1) for _ in range(2))
+    first, second = (StagingFolder(Runtime(), str(tmp_path), 2**64 - 1) for _ in range(2))
     assert first.new_path(unique_id(1)) != second.new_path(unique_id(1))
     assert len(list((tmp_path / FOLDER).iterdir())) == 2
     first.close()

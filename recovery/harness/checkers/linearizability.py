@@ -1,0 +1,141 @@
+"""Linearizability: an order of the calls exists in which every answer, refusals too, is the only right one.
+
+Two models: a segment as (length, sealed) under appends, conditional appends and seals; an attribute as a register.
+Rules of this file:
+
+- the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call that was taken
+  and then lost with its owner: refusals of a life are left out once a call of it has been lost, or may have been;
+- reads tell what is durable, not what was taken: they are judged elsewhere;
+- what a window leads to is known when no fate in it is open; else the search says it, or the rest is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Final
+
+from recovery.harness.checkers.index import NEVER, HistoryIndex, Incarnation
+from recovery.harness.checkers.registers import Register, fate, refusing, steps_of, updates_by_id
+from recovery.harness.checkers.search import Budget, Step, end_states, windows
+from recovery.harness.history import Call, Kind, Outcome, Violation
+
+NAME: Final = "linearizability"
+_Length = tuple[int, bool]
+"""Length of a segment, and whether it is sealed."""
+
+
+def check(index: HistoryIndex) -> Iterator[Violation]:
+    """Violations of linearizability, as far as a bounded search finds them."""
+    budget = Budget()
+    for incarnation in index.incarnations:
+        if incarnation.certain and incarnation.create is not None:
+            yield from _segment(index, incarnation, budget)
+            yield from _attributes(index, incarnation, budget)
+
+
+# --- a segment ----------------------------------------------------------------------------------------
+
+
+def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> Iterator[Violation]:
+    calls = incarnation.calls
+    if not any(call.expected is not None for call in calls.appends):
+        return
+    if any(call.outcome is not Outcome.REFUSED for call in calls.merges):
+        return
+    steps, lost = _changes(index, incarnation)
+    for call in calls.appends:
+        answer = _refusal(call)
+        if answer is not None and index.fresh(call) and lost.get(call.life, NEVER) > (call.ended or 0):
+            steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003 - a field
+    yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget)
+
+
+def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_Length]], dict[int, int]]:
+    """Appends and seals that took effect, or may have; and since when each life has lost some."""
+    chain, latest = incarnation.chain, index.latest
+    steps: list[Step[_Length]] = []
+    lost: dict[int, int] = {}
+    events = {
+        (call.writer, call.event)
+        for call in incarnation.calls.appends
+        if call.kind is Kind.EVENT and call.result is not None
+    }
+    for call in sorted((*incarnation.calls.appends, *incarnation.calls.seals), key=attrgetter("begun")):
+        last = latest[call.number]
+        if call.outcome is Outcome.OK and call.result is not None:
+            act = _sealing(call.result) if call.kind is Kind.SEAL else _landing(call.result, call.size)
+            steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
+        elif call.outcome is Outcome.UNKNOWN and call.size + (call.kind is Kind.SEAL):
+            lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
+            landed = fate(index, chain, call)
+            if landed and chain is not None:
+                act = _landing(chain.at[False, call.number, 0], call.size)
+                steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
+            elif landed is None and not (call.kind is Kind.EVENT and (call.writer, call.event) in events):
+                act = _sealing(None) if call.kind is Kind.SEAL else _landing(None, call.size)
+                steps.append(Step(call.begun, last, False, act, call))  # noqa: FBT003
+    return steps, lost
+
+
+def _landing(offset: int | None, size: int) -> Callable[[_Length], _Length | None]:
+    def act(state: _Length) -> _Length | None:
+        length, sealed = state
+        return None if sealed or (offset is not None and length != offset) else (length + size, False)
+
+    return act
+
+
+def _sealing(length: int | None) -> Callable[[_Length], _Length | None]:
+    return lambda state: None if state[1] or (length is not None and state[0] != length) else (state[0], True)
+
+
+def _refusal(call: Call) -> Callable[[_Length], _Length | None] | None:
+    expected = call.expected
+    if call.outcome is not Outcome.REFUSED:
+        return None
+    if call.error == "SegmentSealedError":
+        return lambda state: state if state[1] else None
+    if call.error == "BadOffsetError" and expected is not None:
+        return lambda state: state if state[0] != expected and not state[1] else None
+    return None
+
+
+# --- its attributes -----------------------------------------------------------------------------------
+
+
+def _attributes(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> Iterator[Violation]:
+    lost: dict[int, int] = {}
+    for call in incarnation.calls.updates:
+        if call.outcome is Outcome.UNKNOWN:
+            lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
+    for attribute, changes in updates_by_id(incarnation).items():
+        refusals: list[Step[Register]] = [
+            Step(call.begun, call.ended or 0, True, refusing(updates), call)  # noqa: FBT003
+            for call, updates in changes
+            if call.error == "BadAttributeUpdateError"
+            and len(updates) == len(call.updates)
+            and index.fresh(call)
+            and lost.get(call.life, NEVER) > (call.ended or 0)
+        ]
+        if refusals:
+            steps = steps_of(index, incarnation, changes) + refusals
+            yield from _explain(steps, (None,), f"attribute {attribute} of {incarnation.name!r}", budget)
+
+
+# --- both ---------------------------------------------------------------------------------------------
+
+_State = _Length | Register
+
+
+def _explain(steps: list[Step[Any]], start: _State, what: str, budget: Budget) -> Iterator[Violation]:
+    states: dict[Any, None] = {start: None}
+    for window in windows(steps):
+        found = end_states(window, states, budget)
+        if found is None:
+            return
+        states = found
+        if not states:
+            numbers = [step.call.number for step in window if step.call is not None]
+            yield Violation(NAME, f"{what}: no order of the calls {numbers} explains what they were told", numbers)
+            return

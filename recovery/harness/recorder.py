@@ -1,0 +1,386 @@
+"""Recorder: a store as one client sees it, that writes into the history what was asked and what was answered.
+
+Rules of this file:
+
+- a call is in the history, with its stamp, before the store is asked; its end is stamped when the answer is there,
+  before the client goes on: so a call that ended before another began came first, by these stamps and in truth;
+- REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of the error is
+  kept, for judges who know more);
+- a process that dies leaves its calls without an end: no `finally` here ends one;
+- an error nobody foresaw is raised to the client and kept in `unforeseen`, for clients that look away;
+- appending costs a few microseconds over the store's own, and no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+from recovery.harness.history import Call, History, Kind, Outcome, Update
+from recovery.harness.records import append_record, event_record
+from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    AppendTooLargeError,
+    ContainerStoppedError,
+    DataCorruptionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NotPrimaryError,
+    SegmentError,
+    SegmentNotFoundError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.segments import SegmentInfo
+
+if TYPE_CHECKING:
+    from segmentstore.service import SegmentStore
+    from segmentstore.sessions import SegmentReader, SegmentWriter
+
+T = TypeVar("T")
+
+Listener = Callable[[str, Call], None]
+"""Told "begun" before the store is asked and "ended" once the answer is written down."""
+
+_DEFINITE: Final = (SegmentError, InvalidNameError, AppendTooLargeError, InvalidArgumentError)
+"""Refusals that by their meaning had no effect."""
+_DOUBTFUL: Final = (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+    DataCorruptionError,
+)
+"""Foreseen too, but a change they answer may be there."""
+_HARMLESS: Final = (Kind.READ, Kind.INFO, Kind.ATTRIBUTES)
+"""Kinds that change nothing: no refusal of them leaves a doubt."""
+
+
+def classify(kind: Kind, error: BaseException, *, at_once: bool = False) -> Outcome | None:
+    """What an error means for a call; None if nobody foresaw it. `at_once`: an append's answer when it was made."""
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome.UNKNOWN
+    if not isinstance(error, _DEFINITE + _DOUBTFUL):
+        return None
+    if kind in _HARMLESS:
+        return Outcome.REFUSED
+    if kind is Kind.CREATE and isinstance(error, SegmentNotFoundError):
+        # It was made, and somebody deleted it before its maker could look.
+        return Outcome.UNKNOWN
+    if isinstance(error, _DEFINITE) or (at_once and isinstance(error, TierUnavailableError)):
+        # The queue was full: an append that waits can no more end so.
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN
+
+
+class RecordedStore:
+    """One client's view of an open store in life number `life`; its methods are the store's, and raise what these raise."""
+
+    def __init__(
+        self, store: SegmentStore, history: History, life: int, client: str, listener: Listener | None = None
+    ) -> None:
+        self.store = store
+        self.history = history
+        self.life = life
+        self.client = client
+        self.calls_made = 0
+        self.unforeseen: list[BaseException] = []
+        self._listener = listener
+        self._on_their_way = 0
+        """Appends not yet answered."""
+        self._settled: asyncio.Future[None] | None = None
+        """Resolved when none is on its way any more, for those who wait for that."""
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def append(
+        self, name: str, lengths: Sequence[int], *, expected: int | None = None, updates: Sequence[Update] = ()
+    ) -> asyncio.Future[int]:
+        """Append records with so many bytes of filler each: one, or else an atomic batch. Enqueued by the call itself."""
+        history = self.history
+        number = len(history.calls)
+        history.stamp = stamp = history.stamp + 1
+        items = None
+        if len(lengths) == 1:
+            data = append_record(number, 0, lengths[0])
+        else:
+            items = [append_record(number, item, length) for item, length in enumerate(lengths)]
+            data = b"".join(items)
+        call = Call(
+            number,
+            self.life,
+            self.client,
+            Kind.APPEND,
+            name,
+            stamp,
+            tuple(lengths),
+            len(data),
+            expected,
+            tuple(updates),
+        )
+        history.calls.append(call)
+        self.calls_made += 1
+        if self._listener is not None:
+            self._listener("begun", call)
+        changes = _attributes(updates) if updates else ()
+        if items is None:
+            future = self.store.append(name, data, expected, changes)
+        else:
+            future = self.store.append_batch(name, items, expected, changes)
+        self.watch(call, future)
+        return future
+
+    def writer(self, name: str, number: int) -> RecordedWriter:
+        """An exactly-once session of writer `number`. Raises SegmentNotFoundError; opening it is no call."""
+        return RecordedWriter(self, self.store.writer(name, UUID(int=number)), name, number)
+
+    def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
+        """Note that an event is about to be sent."""
+        call = self._made(Kind.EVENT, name)
+        call.lengths, call.size, call.writer, call.event = (length,), size, writer, event
+        return self._tell_begun(call)
+
+    def watch(self, call: Call, future: asyncio.Future[Any]) -> None:
+        """Note the end of an append when it comes; at once if it is there."""
+        if not future.done():
+            self._on_their_way += 1
+            future.add_done_callback(partial(self._append_landed, call))
+        elif future.cancelled() or future.exception() is not None:
+            self._append_failed(call, future, at_once=True)
+        else:
+            call.result = future.result()
+            self.ended(call, Outcome.OK)
+
+    async def settle(self) -> None:
+        """Wait until every append of this client has its answer, whatever it is."""
+        while self._on_their_way:
+            if self._settled is None:
+                self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    async def create(self, name: str, updates: Sequence[Update] = ()) -> SegmentInfo:
+        """Make a segment."""
+        call = self._begin(Kind.CREATE, name, updates)
+        return await self._answered(call, self.store.create_segment(name, _attributes(updates)), _put_segment_id)
+
+    async def seal(self, name: str) -> int:
+        """Seal it."""
+        return await self._answered(self._begin(Kind.SEAL, name), self.store.seal(name), _put_result)
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop what lies below `offset`."""
+        call = self._made(Kind.TRUNCATE, name)
+        call.offset = offset
+        await self._answered(self._tell_begun(call), self.store.truncate(name, offset))
+
+    async def merge(self, target: str, source: str, updates: Sequence[Update] = ()) -> int:
+        """Merge `source` into `target`."""
+        call = self._made(Kind.MERGE, target)
+        call.source, call.updates = source, tuple(updates)
+        asked = self.store.merge(target, source, _attributes(updates))
+        return await self._answered(self._tell_begun(call), asked, _put_result)
+
+    async def delete(self, name: str) -> None:
+        """Delete it."""
+        await self._answered(self._begin(Kind.DELETE, name), self.store.delete(name))
+
+    async def update_attributes(self, name: str, updates: Sequence[Update]) -> None:
+        """Update attributes, all or none."""
+        call = self._begin(Kind.UPDATE, name, updates)
+        await self._answered(call, self.store.update_attributes(name, _attributes(updates)))
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
+        """Read once."""
+        call = self.begin_read(name, offset, max_length)
+        return await self._answered(call, self.store.read(name, offset, max_length, wait), _put_data)
+
+    def follow(self, name: str, offset: int) -> RecordedReader:
+        """A reader that waits at the tail; each piece it gives is a read. Raises SegmentNotFoundError."""
+        return RecordedReader(self, self.store.reader(name, offset, follow=True), name)
+
+    def begin_read(self, name: str, offset: int, max_length: int) -> Call:
+        """Note that a read is about to be asked for."""
+        call = self._made(Kind.READ, name)
+        call.offset, call.max_length = offset, max_length
+        return self._tell_begun(call)
+
+    async def info(self, name: str) -> SegmentInfo:
+        """The segment's properties."""
+        return await self._answered(self._begin(Kind.INFO, name), self.store.get_info(name), _put_length)
+
+    async def attributes(self, name: str) -> dict[UUID, int]:
+        """All its attributes."""
+        return await self._answered(self._begin(Kind.ATTRIBUTES, name), self.store.get_attributes(name), _put_values)
+
+    async def segment_names(self, prefix: str = "") -> list[str]:
+        """Names of the segments that are there, in order. Not part of the history."""
+        return [info.name async for info in self.store.list_segments(prefix)]
+
+    # --- the store --------------------------------------------------------------------------------
+
+    async def flush(self, name: str | None = None) -> None:
+        """Flush one segment or all."""
+        await self._answered(self._begin(Kind.FLUSH, name or ""), self.store.flush(name))
+
+    async def checkpoint(self) -> None:
+        """Checkpoint every container."""
+        await self._answered(self._begin(Kind.CHECKPOINT, ""), self.store.checkpoint())
+
+    # --- writing it down --------------------------------------------------------------------------
+
+    def _begin(self, kind: Kind, name: str, updates: Sequence[Update] = ()) -> Call:
+        call = self._made(kind, name)
+        call.updates = tuple(updates)
+        return self._tell_begun(call)
+
+    def _made(self, kind: Kind, name: str) -> Call:
+        history = self.history
+        history.stamp = stamp = history.stamp + 1
+        call = Call(len(history.calls), self.life, self.client, kind, name, stamp)
+        history.calls.append(call)
+        self.calls_made += 1
+        return call
+
+    def _tell_begun(self, call: Call) -> Call:
+        if self._listener is not None:
+            self._listener("begun", call)
+        return call
+
+    async def _answered(
+        self, call: Call, asked: Awaitable[T], put: Callable[[Call, T], None] = lambda _call, _answer: None
+    ) -> T:
+        """Ask, and write down how it ended: a result by `put`, an error by its class."""
+        try:
+            answer = await asked
+        except (asyncio.CancelledError, Exception) as error:
+            self.failed(call, error)
+            raise
+        put(call, answer)
+        self.ended(call, Outcome.OK)
+        return answer
+
+    def _append_landed(self, call: Call, future: asyncio.Future[Any]) -> None:
+        self._on_their_way -= 1
+        if self._settled is not None and not self._on_their_way:
+            self._settled.set_result(None)
+            self._settled = None
+        if future.cancelled() or future.exception() is not None:
+            self._append_failed(call, future, at_once=False)
+            return
+        call.result = future.result()
+        call.outcome = Outcome.OK
+        history = self.history
+        call.ended = history.stamp = history.stamp + 1
+        if self._listener is not None:
+            self._listener("ended", call)
+
+    def _append_failed(self, call: Call, future: asyncio.Future[Any], *, at_once: bool) -> None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        assert error is not None
+        self.failed(call, error, at_once=at_once)
+
+    def failed(self, call: Call, error: BaseException, *, at_once: bool = False) -> None:
+        """Note that a call ended in an error."""
+        call.error = type(error).__name__
+        outcome = classify(call.kind, error, at_once=at_once)
+        if outcome is None:
+            self.unforeseen.append(error)
+        self.ended(call, outcome or Outcome.UNKNOWN)
+
+    def ended(self, call: Call, outcome: Outcome) -> None:
+        """Note that a call has its answer."""
+        history = self.history
+        call.outcome = outcome
+        call.ended = history.stamp = history.stamp + 1
+        if self._listener is not None:
+            self._listener("ended", call)
+
+
+class RecordedWriter:
+    """An exactly-once session whose events are in the history."""
+
+    def __init__(self, recorded: RecordedStore, session: SegmentWriter, name: str, number: int) -> None:
+        self._recorded = recorded
+        self._session = session
+        self._name = name
+        self._number = number
+
+    @property
+    def last_event_number(self) -> int:
+        """The highest number the segment has, or this session has sent; -1 for none."""
+        return self._session.last_event_number
+
+    def append(self, event: int, length: int) -> asyncio.Future[int | None]:
+        """Send event number `event` with so many bytes of filler (the same each time). Raises what the session raises."""
+        data = event_record(self._number, event, length)
+        call = self._recorded.begin_event(self._name, self._number, event, length, len(data))
+        try:
+            future = self._session.append(data, event)
+        except Exception as error:
+            self._recorded.failed(call, error)
+            raise
+        self._recorded.watch(call, future)
+        return future
+
+
+class RecordedReader:
+    """A following reader whose pieces are in the history, one read each."""
+
+    def __init__(self, recorded: RecordedStore, reader: SegmentReader, name: str) -> None:
+        self._recorded = recorded
+        self._reader = reader
+        self._name = name
+
+    @property
+    def offset(self) -> int:
+        """Where the next piece begins."""
+        return self._reader.offset
+
+    async def next_piece(self) -> bytes | None:
+        """The next bytes once there are some; None at the end of a sealed segment. Raises what reading raises."""
+        recorded = self._recorded
+        call = recorded.begin_read(self._name, self._reader.offset, recorded.store.config.piece_bytes)
+        try:
+            call.data = await anext(self._reader)
+        except StopAsyncIteration:
+            call.error = "EndOfSegmentError"
+            recorded.ended(call, Outcome.REFUSED)
+            return None
+        except (asyncio.CancelledError, Exception) as error:
+            recorded.failed(call, error)
+            raise
+        recorded.ended(call, Outcome.OK)
+        return call.data
+
+
+def _attributes(updates: Sequence[Update]) -> tuple[AttributeUpdate, ...]:
+    return tuple(
+        AttributeUpdate(update.id, UpdateType[update.how], update.value, update.expected) for update in updates
+    )
+
+
+def _put_segment_id(call: Call, info: SegmentInfo) -> None:
+    call.result = info.segment_id
+
+
+def _put_length(call: Call, info: SegmentInfo) -> None:
+    call.result = info.length
+
+
+def _put_result(call: Call, result: int) -> None:
+    call.result = result
+
+
+def _put_data(call: Call, data: bytes) -> None:
+    call.data = data
+
+
+def _put_values(call: Call, values: dict[UUID, int]) -> None:
+    call.values = values

@@ -1,0 +1,1 @@
+"""Runs: how the parts of the harness are put together: simulated, enumerated, killed, mutated, reported."""

@@ -1,0 +1,182 @@
+"""Plan: everything one simulated run will do, drawn from its seed. Pure.
+
+A plan is plain data, so that a failure can be made smaller: take something out, run again, see whether it still
+fails (`shrink`), and kept as a file. The seed still decides every small choice; the plan decides the large ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from recovery.harness.simulation.fault_points import TABLE
+
+Ending = Literal["power", "kill", "close", "takeover"]
+
+ENDINGS: Final[Mapping[Ending, int]] = {"power": 9, "kill": 5, "close": 3, "takeover": 3}
+"""How often a life ends so, in twentieths."""
+
+RATES: Final[Mapping[str, tuple[float, ...]]] = {
+    "disk.write.eio": (0.0005, 0.004),
+    "disk.write.partial": (0.0005, 0.004),
+    "disk.write.enospc": (0.0005, 0.004),
+    "disk.create.enospc": (0.002, 0.02),
+    "disk.sync.eio": (0.0005, 0.004),
+    "disk.sync-directory.eio": (0.001, 0.01),
+    "disk.rename.eio": (0.002, 0.02),
+    "disk.link.eio": (0.002, 0.02),
+    "disk.unlink.eio": (0.005, 0.05),
+    "disk.read.eio": (0.0005, 0.005),
+    "disk.stall": (0.0005, 0.005),
+    "object.put.failed": (0.02, 0.2),
+    "object.put.lost-reply": (0.02, 0.2),
+    "object.put.twice": (0.02, 0.2),
+    "object.put.late": (0.02, 0.2),
+    "object.delete.failed": (0.02, 0.2),
+    "object.delete.lost-reply": (0.02, 0.2),
+    "object.delete.late": (0.02, 0.2),
+    "object.get.failed": (0.01, 0.1),
+    "object.get.truncated": (0.01, 0.1),
+    "object.get.wrong-range": (0.01, 0.1),
+    "object.head.failed": (0.02, 0.2),
+    "object.list.failed": (0.02, 0.2),
+    "object.list.lags": (0.1, 0.5),
+    "object.slow": (0.005, 0.05),
+    "object.burst": (0.002, 0.01),
+    "object.throttled": (0.002, 0.02),
+    "object.away": (0.0005, 0.002),
+    "ledger.append.lost": (0.0005, 0.004),
+    "ledger.append.in-doubt": (0.0005, 0.004),
+    "ledger.append.repeated": (0.01, 0.1),
+    "ledger.append.slow": (0.001, 0.01),
+    "ledger.open.unavailable": (0.02, 0.1),
+    "ledger.read.unavailable": (0.005, 0.05),
+    "cache.insert.refused": (0.01, 0.2),
+    "cache.block.lost": (0.01, 0.2),
+    "cache.wiped": (0.005, 0.05),
+}
+"""For the faults that strike by chance: the rates to choose from when a plan has them on."""
+
+CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One life of the store."""
+
+    operations: int
+    """Calls its clients make, about."""
+    ending: Ending
+    dies_at: int | None = None
+    """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at the end of its work."""
+    again: bool = False
+    """Recover once more before anybody writes, and compare."""
+    checked: bool = False
+    """The files are checked as they lie, by `recovery.store_check`, before this life opens them."""
+    clock: str = ""
+    """What the wall clock does in the middle of it: a name of CLOCK, or nothing."""
+    locks_expire: bool = True
+    """Takeover: the paused owner's locks are given up for it; else the second owner is refused first."""
+    rot: str = ""
+    """A fault point of bit rot, planted before this life; nothing mostly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One simulated run."""
+
+    seed: str
+    workload: str
+    tier1: Literal["file", "ledger"]
+    tier2: Literal["object", "file"]
+    settings: Mapping[str, Any]
+    rates: Mapping[str, float]
+    cycles: tuple[Cycle, ...]
+
+    def to_json(self) -> str:
+        """One line, for a file or a command line."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan a line of `to_json` means. Raises ValueError, KeyError, TypeError on anything else."""
+        fields = json.loads(text)
+        fields["cycles"] = tuple(Cycle(**cycle) for cycle in fields["cycles"])
+        unknown = sorted(set(fields["rates"]) - set(TABLE))
+        if unknown:
+            raise ValueError(f"no such fault point: {unknown[0]}")
+        return cls(**fields)
+
+
+def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
+    """The plan of a seed: the same for the same arguments, for ever (as far as this file does not change)."""
+    chance = random.Random(f"{seed}/plan")
+    return Plan(
+        seed=seed,
+        workload=workload,
+        tier1="ledger" if chance.random() < 0.15 else "file",
+        tier2="file" if chance.random() < 0.25 else "object",
+        settings=draw_settings(chance),
+        rates=_draw_rates(chance),
+        cycles=tuple(_draw_cycle(chance) for _ in range(cycles if cycles is not None else chance.randint(6, 14))),
+    )
+
+
+def draw_settings(chance: random.Random) -> dict[str, Any]:
+    """Store settings so small that what is rare in production happens all the time."""
+    frame = chance.choice([64, 200, 200, 500, 1500, 4000])
+    flush = chance.choice([60, 150, 400, 2000, 20_000])
+    objects = max(flush, chance.choice([200, 1000, 5000]))
+    piece = chance.choice([64, 200, 1000, 1000, 8000])
+    return {
+        "containers": chance.choice([1, 1, 1, 2, 3]),
+        "frame_bytes_max": frame,
+        "log_file_bytes": 8 * 1024 + frame + chance.choice([0, 0, 4096, 20_000]),
+        "in_flight_bytes_max": chance.choice([500, 3000, 1 << 20]),
+        "checkpoint_operations": chance.choice([5, 20, 60, 1000]),
+        "checkpoint_bytes": chance.choice([1000, 4096, 30_000]),
+        "flush_bytes": flush,
+        "flush_age_s": chance.choice([0.01, 0.1, 2.0, 1000.0]),
+        "object_bytes": objects,
+        "upload_bytes_max": objects * chance.choice([1, 2, 4]),
+        "uploads_max": chance.choice([1, 2, 4]),
+        "unflushed_target_bytes": chance.choice([500, 2000, 1 << 20]),
+        "unflushed_bytes_max": chance.choice([20_000, 1 << 22]),
+        "extent_bytes": chance.choice([16, 64, 256, 4096]),
+        "deletion_lag_s": chance.choice([0.0, 1.0, 60.0, 4000.0]),
+        "piece_bytes": piece,
+        "fetched_bytes_max": piece * chance.choice([2, 4, 30]),
+        "tail_bytes_max": chance.choice([64, 300, 3000, 3000, 1 << 20]),
+        "cache_bytes_max": chance.choice([4000, 64 * 1024, 1 << 20, 1 << 20]),
+        "append_bytes_max": 8192,
+        "queue_bytes_max": chance.choice([8192, 40_000, 1 << 20]),
+    }
+
+
+def _draw_rates(chance: random.Random) -> dict[str, float]:
+    """A third of all plans are without faults but crashes; the others have some on, some of these often."""
+    if chance.random() < 0.33:
+        return {}
+    share = chance.choice([0.05, 0.2, 0.5])
+    return {point: chance.choice(rates) for point, rates in RATES.items() if chance.random() < share}
+
+
+def _draw_cycle(chance: random.Random) -> Cycle:
+    ending = chance.choices(list(ENDINGS), list(ENDINGS.values()))[0]
+    opening = chance.random() < 0.25
+    dies_at = chance.randrange(45) if opening else chance.randrange(20, 420)
+    at_the_end = ending == "close" or chance.random() < 0.08
+    return Cycle(
+        operations=chance.choice([5, 20, 60, 120]),
+        ending=ending,
+        dies_at=None if at_the_end and (ending != "close" or chance.random() < 0.6) else dies_at,
+        again=chance.random() < 0.15,
+        checked=chance.random() < 0.1,
+        clock=chance.choice(CLOCK) if chance.random() < 0.08 else "",
+        locks_expire=chance.random() < 0.8,
+        rot=chance.choice(["rot.log", "rot.object"]) if chance.random() < 0.01 else "",
+    )

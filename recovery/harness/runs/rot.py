@@ -1,0 +1,61 @@
+"""Bit rot: one bit of something durable flips by itself, and can be flipped back, as a repair from a copy would.
+
+Only in places where the engine can tell rot from a torn tail: not in what was synced last to a log file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from recovery.harness.simulation.store_world import LOCATION, TIER2, StoreWorld
+
+
+def plant_rot(world: StoreWorld, point: str, chance: random.Random) -> Callable[[], None] | None:
+    """Flip a bit; what flips it back, or None if there is nothing to flip. Nobody has the store open."""
+    if point == "rot.log":
+        return _rot_file(world, point, f"{LOCATION}/log/", ".log", chance)
+    if world.tier2 == "file":
+        return _rot_file(world, point, f"{TIER2}/", "", chance)
+    names = sorted(world.bucket.objects)
+    if not names:
+        return None
+    name = chance.choice(names)
+    offset, bit = chance.randrange(len(world.bucket.objects[name].data)), chance.randrange(8)
+    world.reach(point)
+    world.bucket.flip_bit(name, offset, bit)
+
+    def undo() -> None:
+        if name in world.bucket.objects:
+            world.bucket.flip_bit(name, offset, bit)
+
+    return undo
+
+
+def _rot_file(
+    world: StoreWorld, point: str, folder: str, suffix: str, chance: random.Random
+) -> Callable[[], None] | None:
+    image = world.image
+    places = [
+        (path, extent)
+        for path in image.files()
+        if path.startswith(folder) and path.endswith(suffix) and "~staging" not in path
+        for extent in _settled(image.synced_extents(path), last_counts=not suffix)
+    ]
+    if not places:
+        return None
+    path, (start, length) = chance.choice(places)
+    offset, bit = start + chance.randrange(length), chance.randrange(8)
+    world.reach(point)
+    image.flip_bit(path, offset, bit)
+    before = image.read(path)
+
+    def undo() -> None:
+        if path in image.files() and image.read(path)[: len(before)] == before:
+            image.flip_bit(path, offset, bit)
+
+    return undo
+
+
+def _settled(extents: list[tuple[int, int]], *, last_counts: bool) -> list[tuple[int, int]]:
+    return [extent for extent in (extents if last_counts else extents[:-1]) if extent[1]]

@@ -1,0 +1,360 @@
+"""Scenario: one plan carried out in a simulated world: life after life, crash after crash, then the judgement.
+
+A life: open (recover), observe, maybe recover again and observe, work, end. Then a second owner may take over, or
+the process dies before one of its effects, or it closes. At the end every fault is healed, and what is there must
+be whole. Rules of this file:
+
+- the driver stands outside: nothing it does is an effect of a process;
+- an error no caller should ever see (an assertion, corruption where nothing was corrupted) is a violation;
+- the draws of the driver come from a generator of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import History, Life, Violation
+from recovery.harness.observer import observe
+from recovery.harness.runs.plan import Cycle, Plan
+from recovery.harness.runs.rot import plant_rot
+from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
+from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
+from recovery.harness.workloads.catalogue import WORKLOADS
+from recovery.harness.workloads.running import run_workload
+from recovery.harness.workloads.stage import Stage
+from recovery.store_check import check_store
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    DataCorruptionError,
+    NotPrimaryError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.service import SegmentStore
+from segmentstore.store_files import log_directory
+
+FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
+"""How a life may end by itself: an outside part failed, or another owner came."""
+OVERTAKEN = (StoreInUseError, DataCorruptionError)
+"""And how the life of one of two owners may: both opened at the same time; an object it would read is deleted."""
+RIVAL_TURNS = 60
+"""Effects of a second owner within which the first one comes back."""
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What one run showed."""
+
+    plan: Plan
+    violations: list[Violation]
+    crashes: int
+    """Deaths of a process, each followed by a recovery."""
+    openings: int
+    calls: int
+    appends: int
+    """Acknowledged."""
+    virtual_s: float
+    longest_recovery_s: float
+    """Virtual time from the start of an opening to its end, at most."""
+    effects: int
+    points: dict[str, int]
+    digest: str
+    """Of the trace."""
+    history: History
+    trace: list[str] | None = field(default=None, repr=False)
+
+
+class Scenario:
+    """One run of a plan; used once."""
+
+    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+        self.plan = plan
+        self.world = StoreWorld(
+            plan.seed,
+            settings=plan.settings,
+            rates=plan.rates,
+            tier1=plan.tier1,
+            tier2=plan.tier2,
+            keep_trace=keep_trace,
+        )
+        self.history = History()
+        self.stage = Stage()
+        self._workload = WORKLOADS[plan.workload]
+        self._chance = self.world.random("driver")
+        self._unforeseen: list[Violation] = []
+        self._phases: dict[str, str] = {}
+        self._crashes = 0
+        self._openings = 0
+        self._longest_us = 0
+        self._rot = False
+
+    def run(self) -> RunResult:
+        """Carry the plan out and judge it. Never raises for a fault of the store: that is a violation."""
+        with _quiet():
+            try:
+                for cycle in self.plan.cycles:
+                    self._cycle(cycle)
+                self._finish()
+            except (DeadlockError, WedgedError) as error:
+                self._note(error, "hangs")
+            finally:
+                self.world.close()
+        return self._result()
+
+    # --- one life ---------------------------------------------------------------------------------
+
+    def _cycle(self, cycle: Cycle) -> None:
+        findings = self._check_files(deep=False) if cycle.checked else ()
+        undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
+        self._rot = undo is not None
+        process = self.world.process("owner")
+        if cycle.ending == "takeover":
+            process.stops_at = cycle.dies_at
+        else:
+            process.dies_at = cycle.dies_at
+        task = process.start(self._live(process, cycle, findings))
+        self.world.run(lambda: task.done() or process.dead or process.paused)
+        if process.paused:
+            self._takeover(process, task, cycle)
+        else:
+            self._end(process, task, cycle)
+        if undo is not None:
+            undo()
+            self._rot = False
+
+    async def _live(self, process: SimulatedProcess, cycle: Cycle, findings: tuple[str, ...]) -> None:
+        self._phases[process.name] = "opening"
+        life, store = await self._open(process)
+        await self._observe(store, life, cycle, findings=findings)
+        if cycle.again:
+            await store.close()
+            self._end_life(life, "closed")
+            self._phases[process.name] = "opening-again"
+            life, store = await self._open(process)
+            await self._observe(store, life, cycle, again=True)
+        self._phases[process.name] = "running"
+        if cycle.clock:
+            asyncio.get_running_loop().call_later(self._chance.uniform(0, 2), self._turn_clock, cycle.clock)
+        chance = process.world.random(f"workload/{process.name}")
+        await run_workload(
+            self._workload, store, self.history, life.number, self.stage, chance, operations=cycle.operations
+        )
+        if cycle.ending == "close":
+            self._phases[process.name] = "closing"
+            await store.close()
+            self._end_life(life, "closed")
+        self._phases[process.name] = "idle"
+
+    async def _observe(
+        self, store: SegmentStore, life: Life, cycle: Cycle, *, again: bool = False, findings: tuple[str, ...] = ()
+    ) -> None:
+        """Look at everything. Where two owners may be about, what a fenced one reads can be old: then it must prove
+        afterwards that it is the owner still, by writing, or it has seen nothing.
+        """
+        observation = await observe(store, self.history, life.number, again=again, findings=findings)
+        if cycle.ending == "takeover":
+            self.history.observations.remove(observation)
+            await store.checkpoint()
+            bisect.insort(self.history.observations, observation, key=lambda each: each.ended)
+
+    async def _open(self, process: SimulatedProcess) -> tuple[Life, SegmentStore]:
+        life = Life(len(self.history.lives), process.name, self.history.next_stamp())
+        self.history.lives.append(life)
+        begun_us = self.world.time.now_us
+        store = await self.world.open_store(process)
+        life.opened = self.history.next_stamp()
+        self._openings += 1
+        self._longest_us = max(self._longest_us, self.world.time.now_us - begun_us)
+        return life, store
+
+    def _end(self, process: SimulatedProcess, task: asyncio.Task[None], cycle: Cycle) -> None:
+        """The process has died, or its work is done one way or another: bring the life to its end."""
+        if task.done() and not task.cancelled() and not process.dead:
+            self._look_at(task.exception(), *(OVERTAKEN if cycle.ending == "takeover" else ()))
+        phase = self._phases.get(process.name, "idle")
+        if process.dead:
+            self.world.reach(f"crash.{phase}")
+        elif phase == "idle" and cycle.ending != "close":
+            self.world.reach("crash.idle")
+        self._crashes += process.dead or cycle.ending != "close"
+        if cycle.ending == "power" or (cycle.ending == "takeover" and self._chance.random() < 0.5):
+            self.world.cut_power()
+            self.world.reach("power.cut")
+        else:
+            self.world.kill(process)
+            self.world.reach("crash.kill")
+        for life in self.history.lives:
+            if life.ended is None and life.process == process.name:
+                self._end_life(life, cycle.ending)
+
+    def _end_life(self, life: Life, ending: str) -> None:
+        life.ended = self.history.next_stamp()
+        life.ending = ending
+
+    # --- two owners -------------------------------------------------------------------------------
+
+    def _takeover(self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle) -> None:
+        """The first owner is stopped; a second one takes over; the first one comes back, sooner or later."""
+        world = self.world
+        world.reach("owner.paused")
+        if not cycle.locks_expire:
+            self._be_refused()
+        world.image.expire_locks(first.name)
+        world.reach("owner.locks-expire")
+        second = world.process("rival")
+        task = second.start(self._live(second, cycle, ()))
+        comes_back_at = self._chance.randrange(RIVAL_TURNS)
+        world.run(lambda: task.done() or second.effects >= comes_back_at)
+        world.reach("owner.takeover")
+        first.resume()
+        world.reach("owner.resumes")
+        world.run(lambda: task.done() and (first_task.done() or first.dead))
+        if first_task.done() and not first_task.cancelled():
+            self._look_at(first_task.exception(), *OVERTAKEN)
+        world.kill(first)
+        for life in self.history.lives:
+            if life.ended is None and life.process == first.name:
+                self._end_life(life, "takeover")
+        self._crashes += 1
+        self._end(second, task, cycle)
+
+    def _be_refused(self) -> None:
+        rival = self.world.process("refused")
+        try:
+            self.world.run_task(rival, self.world.open_store(rival))
+        except StoreInUseError:
+            self.world.reach("owner.refused")
+        except FORESEEN:
+            pass  # the disk failed under it
+        else:
+            self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
+        self.world.kill(rival)
+
+    # --- around the lives -------------------------------------------------------------------------
+
+    def _turn_clock(self, point: str) -> None:
+        clock, chance = self.world.clock, self._chance
+        self.world.reach(point)
+        if point == "clock.forward":
+            clock.jump(chance.randrange(86_400_000))
+        elif point == "clock.backward":
+            clock.jump(-chance.randrange(86_400_000))
+        else:
+            clock.freeze()
+
+    def _check_files(self, *, deep: bool) -> tuple[str, ...]:
+        """Harmful findings in the files as they lie; nobody has the store open."""
+        if self.plan.tier1 != "file":
+            return ()
+        rates, self.world.rates = self.world.rates, {}
+        process = self.world.process("check")
+        try:
+            found = self.world.run_task(process, self._check(process, deep=deep))
+        except TierUnavailableError:
+            found = ()  # the object storage is having a bad time; another check will see
+        finally:
+            self.world.rates = rates
+            self.world.kill(process)
+        return found
+
+    async def _check(self, process: SimulatedProcess, *, deep: bool) -> tuple[str, ...]:
+        if not process.runtime.disk.exists(f"{LOCATION}/log"):
+            return ()
+        count = self.plan.settings.get("containers", 1)
+        directories = {number: log_directory(LOCATION, number) for number in range(count)}
+        storage = self.world.object_storage(process)
+        findings = await check_store(directories, storage, process.runtime, deep=deep)
+        await storage.close()
+        return tuple(
+            f"{finding.kind} {finding.place}: {finding.detail}"
+            for finding in findings
+            if finding.severity.value == "harmful"
+        )
+
+    def _finish(self) -> None:
+        """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
+        self.world.rates = {}
+        self.world.clock.thaw()
+        self.world.bucket.heal()
+        process = self.world.process("last")
+        self._last(process, flush=True)
+        self.world.cut_power()
+        self._end_life(self.history.lives[-1], "power")
+        findings = self._check_files(deep=True)
+        self._last(self.world.process("verifier"), flush=False, findings=findings)
+
+    def _last(self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...] = ()) -> None:
+        try:
+            self.world.run_task(process, self._last_life(process, flush=flush, findings=findings))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
+            self._note(error, "after everything was healed")
+
+    async def _last_life(self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...]) -> None:
+        life, store = await self._open(process)
+        await observe(store, self.history, life.number, again=not flush, findings=findings)
+        if flush:
+            await store.flush()
+            await store.checkpoint()
+            await observe(store, self.history, life.number, again=True)
+        else:
+            await store.close()
+            self._end_life(life, "closed")
+
+    def _look_at(self, error: BaseException | None, *foreseen: type[BaseException]) -> None:
+        if error is None or isinstance(error, (*FORESEEN, *foreseen)):
+            return
+        if isinstance(error, BaseExceptionGroup):
+            for each in error.exceptions:
+                self._look_at(each, *foreseen)
+            return
+        if isinstance(error, DataCorruptionError) and self._rot:
+            return
+        if not isinstance(error, ProcessDiedError):
+            self._note(error, "unforeseen")
+
+    def _note(self, error: BaseException, when: str) -> None:
+        self._unforeseen.append(Violation("errors", f"{when}: {type(error).__name__}: {error}"))
+
+    def _result(self) -> RunResult:
+        history = self.history
+        return RunResult(
+            plan=self.plan,
+            violations=[*self._unforeseen, *check_history(history)],
+            crashes=self._crashes,
+            openings=self._openings,
+            calls=len(history.calls),
+            appends=sum(1 for call in history.calls if call.kind in {"append", "event"} and call.outcome == "ok"),
+            virtual_s=self.world.time.now_us / 1e6,
+            longest_recovery_s=self._longest_us / 1e6,
+            effects=self.world.effects,
+            points=self.world.points.counts(),
+            digest=self.world.trace.digest(),
+            history=history,
+            trace=self.world.trace.lines,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No collection in the middle: when one comes depends on what ran before, and it ends generators and tasks.
+
+    And no log of what stops containers: here they stop all the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        if enabled:
+            gc.enable()

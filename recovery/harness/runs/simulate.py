@@ -1,0 +1,144 @@
+"""Simulated runs, one seed after another, on one core or several; what they showed, added up.
+
+Run number i of base seed S has the seed `S/i`: alone it gives the same trace as among others.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Final
+
+from recovery.harness.runs.plan import draw_plan
+from recovery.harness.runs.scenario import RunResult, Scenario
+
+BATCH_RUNS: Final = 4
+"""Runs handed to a process at a time."""
+FAILURES_MAX: Final = 20
+"""Failures kept; more would only say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that broke a rule."""
+
+    seed: str
+    workload: str
+    plan: str
+    """As JSON."""
+    violations: Sequence[str]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What many runs showed."""
+
+    runs: int = 0
+    crashes: int = 0
+    openings: int = 0
+    calls: int = 0
+    appends: int = 0
+    effects: int = 0
+    virtual_s: float = 0.0
+    longest_recovery_s: float = 0.0
+    points: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    failed: int = 0
+
+    def take(self, result: RunResult) -> None:
+        """Add one run."""
+        self.runs += 1
+        self.crashes += result.crashes
+        self.openings += result.openings
+        self.calls += result.calls
+        self.appends += result.appends
+        self.effects += result.effects
+        self.virtual_s += result.virtual_s
+        self.longest_recovery_s = max(self.longest_recovery_s, result.longest_recovery_s)
+        self.points.update(result.points)
+        if result.violations:
+            plan = result.plan
+            self._fail(Failure(plan.seed, plan.workload, plan.to_json(), [str(each) for each in result.violations]))
+
+    def add(self, other: Summary) -> None:
+        """Add another summary."""
+        self.runs += other.runs
+        self.crashes += other.crashes
+        self.openings += other.openings
+        self.calls += other.calls
+        self.appends += other.appends
+        self.effects += other.effects
+        self.virtual_s += other.virtual_s
+        self.longest_recovery_s = max(self.longest_recovery_s, other.longest_recovery_s)
+        self.points.update(other.points)
+        for failure in other.failures:
+            self._fail(failure)
+        self.failed += other.failed - len(other.failures)
+
+    def _fail(self, failure: Failure) -> None:
+        self.failed += 1
+        if len(self.failures) < FAILURES_MAX:
+            self.failures.append(failure)
+
+
+def run_seed(seed: str, workload: str, *, keep_trace: bool = False) -> RunResult:
+    """One run."""
+    return Scenario(draw_plan(seed, workload), keep_trace=keep_trace).run()
+
+
+def run_seeds(seeds: Sequence[str], workload: str) -> Summary:
+    """Several runs, one after another, in this process."""
+    summary = Summary()
+    for seed in seeds:
+        summary.take(run_seed(seed, workload))
+    gc.collect()
+    return summary
+
+
+def run_many(
+    base: str,
+    workload: str,
+    *,
+    more: Callable[[Summary], bool],
+    jobs: int = 1,
+    on_progress: Callable[[Summary], None] = lambda _summary: None,
+) -> Summary:
+    """Runs `base/0`, `base/1`, ... on `jobs` processes as long as `more(summary)` says so; what is under way is ended.
+
+    Ends early after FAILURES_MAX failures.
+    """
+    summary = Summary()
+    number = 0
+
+    def next_seeds() -> list[str]:
+        nonlocal number
+        number += BATCH_RUNS
+        return [f"{base}/{each}" for each in range(number - BATCH_RUNS, number)]
+
+    if jobs <= 1:
+        while more(summary) and summary.failed < FAILURES_MAX:
+            summary.add(run_seeds(next_seeds(), workload))
+            on_progress(summary)
+        return summary
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_settle) as pool:
+        running: set[Future[Summary]] = set()
+        while True:
+            going_on = more(summary) and summary.failed < FAILURES_MAX
+            while going_on and len(running) < jobs + 1:
+                running.add(pool.submit(run_seeds, next_seeds(), workload))
+            if not running:
+                return summary
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                summary.add(each.result())
+            on_progress(summary)
+
+
+def _settle() -> None:
+    """In a new process: what is loaded stays, so collections need not look at it."""
+    gc.collect()
+    gc.freeze()

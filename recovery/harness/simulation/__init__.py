@@ -1,0 +1,1 @@
+"""The simulated world: one thread, virtual time, everything from one seed."""

@@ -1,0 +1,155 @@
+"""Every fault the simulated world knows, by name, with what it means: the one table; runs count how often each was reached.
+
+A fault point that no run of the suite reaches fails the suite: a fault nobody meets protects nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+EFFECTS: Final[Mapping[str, str]] = {
+    "log.write": "frames into a log file",
+    "log.sync": "sync of a log file",
+    "log.link": "a prepared file gets its name as a log file",
+    "log.unlink": "a log file removed",
+    "log.sync-directory": "sync of the log's folder",
+    "prepare.create": "a log file made ahead",
+    "prepare.write": "zeros, or the header and copied frames, into a prepared file",
+    "prepare.sync": "sync of a prepared file",
+    "prepare.unlink": "the temporary name of a prepared or spare file removed",
+    "spare.rename": "a truncated file becomes a spare, or a spare a prepared file",
+    "state.create": "a state record made, under a name of its maker's own",
+    "state.write": "a state record written",
+    "state.sync": "sync of a state record",
+    "state.link": "a state record gets the name of its version",
+    "state.unlink": "a state record's own name, or an older record, removed",
+    "store.create": "store.toml.new made",
+    "store.write": "store.toml.new written",
+    "store.sync": "sync of store.toml.new",
+    "store.rename": "store.toml.new becomes store.toml",
+    "store.sync-directory": "sync of the store's folder",
+    "folder.make": "a folder made",
+    "tier2.create": "a staging file of the file Tier 2 made",
+    "tier2.write": "a staging file written",
+    "tier2.sync": "sync of a staging file",
+    "tier2.link": "a staging file gets its object's name",
+    "tier2.rename": "a staging file replaces an object of the same bytes",
+    "tier2.unlink": "an object or a staging file removed",
+    "tier2.remove-directory": "an empty folder of objects removed",
+    "tier2.sync-directory": "sync of a folder of objects",
+    "object.put": "a put to the simulated object storage",
+    "object.delete": "a delete to the simulated object storage",
+    "ledger.append": "frames to the simulated Tier-1 service",
+    "ledger.open": "opening of the simulated Tier-1 service",
+    "ledger.truncate": "truncation in the simulated Tier-1 service",
+}
+"""What a process does to the outside; it can die before and after each."""
+
+_OTHERS: Final[Mapping[str, str]] = {
+    # The disk answers with an error, or late.
+    "disk.write.eio": "a write fails, nothing of it written",
+    "disk.write.partial": "a write fails after a part of it",
+    "disk.write.enospc": "no space left, in a write",
+    "disk.create.enospc": "no space left, making a file",
+    "disk.sync.eio": "a sync fails; what was not durable stays so, whatever a later sync says",
+    "disk.sync-directory.eio": "a sync of a folder fails",
+    "disk.rename.eio": "a rename fails",
+    "disk.link.eio": "a link fails",
+    "disk.unlink.eio": "an unlink fails",
+    "disk.read.eio": "a read fails",
+    "disk.stall": "a call takes seconds",
+    # What is left after a power cut.
+    "power.cut": "all processes die and the disk loses what chance decides of what was not synced",
+    "power.write.kept": "an unsynced write survives",
+    "power.write.lost": "an unsynced write is gone",
+    "power.write.torn-512": "an unsynced write survives in part, in units of 512 bytes",
+    "power.write.torn-4096": "an unsynced write survives in part, in units of 4096 bytes",
+    "power.write.reordered": "an unsynced write survives, an earlier one to the same file does not",
+    "power.size.short": "a file is as long as it was at its last sync, or shorter than written",
+    "power.size.zeros": "a file has its new length, with zeros where bytes were written",
+    "power.name.kept": "an unsynced change of a folder survives",
+    "power.name.lost": "an unsynced change of a folder is gone",
+    "power.name.reordered": "an unsynced change of a folder survives, an earlier one in it does not",
+    # Bytes change by themselves.
+    "rot.log": "a bit of a durable frame flips",
+    "rot.object": "a bit of an object flips",
+    # The object storage.
+    "object.put.failed": "a put is refused before it had an effect",
+    "object.put.lost-reply": "a put succeeds and its reply is lost",
+    "object.put.twice": "a put is applied twice",
+    "object.put.late": "a put is answered with an error and applied later all the same",
+    "object.delete.failed": "a delete is refused",
+    "object.delete.lost-reply": "a delete succeeds and its reply is lost",
+    "object.delete.late": "a delete is answered with an error and applied later all the same",
+    "object.get.failed": "a read of a range is refused",
+    "object.get.truncated": "the body of a read ends early",
+    "object.get.wrong-range": "a read answers with another range",
+    "object.head.failed": "a head is refused",
+    "object.list.failed": "a listing is refused",
+    "object.list.lags": "a listing shows what was a while ago",
+    "object.slow": "a request takes seconds",
+    "object.burst": "every request is refused (503) for up to 30 s",
+    "object.throttled": "requests above a rate are refused (429)",
+    "object.away": "the object storage is gone for ten minutes",
+    # The Tier-1 service.
+    "ledger.append.lost": "an append fails and has left nothing",
+    "ledger.append.in-doubt": "an append fails and its frame is there all the same",
+    "ledger.append.repeated": "a frame is written twice",
+    "ledger.append.slow": "an append takes seconds",
+    "ledger.open.unavailable": "opening the log is refused for now",
+    "ledger.read.unavailable": "reading the log is refused for now",
+    # The cache.
+    "cache.insert.refused": "the cache takes nothing",
+    "cache.block.lost": "a block in the cache is gone",
+    "cache.wiped": "the whole cache is gone",
+    # Wall time.
+    "clock.forward": "the clock jumps forward by up to a day",
+    "clock.backward": "the clock jumps back by up to a day",
+    "clock.frozen": "the clock stands still",
+    # Owners.
+    "owner.paused": "an owner is stopped (SIGSTOP) at any time",
+    "owner.paused-before-effect": "an owner is stopped just before an effect",
+    "owner.locks-expire": "a stopped owner's locks are given up for it",
+    "owner.takeover": "a second owner opens the store of a stopped one",
+    "owner.refused": "a second owner is refused, since the first one lives",
+    "owner.resumes": "the first owner goes on after a takeover",
+    # When a crash comes.
+    "crash.running": "while it serves",
+    "crash.opening": "during the recovery",
+    "crash.opening-again": "during the recovery of a recovery",
+    "crash.closing": "during an ordinary close",
+    "crash.idle": "when nothing is under way",
+    "crash.kill": "one process, the operating system lives on",
+}
+
+TABLE: Final[Mapping[str, str]] = {
+    **{f"crash.before.{kind}": f"a process dies just before: {text}" for kind, text in EFFECTS.items()},
+    **{f"crash.after.{kind}": f"a process dies just after: {text}" for kind, text in EFFECTS.items()},
+    **_OTHERS,
+}
+
+
+class FaultPoints:
+    """How often each fault point was reached."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def hit(self, name: str) -> None:
+        """Count one. The name must be in the table."""
+        assert name in TABLE, name
+        self._counts[name] += 1
+
+    def add(self, other: Mapping[str, int]) -> None:
+        """Take over the counts of another run."""
+        self._counts.update(other)
+
+    def counts(self) -> dict[str, int]:
+        """Of the points that were reached, by name."""
+        return dict(sorted(self._counts.items()))
+
+    def never(self) -> Iterator[str]:
+        """The points that were not reached, in the order of the table."""
+        return (name for name in TABLE if not self._counts[name])

@@ -1,0 +1,423 @@
+"""Object storage of a simulated world: a bucket that outlives processes, and one process's way to it.
+
+The bucket is right, as a good object store is: whole objects, put-if-absent by unique id, no change in place. What
+goes wrong is on the way and in the weather: requests are slow, refused, applied late, their replies lost, bodies
+come back wrong, listings lag. Rules of this file:
+
+- a change is applied by the outside, at a time within its latency: nothing its process does after it was sent, not
+  even dying or cancelling the call, takes it back. Of a process that died before, chance decides whether it landed;
+- what lies ahead is kept in the bucket with the time it is due, and `settle` applies it before anything is looked at;
+- the bucket tells ages by a clock of its own, which never jumps;
+- a wrong body comes at most once in a while for each object, so that whoever asks once more gets the right one:
+  a store that lies twice in a row is corrupt, and that is another fault (`flip_bit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import heapq
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, Protocol
+
+from recovery.harness.simulation.clock import BEGINNING_MS
+from recovery.harness.simulation.virtual_loop import MICROSECONDS, VirtualTime
+from segmentstore.contracts.checksum import Buffer
+from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    ObjectStorageStatistics,
+    StorageUnavailableError,
+    StoredObject,
+)
+from tier2.storage_counters import StorageCounters
+
+PAGE_OBJECTS: Final = 1000
+LATENCY_S: Final = (0.001, 0.020)
+SLOW_S: Final = (1.0, 20.0)
+LATE_S: Final = (0.1, 60.0)
+"""From the answer "unavailable" to the change it was about."""
+BURST_S: Final = (1.0, 30.0)
+AWAY_S: Final = 600.0
+THROTTLED_S: Final = (1.0, 30.0)
+THROTTLED_RATE_MAX: Final = 10
+"""Requests a second that pass while it throttles, at most."""
+LAG_MAX_US: Final = 5 * MICROSECONDS
+"""How old a listing may be."""
+CALM_US: Final = 120 * MICROSECONDS
+CALM_BODIES: Final = 8
+"""After a wrong body an object gives right ones, for that long and so many: a reader's second try takes less."""
+
+
+class Surroundings(Protocol):
+    """What the services around a process need of its world."""
+
+    @property
+    def time(self) -> VirtualTime: ...
+
+    def strikes(self, point: str) -> bool:
+        """True if the fault of this name happens now."""
+
+
+class Owner(Protocol):
+    """What they need of the process itself."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def world(self) -> Surroundings: ...
+    @property
+    def random(self) -> random.Random: ...
+    @property
+    def dead(self) -> bool: ...
+    @property
+    def paused(self) -> bool: ...
+
+    def effect(self, kind: str, place: str, detail: str = "") -> None:
+        """Called before each effect; raises, and is dead, if the process dies before it."""
+
+
+class BucketObject(NamedTuple):
+    """An object with what the bucket keeps beside it."""
+
+    data: bytes
+    unique_id: bytes
+    modified_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A put, or a delete (`data` is None), on its way to the bucket."""
+
+    due_us: int
+    name: str
+    data: bytes | None
+    unique_id: bytes
+    owner: Owner | None
+    """Who sent it and still waits for it; None if it lands whatever becomes of its sender."""
+    survives: bool
+    """What chance decided for the case that its sender dies before it is due."""
+    taken: bool = False
+    """Answer to a put: the name belongs to an object with another unique id."""
+
+
+class _Past(NamedTuple):
+    """What lay under a name until `until_us`."""
+
+    until_us: int
+    name: str
+    object: BucketObject | None
+
+
+class _Weather:
+    """Times in which the service refuses everything, or whatever comes too fast."""
+
+    __slots__ = ("_away_until", "_burst_until", "_passed", "_rate", "_second", "_throttled_until")
+
+    def __init__(self) -> None:
+        self._away_until = self._burst_until = self._throttled_until = 0
+        self._rate = self._second = self._passed = 0
+
+    def refusal(self, owner: Owner) -> str | None:
+        """Why the service refuses a request of now; None if it takes it. The request that brings a time on is its first."""
+        now_us, strikes, chance = owner.world.time.now_us, owner.world.strikes, owner.random
+        if now_us >= self._away_until and strikes("object.away"):
+            self._away_until = now_us + round(AWAY_S * MICROSECONDS)
+        if now_us < self._away_until:
+            return "no answer"
+        if now_us >= self._burst_until and strikes("object.burst"):
+            self._burst_until = now_us + _draw_us(chance, BURST_S)
+        if now_us < self._burst_until:
+            return "503 slow down"
+        if now_us < self._throttled_until:
+            return None if self._passes(now_us) else "429 too many requests"
+        if strikes("object.throttled"):
+            self._throttled_until = now_us + _draw_us(chance, THROTTLED_S)
+            self._rate = self._passed = chance.randint(1, THROTTLED_RATE_MAX)
+            self._second = now_us // MICROSECONDS
+            return "429 too many requests"
+        return None
+
+    def _passes(self, now_us: int) -> bool:
+        second = now_us // MICROSECONDS
+        if second != self._second:
+            self._second, self._passed = second, 0
+        self._passed += 1
+        return self._passed <= self._rate
+
+
+class SimulatedBucket:
+    """The service: its objects, and the changes that are on their way to it. Every storage of a world shares one.
+
+    `wrong_bodies`: a truncated or wrong body may look right in length, so that only our own checksums notice it.
+    """
+
+    def __init__(self, *, wrong_bodies: bool = True) -> None:
+        self.objects: dict[str, BucketObject] = {}
+        """By name, as applied so far."""
+        self.wrong_bodies = wrong_bodies
+        self.weather = _Weather()
+        self._ahead: list[tuple[int, int, _Change]] = []
+        self._sent = 0
+        self._past: deque[_Past] = deque()
+
+    def send(self, change: _Change) -> None:
+        """Put a change on its way. O(log n)."""
+        self._sent += 1
+        heapq.heappush(self._ahead, (change.due_us, self._sent, change))
+
+    def settle(self, now_us: int) -> None:
+        """Apply what is due by now, in the order it is due."""
+        ahead = self._ahead
+        while ahead and ahead[0][0] <= now_us:
+            self._apply(heapq.heappop(ahead)[2])
+
+    def settle_all(self) -> None:
+        """Apply whatever is still on its way, as if an hour had passed."""
+        while self._ahead:
+            self._apply(heapq.heappop(self._ahead)[2])
+
+    def heal(self) -> None:
+        """Apply whatever is on its way, and let bad times be over."""
+        self.settle_all()
+        self.weather = _Weather()
+
+    def in_flight(self) -> int:
+        """Changes that are on their way."""
+        return len(self._ahead)
+
+    def as_of(self, at_us: int) -> Mapping[str, BucketObject]:
+        """The objects as they were then, at most LAG_MAX_US ago."""
+        objects = dict(self.objects)
+        for past in reversed(self._past):
+            if past.until_us <= at_us:
+                break
+            if past.object is None:
+                objects.pop(past.name, None)
+            else:
+                objects[past.name] = past.object
+        return objects
+
+    def flip_bit(self, name: str, offset: int, bit: int) -> None:
+        """Rot: bit `bit` (0 to 7) of the byte at `offset` of an object changes for good. Raises KeyError, IndexError."""
+        there = self.objects[name]
+        data = bytearray(there.data)
+        data[offset] ^= 1 << bit
+        self.objects[name] = there._replace(data=bytes(data))
+
+    def copy(self) -> SimulatedBucket:
+        """The bucket as it would go on if every process died now: chance has decided which changes still land."""
+        twin = SimulatedBucket(wrong_bodies=self.wrong_bodies)
+        twin.objects = dict(self.objects)
+        for _, _, change in sorted(self._ahead, key=lambda item: item[:2]):
+            if change.owner is None or change.survives:
+                twin.send(replace(change, owner=None))
+        return twin
+
+    def fingerprint(self) -> str:
+        """A digest of names, ids and bytes of all objects, equal for equal buckets. O(bytes)."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, there in sorted(self.objects.items()):
+            digest.update(f"{len(name)} {name} {len(there.data)} ".encode())
+            digest.update(there.unique_id)
+            digest.update(there.data)
+        return digest.hexdigest()
+
+    def _apply(self, change: _Change) -> None:
+        if change.owner is not None and change.owner.dead and not change.survives:
+            return
+        there = self.objects.get(change.name)
+        if change.data is not None:
+            if there is not None:
+                change.taken = there.unique_id != change.unique_id
+                return
+            modified_ms = BEGINNING_MS + change.due_us // 1000
+            self.objects[change.name] = BucketObject(change.data, change.unique_id, modified_ms)
+        elif self.objects.pop(change.name, None) is None:
+            return
+        self._past.append(_Past(change.due_us, change.name, there))
+        while self._past[0].until_us < change.due_us - LAG_MAX_US:
+            self._past.popleft()
+
+
+class SimulatedObjectStorage(ObjectStorage):
+    """One process's connection to a bucket, with every fault of the group `object.` on the way.
+
+    A call takes LATENCY_S of virtual time, more when it is slow. Faults strike as the world says.
+    """
+
+    def __init__(self, bucket: SimulatedBucket, process: Owner, *, page_objects: int = PAGE_OBJECTS) -> None:
+        self.bucket = bucket
+        self._process = process
+        self._random = process.random
+        self._world = process.world
+        self._page_objects = page_objects
+        self._counters = StorageCounters()
+        self._calm: dict[str, tuple[int, int]] = {}
+        """Objects that have given a wrong body: until when, and how many more, their bodies are right."""
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return "simulated://bucket"
+
+    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        check_object_name(name)
+        check_unique_id(unique_id)
+        data = b"".join(parts)
+        if not data:
+            raise ValueError(f"object {name} would be empty")
+        self._counters.puts += 1
+        seconds = await self._knock(name, "object.put.failed")
+        change = await self._change("object.put", name, data, bytes(unique_id), seconds)
+        if change.taken:
+            raise ObjectExistsError(name, "taken by an object with another unique id")
+        self._counters.bytes_put += len(data)
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        check_object_name(name)
+        if offset < 0 or length < 1:
+            raise ValueError(f"range of {length} bytes at {offset}")
+        self._counters.gets += 1
+        await asyncio.sleep(await self._knock(name, "object.get.failed"))
+        self._settle()
+        there = self.bucket.objects.get(name)
+        if there is None:
+            raise ObjectNotFoundError(name, "no such object")
+        size = len(there.data)
+        if offset + length > size:
+            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
+        body = self._body(name, there.data, offset, length)
+        self._counters.bytes_got += length
+        return body
+
+    async def head(self, name: str) -> StoredObject | None:
+        check_object_name(name)
+        self._counters.heads += 1
+        await asyncio.sleep(await self._knock(name, "object.head.failed"))
+        self._settle()
+        there = self.bucket.objects.get(name)
+        return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
+
+    async def delete(self, name: str) -> None:
+        check_object_name(name)
+        self._counters.deletes += 1
+        seconds = await self._knock(name, "object.delete.failed")
+        await self._change("object.delete", name, None, b"", seconds)
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        self._counters.lists += 1
+        while True:
+            await asyncio.sleep(await self._knock(prefix, "object.list.failed"))
+            self._settle()
+            objects: Mapping[str, BucketObject] = self.bucket.objects
+            if self._world.strikes("object.list.lags"):
+                objects = self.bucket.as_of(self._world.time.now_us - self._random.randint(1, LAG_MAX_US))
+            names = sorted(name for name in objects if name.startswith(prefix))
+            first = bisect_right(names, start_after)
+            page = [
+                StoredObject(name, len(objects[name].data), objects[name].modified_ms)
+                for name in names[first : first + self._page_objects]
+            ]
+            if not page:
+                return
+            yield page
+            start_after = page[-1].name
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def statistics(self) -> ObjectStorageStatistics:
+        return self._counters.snapshot()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedObjectStorage of {self._process.name}: {len(self.bucket.objects)} objects>"
+
+    async def _knock(self, name: str, fault: str) -> float:
+        """The seconds a request of now takes. One that is refused has taken them, and had no effect."""
+        if self._closed:
+            raise StorageUnavailableError(name, "the storage is closed")
+        seconds = _draw(self._random, LATENCY_S)
+        if self._world.strikes("object.slow"):
+            seconds += _draw(self._random, SLOW_S)
+        refusal = self.bucket.weather.refusal(self._process)
+        if refusal is None and self._world.strikes(fault):
+            refusal = "500 internal error"
+        if refusal is not None:
+            await asyncio.sleep(seconds)
+            raise self._unavailable(name, refusal)
+        return seconds
+
+    async def _change(
+        self,
+        kind: Literal["object.put", "object.delete"],
+        name: str,
+        data: bytes | None,
+        unique_id: bytes,
+        seconds: float,
+    ) -> _Change:
+        """Send a change and wait for its answer."""
+        process, chance = self._process, self._random
+        process.effect(kind, name, "" if data is None else str(len(data)))
+        if process.paused:
+            # Stopped just before it: it goes on from the next turn it is given.
+            await asyncio.sleep(0)
+        now_us = self._world.time.now_us
+        late = self._world.strikes(f"{kind}.late")
+        ahead_us = _draw_us(chance, LATE_S) if late else round(seconds * MICROSECONDS * chance.random())
+        survives = chance.random() < 0.5
+        change = _Change(now_us + ahead_us, name, data, unique_id, None if late else process, survives)
+        self.bucket.send(change)
+        if data is not None and not late and self._world.strikes("object.put.twice"):
+            self.bucket.send(replace(change, due_us=now_us + round(seconds * MICROSECONDS)))
+        await asyncio.sleep(seconds)
+        self._settle()
+        if late:
+            raise self._unavailable(name, "no answer in time")
+        if self._world.strikes(f"{kind}.lost-reply"):
+            raise self._unavailable(name, "connection reset")
+        return change
+
+    def _body(self, name: str, data: bytes, offset: int, length: int) -> bytes:
+        """What a read answers with. A client compares the length and the range it got: mostly a wrong body is an error."""
+        body = data[offset : offset + length]
+        if self._world.strikes("object.get.truncated"):
+            kept = self._random.randrange(length)
+            wrong = body[:kept] + bytes(length - kept)
+        elif self._world.strikes("object.get.wrong-range"):
+            other = self._random.randrange(len(data))
+            wrong = (data + data)[other : other + length]
+        else:
+            until_us, bodies = self._calm.get(name, (0, 0))
+            if bodies:
+                self._calm[name] = until_us, bodies - 1
+            return body
+        until_us, bodies = self._calm.get(name, (0, 0))
+        now_us = self._world.time.now_us
+        if self.bucket.wrong_bodies and not bodies and now_us >= until_us and self._random.random() < 0.5:
+            self._calm[name] = now_us + CALM_US, CALM_BODIES
+            return wrong
+        raise self._unavailable(name, "the body is not the range that was asked for")
+
+    def _settle(self) -> None:
+        self.bucket.settle(self._world.time.now_us)
+
+    def _unavailable(self, name: str, reason: str) -> StorageUnavailableError:
+        self._counters.errors += 1
+        return StorageUnavailableError(name, reason)
+
+
+def _draw(source: random.Random, seconds: tuple[float, float]) -> float:
+    least, most = seconds
+    return least + (most - least) * source.random()
+
+
+def _draw_us(source: random.Random, seconds: tuple[float, float]) -> int:
+    return round(_draw(source, seconds) * MICROSECONDS)

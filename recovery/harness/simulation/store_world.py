@@ -1,0 +1,85 @@
+"""StoreWorld: a world with everything a store needs outside: a disk, an object storage, a Tier-1 service.
+
+`open_store` opens the production store in one of the world's processes. With `tier1="file"` its log is the file log
+on the simulated disk; with `"ledger"` the simulated service. With `tier2="file"` its objects are files on the
+simulated disk; with `"object"` they are in the simulated object storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.file.file_log import FileLog
+from readindex.cache_storage import CacheStorage
+from recovery.harness.simulation.cache import SimulatedCache
+from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
+from recovery.harness.simulation.object_storage import SimulatedBucket, SimulatedObjectStorage
+from recovery.harness.simulation.world import SimulatedProcess, World
+from segmentstore.config import StoreConfig
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.service import SegmentStore
+from segmentstore.store_files import log_directory, open_store
+from tier2.file_object_storage import FileObjectStorage
+from tier2.object_storage import ObjectStorage
+
+LOCATION = "/store"
+TIER2 = "/store/tier2"
+
+
+class StoreWorld(World):
+    """A world for one store. `settings` are options of `segmentstore.open`."""
+
+    def __init__(
+        self,
+        seed: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        rates: Mapping[str, float] | None = None,
+        tier1: str = "file",
+        tier2: str = "object",
+        keep_trace: bool = False,
+    ) -> None:
+        super().__init__(seed, rates=rates, keep_trace=keep_trace)
+        self.settings = dict(settings or {})
+        self.tier1 = tier1
+        self.tier2 = tier2
+        self.bucket = SimulatedBucket()
+        self.ledgers = SimulatedLedgerStore()
+
+    async def open_store(self, process: SimulatedProcess) -> SegmentStore:
+        """Open the store in a process; runs on the process's loop. Raises what `segmentstore.open` raises."""
+        parts = await open_store(LOCATION, self.settings, {}, process.runtime, ProcessAdapters(self, process))
+        return SegmentStore(parts)
+
+    def object_storage(self, process: SimulatedProcess) -> ObjectStorage:
+        """Tier 2 as a process sees it."""
+        return ProcessAdapters(self, process).storage("", process.runtime)
+
+
+class ProcessAdapters:
+    """`StoreAdapters` of one process in a world."""
+
+    def __init__(self, world: StoreWorld, process: SimulatedProcess) -> None:
+        self._world = world
+        self._process = process
+
+    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+        if self._world.tier1 == "ledger":
+            return SimulatedLedgerLog(self._world.ledgers, container_id, self._process, config.frame_bytes_max)
+        return FileLog(
+            log_directory(location, container_id),
+            container_id,
+            runtime,
+            file_bytes=config.log_file_bytes,
+            payload_bytes_max=config.frame_bytes_max,
+        )
+
+    def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
+        if self._world.tier2 == "file":
+            return FileObjectStorage(TIER2, runtime, page_objects=10)
+        return SimulatedObjectStorage(self._world.bucket, self._process, page_objects=10)
+
+    def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
+        return SimulatedCache(self._process, config.cache_bytes_max)

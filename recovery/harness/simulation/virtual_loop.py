@@ -1,0 +1,254 @@
+"""An event loop in virtual time: hours pass in milliseconds, repeatably, without threads, sockets or real clocks.
+
+Alone (`run_virtual`) it moves its own clock: when nothing is ready the clock jumps to the next timer, and when
+there is no timer either, nothing can ever happen again: `DeadlockError` instead of a hang. In a simulated world
+several loops share one clock, and the world decides which of them runs (`run_ready`). Rules of this file:
+
+- time is counted in whole microseconds, so that sums do not depend on the order they were made in;
+- nothing here depends on addresses of objects: tasks and futures hash by a number of their own, because asyncio
+  keeps them in sets and goes through these when it cancels.
+
+It builds on asyncio's own `BaseEventLoop`, whose two queues (`_ready`, `_scheduled`) it works off itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Ts = TypeVarTuple("_Ts")
+
+MICROSECONDS = 1_000_000
+
+
+class DeadlockError(Exception):
+    """Everything waits and nothing will come."""
+
+
+class WedgedError(Exception):
+    """Virtual hours have passed and what is waited for has not come."""
+
+
+class VirtualTime:
+    """The clock all loops of a world share, in microseconds since its beginning."""
+
+    __slots__ = ("now_us",)
+
+    def __init__(self) -> None:
+        self.now_us = 0
+
+
+class _NumberedTask(asyncio.Task[T]):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    _number: int | None = None
+
+    def __hash__(self) -> int:
+        if self._number is None:
+            loop = self.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            self._number = loop.next_number()
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _NumberedFuture(asyncio.Future[T]):
+    """A future, likewise."""
+
+    _number: int | None = None
+
+    def __hash__(self) -> int:
+        if self._number is None:
+            loop = self.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            self._number = loop.next_number()
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """A loop whose `time()` is virtual. `halted` stops it between two callbacks, for good; `interrupted` for a while."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+    _asyncgen_firstiter_hook: Callable[[AsyncGenerator[Any, Any]], None]
+    _asyncgen_finalizer_hook: Callable[[AsyncGenerator[Any, Any]], None]
+
+    def __init__(self, time: VirtualTime | None = None) -> None:
+        super().__init__()
+        self.virtual_time = time if time is not None else VirtualTime()
+        self.halted = False
+        self.interrupted = False
+        self._numbers = 0
+        self.set_task_factory(_make_task)
+
+    def next_number(self) -> int:
+        """Numbers objects of this loop in the order they are asked for."""
+        self._numbers += 1
+        return self._numbers
+
+    def time(self) -> float:
+        return self.virtual_time.now_us / MICROSECONDS
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _NumberedFuture(loop=self)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def has_ready(self) -> bool:
+        """True if something can run now."""
+        return bool(self._ready) or self.next_timer_us() == self.virtual_time.now_us
+
+    def next_timer_us(self) -> int | None:
+        """When the next timer is due, not before now; None if there is none."""
+        scheduled = self._scheduled
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined] # as BaseEventLoop does
+            self._timer_cancelled_count -= 1
+        if not scheduled:
+            return None
+        return max(_microseconds(scheduled[0].when()), self.virtual_time.now_us)
+
+    def run_ready(self) -> None:
+        """Run what is ready now, timers that are due included; what that makes ready waits for the next call."""
+        with self._entered():
+            self._run_due()
+
+    def run_alone(self, until: Callable[[], bool], end_us: int) -> bool:
+        """Run turn after turn, moving the clock, until it holds (True) or the loop is halted or interrupted (False).
+
+        Raises DeadlockError, or WedgedError beyond `end_us`. For a loop that has the world to itself.
+        """
+        with self._entered():
+            while not until():
+                if self.halted or self.interrupted:
+                    return False
+                if not self._ready:
+                    self._jump(end_us)
+                self._run_due()
+        return True
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """This loop is the running one."""
+        asyncio._set_running_loop(self)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
+        try:
+            yield
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(None)
+
+    def _jump(self, end_us: int | None) -> None:
+        """Nothing is ready: let time pass up to the next timer."""
+        timer = self.next_timer_us()
+        if timer is None:
+            raise DeadlockError(f"nothing is ready and no timer is set at {self.time():.6f} s")
+        if end_us is not None and timer > end_us:
+            raise WedgedError(f"not come about until {self.time():.6f} s")
+        self.virtual_time.now_us = timer
+
+    def discard(self) -> None:
+        """End a loop in the middle of everything, as a crash does: nothing that waited goes on."""
+        self.halted = True
+        self.set_exception_handler(_ignore)
+        ended: set[asyncio.Task[Any]] = set()
+        # What is closed may begin tasks to tidy up; they never run either.
+        while tasks := [task for task in asyncio.all_tasks(self) if task not in ended]:
+            ended.update(tasks)
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                try:
+                    task.get_coro().close()
+                except (RuntimeError, ValueError):
+                    pass  # it awaits while it is closed, or it is the one that runs
+        self._ready.clear()
+        self._scheduled.clear()
+        if not self.is_running():
+            self.close()
+
+    # --- as a loop of its own ---------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        """One turn of `run_forever`: what is ready, or the jump to the next timer."""
+        if not self._ready:
+            self._jump(None)
+        self._run_due()
+
+    def _run_due(self) -> None:
+        ready, scheduled = self._ready, self._scheduled
+        if scheduled:
+            now_us = self.virtual_time.now_us
+            while scheduled and _microseconds(scheduled[0].when()) <= now_us:
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False  # type: ignore[attr-defined]
+                if timer.cancelled():
+                    self._timer_cancelled_count -= 1
+                else:
+                    ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+            if self.halted:
+                return
+
+    def _process_events(self, event_list: object) -> None:
+        """There are no events from outside."""
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+) -> asyncio.Task[T]:
+    return _NumberedTask(coro, loop=loop, **options)
+
+
+def _microseconds(seconds: float) -> int:
+    """The first microsecond at which `time()` is not below `seconds`: a timer never comes early, not by a rounding."""
+    microseconds = int(seconds * MICROSECONDS)
+    return microseconds if microseconds / MICROSECONDS >= seconds else microseconds + 1
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Complaints of a loop that was ended on purpose."""
+
+
+class InlineExecutor(Executor):
+    """Runs what it is given before `submit` returns."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - an executor hands on whatever its work raised
+            future.set_exception(error)
+        return future
+
+
+def inline_executor(name: str, threads: int) -> Executor:
+    """What `Runtime.executor` is in a test without threads and without a world."""
+    return InlineExecutor()
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)

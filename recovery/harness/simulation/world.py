@@ -1,0 +1,197 @@
+"""World: what is outside of the processes, and who of them runs next.
+
+A driver (plain code, not on any loop) makes processes, starts coroutines in them, and lets the world run until
+something holds. Rules of this file:
+
+- one seed decides everything: each part draws from a generator of its own (`random(purpose)`), so that a
+  draw more in one part does not change the others;
+- a process that died is never run again, and nothing it still does has an effect;
+- every effect on the outside passes `SimulatedProcess.effect` before it happens: that is where crashes strike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from recovery.harness.simulation.clock import SimulatedClock
+from recovery.harness.simulation.disk import SimulatedDisk
+from recovery.harness.simulation.disk_image import DiskImage
+from recovery.harness.simulation.fault_points import FaultPoints
+from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, give_way
+from recovery.harness.simulation.trace import Trace
+from recovery.harness.simulation.virtual_loop import MICROSECONDS, DeadlockError, VirtualLoop, VirtualTime, WedgedError
+from segmentstore.contracts.runtime import Runtime
+
+T = TypeVar("T")
+
+PATIENCE_S = 4 * 3600.0
+"""Virtual time after which a wait of the driver counts as hanging."""
+
+
+class ProcessDiedError(BaseException):
+    """Raised in whatever a process was doing when it died; nobody catches it."""
+
+
+class World:
+    """One simulated world. `rates` gives fault points their probabilities; the others never strike."""
+
+    def __init__(self, seed: str, *, rates: Mapping[str, float] | None = None, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.time = VirtualTime()
+        self.clock = SimulatedClock(self.time)
+        self.trace = Trace(keep=keep_trace)
+        self.points = FaultPoints()
+        self.image = DiskImage()
+        self.processes: list[SimulatedProcess] = []
+        self.rates = dict(rates or {})
+        self.effects = 0
+        self._chance = self.random("faults")
+        self._turns = self.random("turns")
+        self._processes_made = 0
+
+    def random(self, purpose: str) -> random.Random:
+        """A generator for one purpose, the same for the same seed and purpose."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+    def strikes(self, point: str) -> bool:
+        """True if the fault of this name happens now; counted and traced then."""
+        rate = self.rates.get(point)
+        if not rate or self._chance.random() >= rate:
+            return False
+        self.reach(point)
+        return True
+
+    def reach(self, point: str) -> None:
+        """Count a fault point that has been reached by other means than `strikes`."""
+        self.points.hit(point)
+        self.trace.add(f"{self.time.now_us} fault {point}")
+
+    def process(self, name: str) -> SimulatedProcess:
+        """A new process."""
+        self._processes_made += 1
+        made = SimulatedProcess(self, f"{name}.{self._processes_made}")
+        self.processes.append(made)
+        return made
+
+    def run(self, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Let everything run until it holds. Raises DeadlockError, WedgedError."""
+        end_us = self.time.now_us + round(patience_s * MICROSECONDS)
+        while not until():
+            running = [process for process in self.processes if not process.paused]
+            if len(running) == 1:
+                running[0].loop.run_alone(until, end_us)
+                continue
+            ready = [process for process in running if process.loop.has_ready()]
+            if ready:
+                self._turns.choice(ready).loop.run_ready()
+                continue
+            timers = [timer for process in running if (timer := process.loop.next_timer_us()) is not None]
+            if not timers:
+                raise DeadlockError(f"every process waits and no timer is set at {self.time.now_us} us")
+            self.time.now_us = min(timers)
+            if self.time.now_us > end_us:
+                raise WedgedError(f"not come about in {patience_s} s of virtual time")
+
+    def run_task(self, process: SimulatedProcess, main: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
+        """Run a coroutine in a process to its end. Raises ProcessDiedError if the process dies of it."""
+        task = process.start(main)
+        self.run(lambda: task.done() or process.dead, patience_s)
+        if process.dead:
+            raise ProcessDiedError(process.name)
+        return task.result()
+
+    def kill(self, process: SimulatedProcess) -> None:
+        """SIGKILL: the process is gone, what it wrote stays with the operating system."""
+        if process in self.processes:
+            self.processes.remove(process)
+            self.trace.add(f"{self.time.now_us} {process.name} dies")
+            process.end()
+            self.image.release_locks(process.name)
+
+    def cut_power(self) -> None:
+        """Every process dies, and of what was not synced the disk keeps what chance decides."""
+        for process in list(self.processes):
+            self.kill(process)
+        self.image.lose_power(self.random(f"power/{self.time.now_us}"), self.reach)
+
+    def close(self) -> None:
+        """End everything."""
+        for process in list(self.processes):
+            self.kill(process)
+
+
+class SimulatedProcess:
+    """A process with an event loop, a view of the disk, and a generator of its own. `runtime` is for the store."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.loop = VirtualLoop(world.time)
+        self.random = world.random(f"process/{name}")
+        self.dead = False
+        self.paused = False
+        self.effects = 0
+        self.dies_at: int | None = None
+        """The process dies before its effect of this number (from 0)."""
+        self.stops_at: int | None = None
+        """The process is paused before its effect of this number."""
+        self.last_effect = ""
+        self.runtime = Runtime(
+            clock=world.clock,
+            random=world.random(f"process/{name}/store"),
+            disk=SimulatedDisk(world.image, self),
+            executor=lambda _name, threads: SimulatedExecutor(self.loop, threads),
+            lock=lambda: SimulatedLock(self.loop),
+        )
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin a coroutine in this process."""
+        return self.loop.create_task(main)
+
+    def effect(self, kind: str, place: str, detail: str = "") -> None:
+        """About to change something outside: `kind` is from fault_points.EFFECTS. Raises ProcessDiedError if it dies here."""
+        if self.dead:
+            raise ProcessDiedError(self.name)
+        number = self.effects
+        self.effects = number + 1
+        self.world.effects += 1
+        self.world.trace.add(f"{self.world.time.now_us} {self.name} {kind} {place} {detail}")
+        if number == self.dies_at:
+            self.die(kind)
+        if number == self.stops_at:
+            self.pause()
+            self.world.reach("owner.paused-before-effect")
+            give_way(self.loop, 0.0)
+        self.last_effect = kind
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of it runs until `resume`."""
+        self.paused = self.loop.interrupted = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.paused = self.loop.interrupted = False
+
+    def die(self, kind: str) -> None:
+        """Die here, before an effect of this kind."""
+        self.world.reach(f"crash.before.{kind}")
+        if self.last_effect:
+            self.world.reach(f"crash.after.{self.last_effect}")
+        self.world.kill(self)
+        raise ProcessDiedError(self.name)
+
+    def give_way(self, seconds: float) -> None:
+        """Let time pass for the job that calls."""
+        if self.dead:
+            raise ProcessDiedError(self.name)
+        give_way(self.loop, seconds)
+        if self.dead:
+            raise ProcessDiedError(self.name)
+
+    def end(self) -> None:
+        """Nothing of it runs any more."""
+        self.dead = True
+        self.loop.discard()

@@ -1,0 +1,153 @@
+"""The workloads by name, and the clients they are made of.
+
+A workload either runs all its clients in every life, or draws some of them for each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from recovery.harness.workloads.attribute_clients import compare_and_set, count, keep_registers
+from recovery.harness.workloads.bench import ClientFunction
+from recovery.harness.workloads.conditional import append_conditionally
+from recovery.harness.workloads.exactly_once import write_events
+from recovery.harness.workloads.housekeeping import flush_often, idle, take_checkpoints
+from recovery.harness.workloads.lifecycle import cut_heads, delete_and_make_again, seal_segments
+from recovery.harness.workloads.mergers import merge_segments
+from recovery.harness.workloads.readers import read_anywhere, read_tail
+from recovery.harness.workloads.writers import write_batches, write_fast, write_plainly
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A kind of client."""
+
+    name: str
+    run: ClientFunction
+    needs: Mapping[str, int] = field(default_factory=dict)
+    """Shared segments it works on: how many of each role."""
+    share: int = 2
+    """Its part of the calls of a life, beside the others' parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A named set of clients."""
+
+    name: str
+    description: str
+    clients: Sequence[Client]
+    """Each runs once in every life; those named twice, twice."""
+    drawn: int = 0
+    """Not 0: every life draws so many of them, or up to two more."""
+
+    @property
+    def needs(self) -> dict[str, int]:
+        """Shared segments all its clients together need, by role."""
+        return needs_of(self.clients)
+
+    def cast(self, chance: random.Random) -> list[Client]:
+        """The clients of one life."""
+        if not self.drawn:
+            return list(self.clients)
+        return chance.sample(list(self.clients), min(len(self.clients), self.drawn + chance.randrange(3)))
+
+
+def needs_of(clients: Sequence[Client]) -> dict[str, int]:
+    """Shared segments that these clients need, by role: at least one, so that readers have something to read."""
+    needs = {"plain": 1}
+    for client in clients:
+        for role, number in client.needs.items():
+            needs[role] = max(number, needs.get(role, 0))
+    return needs
+
+
+PLAIN: Final = Client("plain", write_plainly, {"plain": 3}, share=5)
+FAST: Final = Client("fast", write_fast, {"plain": 4}, share=5)
+BATCHES: Final = Client("batches", write_batches, {"plain": 3}, share=3)
+CONDITIONAL: Final = Client("conditional", append_conditionally, {"conditional": 1}, share=3)
+EVENTS: Final = Client("events", write_events, {"events": 2}, share=4)
+COUNTERS: Final = Client("counters", count, {"attributes": 2})
+REGISTERS: Final = Client("registers", keep_registers, {"attributes": 1})
+COMPARE_AND_SET: Final = Client("compare-and-set", compare_and_set, {"attributes": 1})
+SEALER: Final = Client("sealer", seal_segments)
+TRUNCATOR: Final = Client("truncator", cut_heads, {"cut": 2})
+MERGER: Final = Client("merger", merge_segments, {"merged": 1}, share=3)
+DELETER: Final = Client("deleter", delete_and_make_again)
+READER: Final = Client("reader", read_anywhere)
+TAIL_READER: Final = Client("tail-reader", read_tail)
+FLUSHER: Final = Client("flusher", flush_often, share=1)
+CHECKPOINTER: Final = Client("checkpointer", take_checkpoints, share=1)
+IDLE: Final = Client("idle", idle, share=1)
+
+CLIENTS: Final[Mapping[str, Client]] = {
+    client.name: client
+    for client in (
+        PLAIN,
+        FAST,
+        BATCHES,
+        CONDITIONAL,
+        EVENTS,
+        COUNTERS,
+        REGISTERS,
+        COMPARE_AND_SET,
+        SEALER,
+        TRUNCATOR,
+        MERGER,
+        DELETER,
+        READER,
+        TAIL_READER,
+        FLUSHER,
+        CHECKPOINTER,
+        IDLE,
+    )
+}
+"""Every kind of client."""
+
+_ALL: Final = (
+    *(PLAIN, PLAIN, BATCHES, CONDITIONAL, CONDITIONAL, EVENTS, EVENTS, COUNTERS, REGISTERS, COMPARE_AND_SET),
+    *(SEALER, TRUNCATOR, MERGER, DELETER, READER, TAIL_READER, FLUSHER, CHECKPOINTER, IDLE),
+)
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    workload.name: workload
+    for workload in (
+        Workload("default", "some clients of all kinds, others in every life", _ALL, drawn=4),
+        Workload("appends", "many plain writers, as fast as they can", (FAST,) * 8),
+        Workload(
+            "exactly-once",
+            "writers that send again what they are in doubt about",
+            (EVENTS, EVENTS, EVENTS, EVENTS, PLAIN, TAIL_READER, CHECKPOINTER),
+        ),
+        Workload(
+            "conditional",
+            "writers that race for the end of a segment",
+            (CONDITIONAL, CONDITIONAL, CONDITIONAL, CONDITIONAL, READER),
+        ),
+        Workload(
+            "attributes",
+            "counters, registers and compare-and-set, alone and riding on appends",
+            (COUNTERS, COUNTERS, REGISTERS, REGISTERS, COMPARE_AND_SET, COMPARE_AND_SET, FLUSHER),
+        ),
+        Workload(
+            "lifecycle",
+            "segments made, sealed, truncated, merged, deleted and made again",
+            (SEALER, TRUNCATOR, MERGER, MERGER, DELETER, PLAIN, READER, CHECKPOINTER),
+        ),
+        Workload(
+            "readers",
+            "readers everywhere and at the tail, while others write and truncate",
+            (READER, READER, READER, TAIL_READER, TAIL_READER, PLAIN, BATCHES, TRUNCATOR, FLUSHER),
+        ),
+        Workload(
+            "tier2",
+            "flushes, truncation, deletion, and time for them to take effect",
+            (PLAIN, BATCHES, FLUSHER, FLUSHER, FLUSHER, TRUNCATOR, TRUNCATOR, DELETER, MERGER, READER, IDLE),
+        ),
+        Workload("everything", "all clients at once", _ALL),
+    )
+}
+"""All workloads."""

@@ -1,0 +1,120 @@
+"""Running a workload for one life of a store: retire old segments, make what is missing, let the clients work.
+
+Ends when every client has done its part or the store has stopped; then every append has its answer too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from recovery.harness.history import History
+from recovery.harness.recorder import Listener, RecordedStore
+from recovery.harness.workloads.bench import STOPPED, ClientBench
+from recovery.harness.workloads.catalogue import Client, Workload, needs_of
+from recovery.harness.workloads.stage import Stage
+from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError, TierUnavailableError
+
+if TYPE_CHECKING:
+    from segmentstore.service import SegmentStore
+
+_SETTING_UP = "stage"
+_RETRY_S = 1.0
+_RETRIES = 600
+
+
+async def run_workload(
+    workload: Workload,
+    store: SegmentStore,
+    history: History,
+    life: int,
+    stage: Stage,
+    random: random.Random,
+    operations: int,
+    *,
+    pace: float = 1.0,
+    listener: Listener | None = None,
+) -> None:
+    """Run the clients of one life: about `operations` calls in all, noted in the history.
+
+    `random` decides everything that is not decided by the store. `pace` shortens pauses where time is real. Appends
+    of 4 KiB must be allowed. Raises an ExceptionGroup of what clients did not foresee; a store that stops is foreseen.
+    """
+    cast = workload.cast(random)
+    segments = {
+        role: [stage.shared(role, index, life) for index in range(number)] for role, number in needs_of(cast).items()
+    }
+    maker = RecordedStore(store, history, life, f"{life}.{_SETTING_UP}", listener)
+    benches = [
+        ClientBench(
+            store=RecordedStore(store, history, life, f"{life}.{client.name}.{index}", listener),
+            random=_generator(random),
+            stage=stage,
+            life=life,
+            index=index,
+            place=sum(earlier.name == client.name for earlier in cast[:index]),
+            operations=part,
+            segments=segments,
+            append_bytes_max=store.config.append_bytes_max,
+            pace=pace,
+        )
+        for index, (client, part) in enumerate(zip(cast, _parts(cast, operations), strict=True))
+    ]
+    try:
+        await _set_up(maker, stage, [name for names in segments.values() for name in names], pace)
+    except STOPPED:
+        return
+    async with asyncio.TaskGroup() as group:
+        for client, bench in zip(cast, benches, strict=True):
+            group.create_task(_run_client(client, bench), name=bench.store.client)
+    unforeseen = [error for recorded in (maker, *(bench.store for bench in benches)) for error in recorded.unforeseen]
+    if unforeseen:
+        raise BaseExceptionGroup("answers that nobody foresaw", unforeseen)
+
+
+def _generator(source: random.Random) -> random.Random:
+    return random.Random(source.getrandbits(64))
+
+
+def _parts(cast: Sequence[Client], operations: int) -> list[int]:
+    """Each client's part of the calls, at least one."""
+    shares = sum(client.share for client in cast)
+    return [max(1, operations * client.share // shares) for client in cast]
+
+
+async def _run_client(client: Client, bench: ClientBench) -> None:
+    try:
+        await client.run(bench)
+    except STOPPED:
+        pass  # what it was doing is in the history
+    await bench.store.settle()
+
+
+async def _set_up(maker: RecordedStore, stage: Stage, names: Sequence[str], pace: float) -> None:
+    """Delete what older generations have left, and make what is missing."""
+    there = dict.fromkeys(await maker.segment_names(f"{stage.label}/"))
+    for name in there:
+        if stage.is_retired(name, life=maker.life):
+            try:
+                await maker.delete(name)
+            except (SegmentNotFoundError, TierUnavailableError):
+                pass  # gone already, or left to the next life
+    for name in names:
+        if name not in there:
+            await _make(maker, name, pace)
+
+
+async def _make(maker: RecordedStore, name: str, pace: float) -> None:
+    for attempt in range(_RETRIES):
+        try:
+            await maker.create(name)
+        except SegmentExistsError:
+            return
+        except TierUnavailableError:
+            if attempt == _RETRIES - 1:
+                raise
+            await asyncio.sleep(_RETRY_S * pace)
+        else:
+            return

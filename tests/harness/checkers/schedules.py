@@ -1,0 +1,142 @@
+"""Random schedules on the small store: many clients at once, deaths, takeovers, stale owners, observations."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+from recovery.harness.history import Call, History, Kind, Outcome, Update
+from tests.harness.checkers.small_store import Owner, SmallStore, event_length
+
+PLAIN = ("a", "b")
+TARGET = "m"
+SOURCES = ("m#1", "m#2")
+DELETED = "d"
+NAMES = (*PLAIN, TARGET, *SOURCES, DELETED)
+WAYS = ("NONE", "REPLACE", "REPLACE_IF_GREATER", "ACCUMULATE", "REPLACE_IF_EQUALS")
+COUNTER = UUID(int=1 << 100)
+MIXED = UUID(int=2 << 100)
+
+
+class Schedule:
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.store = SmallStore()
+        self.stale: Owner | None = None
+        self.sessions: dict[tuple[int, str, int], int] = {}
+        """Last number a session has sent; -2 once it was refused."""
+        for name in NAMES:
+            self.store.create(name)
+
+    def run(self, steps: int) -> History:
+        for _ in range(steps):
+            self.step()
+        self.store.observe()
+        return self.store.history
+
+    def step(self) -> None:
+        chance, store = self.chance, self.store
+        what = chance.random()
+        owner = self.stale if self.stale is not None and chance.random() < 0.3 else store.owner
+        if what < 0.6:
+            self.ask(owner)
+        elif what < 0.75:
+            store.commit(chance.randrange(4), owner)
+        elif what < 0.92:
+            self.answer(owner)
+        elif what < 0.95:
+            store.commit(99)
+            while store.owner.answers:
+                self.answer(store.owner)
+            store.observe()
+        elif what < 0.97:
+            self.die()
+        elif what < 0.98 and self.stale is None:
+            self.stale = store.owner
+            store.open(chance.randrange(4))
+            store.observe()
+
+    def die(self) -> None:
+        chance, store = self.chance, self.store
+        if self.stale is not None:
+            store.end(self.stale)
+            self.stale = None
+            return
+        store.reopen(chance.randrange(4))
+        if chance.random() < 0.7:
+            store.observe()
+            if chance.random() < 0.5:
+                store.reopen()
+                store.observe(again=True)
+
+    def answer(self, owner: Owner) -> None:
+        if owner.answers:
+            number = self.chance.choice(list(owner.answers))
+            call, outcome, _ = owner.answers[number]
+            if call.kind is Kind.EVENT and outcome is Outcome.REFUSED:
+                self.sessions[owner.life.number, call.segment, call.writer] = -2
+            self.store.finish(number, owner)
+
+    def ask(self, owner: Owner) -> None:
+        chance = self.chance
+        name = chance.choice(NAMES)
+        client = chance.choice(("one", "two", "three"))
+        what = chance.random()
+        if what < 0.45:
+            self.append(owner, name, client)
+        elif what < 0.6:
+            self.event(owner, name, chance.randrange(2) + (10 if name in SOURCES else 0), client)
+        elif what < 0.7:
+            self.begin(owner, Kind.UPDATE, name, client, updates=self.updates())
+        elif what < 0.82:
+            offset = chance.randrange(400)
+            kind = chance.choice((Kind.READ, Kind.READ, Kind.INFO, Kind.ATTRIBUTES))
+            self.begin(owner, kind, name, client, offset=offset, max_length=chance.choice((1, 50, 1000)))
+        elif what < 0.88 and name not in SOURCES:
+            self.begin(owner, Kind.TRUNCATE, name, client, offset=chance.randrange(300))
+        elif what < 0.93:
+            self.begin(owner, Kind.MERGE, TARGET, client, source=chance.choice(SOURCES), updates=self.updates())
+        elif what < 0.97:
+            removing = chance.choice((Kind.DELETE, Kind.CREATE))
+            self.begin(owner, removing, chance.choice((DELETED, DELETED, *SOURCES)), client)
+            self.begin(owner, Kind.CREATE, chance.choice(SOURCES), client)
+        elif what < 0.975:
+            self.begin(owner, Kind.SEAL, name, client)
+
+    def begin(self, owner: Owner, kind: Kind, name: str, client: str, **arguments: object) -> Call:
+        return self.store.begin(kind, name, client, owner, **arguments)
+
+    def append(self, owner: Owner, name: str, client: str) -> None:
+        chance = self.chance
+        lengths = tuple(chance.choice((0, 5, 20, 60)) for _ in range(chance.choice((0, 1, 1, 1, 3))))
+        expected = None
+        if chance.random() < 0.4 and name in owner.taken:
+            expected = len(owner.taken[name].content) - chance.choice((0, 0, 28))
+        updates = self.updates() if chance.random() < 0.3 else ()
+        self.begin(owner, Kind.APPEND, name, client, lengths=lengths, expected=expected, updates=updates)
+
+    def updates(self) -> tuple[Update, ...]:
+        chance = self.chance
+        if chance.random() < 0.4:
+            return (Update(COUNTER, "ACCUMULATE", chance.randrange(-3, 9)),)
+        way, value = chance.choice(WAYS), chance.randrange(5)
+        expected = chance.choice((None, *range(5)))
+        return (Update(MIXED, way, value, expected if way == "REPLACE_IF_EQUALS" else None),)
+
+    def event(self, owner: Owner, name: str, writer: int, client: str) -> None:
+        session = (owner.life.number, name, writer)
+        last = self.sessions.get(session, -2)
+        if last == -2 or name not in owner.taken or owner.taken[name].attributes.get(UUID(int=writer).bytes, -1) < last:
+            # A session looks at what is durable, and sometimes sends everything again.
+            there = owner.durable.get(name)
+            last = -1 if there is None else there.attributes.get(UUID(int=writer).bytes, -1)
+            last = last if self.chance.random() < 0.7 else -1
+        number = last + 1
+        self.sessions[session] = number
+        lengths = (event_length(writer, number),)
+        self.begin(owner, Kind.EVENT, name, client, writer=writer, event=number, lengths=lengths)
+
+
+def random_history(chance: random.Random, steps: int) -> History:
+    """The history of a right store."""
+    return Schedule(chance).run(steps)

@@ -1,0 +1,72 @@
+"""The example of a service tested in the simulated world: it holds, and a service that does not is caught."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from recovery.examples import check_counter as example
+from recovery.examples.check_counter import CounterRun, check_counter
+from recovery.examples.counter_service import SEGMENT, CounterService
+
+SEEDS = 30
+
+
+class ForgetfulService(CounterService):
+    """Does not number its events: an increment that is sent again is counted again."""
+
+    async def increment(self, client: uuid.UUID, number: int, amount: int) -> None:
+        await self.store.append(SEGMENT, amount.to_bytes(8, "big"))
+        self.count += amount
+
+
+class HastyService(CounterService):
+    """Acknowledges before the store has: what a crash takes is never sent again."""
+
+    async def increment(self, client: uuid.UUID, number: int, amount: int) -> None:
+        future = self.store.writer(SEGMENT, client).append(amount.to_bytes(8, "big"), number)
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.count += amount
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_every_increment_is_counted_exactly_once(number: int) -> None:
+    assert check_counter(f"example/{number}").problems == []
+
+
+def test_the_service_is_crashed_again_and_again() -> None:
+    assert sum(check_counter(f"example/{number}").crashes for number in range(SEEDS)) > 2 * SEEDS
+
+
+def test_equal_seeds_give_equal_traces() -> None:
+    first, second, other = (check_counter(seed).digest for seed in ("a", "a", "b"))
+    assert first == second
+    assert first != other
+
+
+def caught_after(service: type[CounterService]) -> int:
+    """Seeds until the fault is seen; SEEDS if it is not."""
+    return next((number for number in range(SEEDS) if check_counter(f"planted/{number}", service).problems), SEEDS)
+
+
+def test_a_service_that_forgets_to_number_its_events_is_caught() -> None:
+    assert caught_after(ForgetfulService) < SEEDS
+
+
+def test_a_service_that_acknowledges_too_early_is_caught() -> None:
+    assert caught_after(HastyService) < SEEDS
+
+
+def test_the_example_runs_as_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert example.main(["2"]) == 0
+    assert capsys.readouterr().out.startswith("2 seeds, ")
+
+
+def test_the_program_names_the_seed_of_a_problem(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = CounterRun("counter/0", problems=["it is wrong"])
+    monkeypatch.setattr(example, "check_counter", lambda _seed: bad)
+    assert example.main(["1"]) == 1
+    assert "seed counter/0: it is wrong" in capsys.readouterr().out
