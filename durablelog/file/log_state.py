@@ -9,7 +9,7 @@ nobody has opened the log since. Rules of this file:
 - that link is the compare-and-set, and the only thing that decides between two owners: a lock can be lost while
   its owner sleeps, and then a fenced owner that wakes up in the middle of a change must lose all the same;
 - versions are used up by whoever came later, and removed: a link may succeed where its version was long passed. So
-  a change counts only if the record it follows is still there afterwards: a later owner has removed that first;
+  a change counts only if its version is the highest afterwards; the highest is never removed;
 - blocking; called on the log's lane, or by tools.
 """
 
@@ -137,12 +137,9 @@ class StateFile:
         """
         before, file = self._version, self._file
         try:
-            if file is None or not self.is_ours():
+            if not self.is_ours():
                 raise FileExistsError
             self._follow(self.state._replace(truncation_address=address, truncation_sequence=sequence))
-            if not file.is_at(self._path(before)):
-                remove_if_there(self._disk, self._path(self._version))
-                raise FileExistsError
         except FileExistsError:
             raise NotPrimaryError(self.state.container_id, "its log was opened by another owner") from None
         finally:
@@ -158,7 +155,7 @@ class StateFile:
             file.close()
 
     def _follow(self, state: LogState) -> None:
-        """Make `state` the record of the next version. Raises FileExistsError if that is taken."""
+        """Make `state` the record of the next version. Raises FileExistsError if that is taken or was passed."""
         version = self._version + 1
         path = self._path(version)
         staged = f"{path}-{self._tag}{PREPARED_SUFFIX}"
@@ -174,6 +171,9 @@ class StateFile:
             finally:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
+            if max(_versions(self._directory, self._disk), default=0) > version:
+                remove_if_there(self._disk, path)
+                raise FileExistsError
         except BaseException:
             file.close()
             raise

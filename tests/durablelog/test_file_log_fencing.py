@@ -217,6 +217,20 @@ def test_an_owner_that_sleeps_in_the_middle_of_a_truncation_wakes_up_fenced(tmp_
     assert sorted(name for name in os.listdir(tmp_path) if "tmp" in name) == []
 
 
+@pytest.mark.parametrize("claims", [1, 2, 3])
+def test_who_sleeps_in_the_very_first_claim_does_not_go_back_behind_those_who_came_meanwhile(
+    tmp_path: Path, claims: int
+) -> None:
+    def others() -> None:
+        for number in range(claims):
+            claim(tmp_path, f"other-{number}")
+
+    late = claim(tmp_path, "late", _Turns(others))
+    assert late.state.epoch == claims + 1
+    assert late.is_ours()
+    assert read_state(str(tmp_path), OsDisk()) == late.state
+
+
 def test_a_claim_follows_the_truncation_it_met(tmp_path: Path) -> None:
     old = claim(tmp_path, "old")
     new = claim(tmp_path, "new", _Turns(lambda: old.truncate(LogAddress((3 << 32) + 4096), 7)))

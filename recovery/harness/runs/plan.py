@@ -73,6 +73,14 @@ class Cycle:
     ending: Ending
     dies_at: int | None = None
     """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at the end of its work."""
+    dies_before: str = ""
+    """An effect of this kind before which the process dies (directed plans), beside `dies_at`."""
+    dies_after: str = ""
+    """An effect of this kind after which, and before the next one, it dies."""
+    nth: int = 0
+    """How many effects of that kind pass before."""
+    closes_at: int | None = None
+    """Ending close: effect of the close itself before which the process dies; None: it closes in peace."""
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False
@@ -122,7 +130,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         tier2="file" if chance.random() < 0.25 else "object",
         settings=draw_settings(chance),
         rates=_draw_rates(chance),
-        cycles=tuple(_draw_cycle(chance) for _ in range(cycles if cycles is not None else chance.randint(6, 14))),
+        cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
 
 
@@ -165,6 +173,14 @@ def _draw_rates(chance: random.Random) -> dict[str, float]:
     return {point: chance.choice(rates) for point, rates in RATES.items() if chance.random() < share}
 
 
+def _draw_cycles(chance: random.Random, count: int) -> tuple[Cycle, ...]:
+    cycles = [_draw_cycle(chance) for _ in range(count)]
+    if chance.random() < 0.15:
+        # The store is being made.
+        cycles[0] = dataclasses.replace(cycles[0], ending="power", dies_at=chance.randrange(14))
+    return tuple(cycles)
+
+
 def _draw_cycle(chance: random.Random) -> Cycle:
     ending = chance.choices(list(ENDINGS), list(ENDINGS.values()))[0]
     opening = chance.random() < 0.25
@@ -174,6 +190,7 @@ def _draw_cycle(chance: random.Random) -> Cycle:
         operations=chance.choice([5, 20, 60, 120]),
         ending=ending,
         dies_at=None if at_the_end and (ending != "close" or chance.random() < 0.6) else dies_at,
+        closes_at=chance.randrange(5) if ending == "close" and chance.random() < 0.5 else None,
         again=chance.random() < 0.15,
         checked=chance.random() < 0.1,
         clock=chance.choice(CLOCK) if chance.random() < 0.08 else "",

@@ -58,4 +58,8 @@ def _rot_file(
 
 
 def _settled(extents: list[tuple[int, int]], *, last_counts: bool) -> list[tuple[int, int]]:
-    return [extent for extent in (extents if last_counts else extents[:-1]) if extent[1]]
+    """Where rot can be told from a torn tail: below what was synced last, which says that all before it was durable."""
+    if last_counts or not extents:
+        return extents
+    end = extents[-1][0]
+    return [(start, min(length, end - start)) for start, length in extents if start < end]

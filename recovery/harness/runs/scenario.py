@@ -121,6 +121,8 @@ class Scenario:
             process.stops_at = cycle.dies_at
         else:
             process.dies_at = cycle.dies_at
+            process.dies_before, process.dies_after = cycle.dies_before, cycle.dies_after
+            process.let_pass = cycle.nth
         task = process.start(self._live(process, cycle, findings))
         self.world.run(lambda: task.done() or process.dead or process.paused)
         if process.paused:
@@ -150,6 +152,8 @@ class Scenario:
         )
         if cycle.ending == "close":
             self._phases[process.name] = "closing"
+            if cycle.closes_at is not None:
+                process.dies_at = process.effects + cycle.closes_at
             await store.close()
             self._end_life(life, "closed")
         self._phases[process.name] = "idle"
@@ -207,7 +211,7 @@ class Scenario:
         world = self.world
         world.reach("owner.paused")
         if not cycle.locks_expire:
-            self._be_refused()
+            self._be_refused(first)
         world.image.expire_locks(first.name)
         world.reach("owner.locks-expire")
         second = world.process("rival")
@@ -227,7 +231,9 @@ class Scenario:
         self._crashes += 1
         self._end(second, task, cycle)
 
-    def _be_refused(self) -> None:
+    def _be_refused(self, first: SimulatedProcess) -> None:
+        """Who stops before it has taken the lock has nothing to refuse with."""
+        holds = any(life.process == first.name and life.opened is not None for life in self.history.lives)
         rival = self.world.process("refused")
         try:
             self.world.run_task(rival, self.world.open_store(rival))
@@ -236,7 +242,8 @@ class Scenario:
         except FORESEEN:
             pass  # the disk failed under it
         else:
-            self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
+            if holds:
+                self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
         self.world.kill(rival)
 
     # --- around the lives -------------------------------------------------------------------------
@@ -255,7 +262,8 @@ class Scenario:
         """Harmful findings in the files as they lie; nobody has the store open."""
         if self.plan.tier1 != "file":
             return ()
-        rates, self.world.rates = self.world.rates, {}
+        rates = self.world.rates
+        self.world.rates = {point: rate for point, rate in rates.items() if point.startswith("object.list.")}
         process = self.world.process("check")
         try:
             found = self.world.run_task(process, self._check(process, deep=deep))

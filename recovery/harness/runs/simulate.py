@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import count, islice
 from multiprocessing import get_context
 from typing import Final
 
-from recovery.harness.runs.plan import draw_plan
+from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
 
 BATCH_RUNS: Final = 4
@@ -90,13 +91,52 @@ def run_seed(seed: str, workload: str, *, keep_trace: bool = False) -> RunResult
     return Scenario(draw_plan(seed, workload), keep_trace=keep_trace).run()
 
 
-def run_seeds(seeds: Sequence[str], workload: str) -> Summary:
+def drawn_plans(base: str, workload: str) -> Iterator[Plan]:
+    """The plans of the seeds `base/0`, `base/1`, ..., without end."""
+    return (draw_plan(f"{base}/{number}", workload) for number in count())
+
+
+def run_plans(plans: Sequence[Plan]) -> Summary:
     """Several runs, one after another, in this process."""
     summary = Summary()
-    for seed in seeds:
-        summary.take(run_seed(seed, workload))
+    for plan in plans:
+        summary.take(Scenario(plan).run())
     gc.collect()
     return summary
+
+
+def run_all(
+    plans: Iterator[Plan],
+    *,
+    more: Callable[[Summary], bool] = lambda _summary: True,
+    jobs: int = 1,
+    on_progress: Callable[[Summary], None] = lambda _summary: None,
+) -> Summary:
+    """Run plan after plan on `jobs` processes, as long as there are some and `more(summary)` says so.
+
+    What is under way then is ended. Ends early after FAILURES_MAX failures.
+    """
+    summary = Summary()
+
+    def next_plans() -> list[Plan]:
+        return list(islice(plans, BATCH_RUNS)) if more(summary) and summary.failed < FAILURES_MAX else []
+
+    if jobs <= 1:
+        while batch := next_plans():
+            summary.add(run_plans(batch))
+            on_progress(summary)
+        return summary
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_settle) as pool:
+        running: set[Future[Summary]] = set()
+        while True:
+            while len(running) < jobs + 1 and (batch := next_plans()):
+                running.add(pool.submit(run_plans, batch))
+            if not running:
+                return summary
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                summary.add(each.result())
+            on_progress(summary)
 
 
 def run_many(
@@ -107,35 +147,8 @@ def run_many(
     jobs: int = 1,
     on_progress: Callable[[Summary], None] = lambda _summary: None,
 ) -> Summary:
-    """Runs `base/0`, `base/1`, ... on `jobs` processes as long as `more(summary)` says so; what is under way is ended.
-
-    Ends early after FAILURES_MAX failures.
-    """
-    summary = Summary()
-    number = 0
-
-    def next_seeds() -> list[str]:
-        nonlocal number
-        number += BATCH_RUNS
-        return [f"{base}/{each}" for each in range(number - BATCH_RUNS, number)]
-
-    if jobs <= 1:
-        while more(summary) and summary.failed < FAILURES_MAX:
-            summary.add(run_seeds(next_seeds(), workload))
-            on_progress(summary)
-        return summary
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_settle) as pool:
-        running: set[Future[Summary]] = set()
-        while True:
-            going_on = more(summary) and summary.failed < FAILURES_MAX
-            while going_on and len(running) < jobs + 1:
-                running.add(pool.submit(run_seeds, next_seeds(), workload))
-            if not running:
-                return summary
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in done:
-                summary.add(each.result())
-            on_progress(summary)
+    """`run_all` of the drawn plans of a base seed."""
+    return run_all(drawn_plans(base, workload), more=more, jobs=jobs, on_progress=on_progress)
 
 
 def _settle() -> None:

@@ -66,7 +66,6 @@ _OTHERS: Final[Mapping[str, str]] = {
     "power.write.lost": "an unsynced write is gone",
     "power.write.torn-512": "an unsynced write survives in part, in units of 512 bytes",
     "power.write.torn-4096": "an unsynced write survives in part, in units of 4096 bytes",
-    "power.write.reordered": "an unsynced write survives, an earlier one to the same file does not",
     "power.size.short": "a file is as long as it was at its last sync, or shorter than written",
     "power.size.zeros": "a file has its new length, with zeros where bytes were written",
     "power.name.kept": "an unsynced change of a folder survives",

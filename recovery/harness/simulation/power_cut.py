@@ -148,7 +148,7 @@ def _cut_names(folder: Directory, fate: Fate, reach: Callable[[str], None]) -> N
 
 
 def _cut_file(file: Inode, fate: Fate, reach: Callable[[str], None]) -> None:
-    changes, kept, lost = file.changes(), list[Spans](), False
+    changes, kept = file.changes(), list[Spans]()
     for (offset, data), settled in changes:
         if settled:
             kept.append(())
@@ -159,9 +159,6 @@ def _cut_file(file: Inode, fate: Fate, reach: Callable[[str], None]) -> None:
             point, spans = fate.spans(offset, len(data))
         kept.append(spans)
         reach(point)
-        if spans and lost:
-            reach("power.write.reordered")
-        lost = lost or point != "power.write.kept"
     content, least, most = _replay(file, changes, kept)
     natural = len(content)
     if least < most:

@@ -136,6 +136,12 @@ class SimulatedProcess:
         self.effects = 0
         self.dies_at: int | None = None
         """The process dies before its effect of this number (from 0)."""
+        self.dies_before = ""
+        """The process dies before its next effect of this kind."""
+        self.dies_after = ""
+        """The process dies before the effect that follows one of this kind."""
+        self.let_pass = 0
+        """Effects of that kind that pass before."""
         self.stops_at: int | None = None
         """The process is paused before its effect of this number."""
         self.last_effect = ""
@@ -159,13 +165,19 @@ class SimulatedProcess:
         self.effects = number + 1
         self.world.effects += 1
         self.world.trace.add(f"{self.world.time.now_us} {self.name} {kind} {place} {detail}")
-        if number == self.dies_at:
+        if number == self.dies_at or (kind == self.dies_before and self._is_due()):
+            self.die(kind)
+        if self.dies_after and self.dies_after == self.last_effect and self._is_due():
             self.die(kind)
         if number == self.stops_at:
             self.pause()
             self.world.reach("owner.paused-before-effect")
             give_way(self.loop, 0.0)
         self.last_effect = kind
+
+    def _is_due(self) -> bool:
+        self.let_pass -= 1
+        return self.let_pass < 0
 
     def pause(self) -> None:
         """SIGSTOP: nothing of it runs until `resume`."""
