@@ -162,10 +162,11 @@ class Scenario:
         self, store: SegmentStore, life: Life, cycle: Cycle, *, again: bool = False, findings: tuple[str, ...] = ()
     ) -> None:
         """Look at everything. Where two owners may be about, what a fenced one reads can be old: then it must prove
-        afterwards that it is the owner still, by writing, or it has seen nothing.
+        afterwards that it is the owner still, by writing, or it has seen nothing. And the other may have written meanwhile.
         """
-        observation = await observe(store, self.history, life.number, again=again, findings=findings)
-        if cycle.ending == "takeover":
+        alone = cycle.ending != "takeover"
+        observation = await observe(store, self.history, life.number, again=again and alone, findings=findings)
+        if not alone:
             self.history.observations.remove(observation)
             await store.checkpoint()
             bisect.insort(self.history.observations, observation, key=lambda each: each.ended)

@@ -145,6 +145,8 @@ class SimulatedProcess:
         self.stops_at: int | None = None
         """The process is paused before its effect of this number."""
         self.last_effect = ""
+        self.on_effect: Callable[[SimulatedProcess, str], None] | None = None
+        """Told the kind of each effect before it happens."""
         self.runtime = Runtime(
             clock=world.clock,
             random=world.random(f"process/{name}/store"),
@@ -161,6 +163,8 @@ class SimulatedProcess:
         """About to change something outside: `kind` is from fault_points.EFFECTS. Raises ProcessDiedError if it dies here."""
         if self.dead:
             raise ProcessDiedError(self.name)
+        if self.on_effect is not None:
+            self.on_effect(self, kind)
         number = self.effects
         self.effects = number + 1
         self.world.effects += 1
