@@ -15,11 +15,12 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 FILES ?=
 JOBS ?= 2
 SOAK_MINUTES ?= 10
+MINUTES ?= 60
 
-.PHONY: help run test lint format typecheck imports unit bench soak setup clean
+.PHONY: help run test strace lint format typecheck imports unit bench soak recovery-report setup clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(STAMP) ## the virtual environment in .venv, with everything pinned
 
@@ -38,7 +39,15 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files
 	@$(BIN)/python -m segmentstore.cli.main_job $(FILES)
 
-test: lint typecheck imports unit ## everything that must be green
+test: strace lint typecheck imports unit ## everything that must be green
+
+strace: # kills at exact system calls are made with it
+	@command -v strace >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    echo "installing strace"; apt-get update -qq && apt-get install -y -qq strace >/dev/null; \
+	  fi; }
+	@command -v strace >/dev/null 2>&1 || { \
+	  echo "make: strace is needed to kill processes at exact system calls and was not found; install it (Debian: apt-get install strace)" >&2; exit 1; }
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -63,6 +72,9 @@ bench: $(STAMP) ## the bench suite, as a table
 soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS); done
+
+recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and RECOVERY.md about them
+	@$(BIN)/python -m recovery.harness.runs.report --minutes $(MINUTES) --output RECOVERY.md
 
 clean: ## remove what was made: caches, builds, var/ (the virtual environment stays)
 	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -234,7 +234,9 @@ class Scenario:
 
     def _be_refused(self, first: SimulatedProcess) -> None:
         """Who stops before it has taken the lock has nothing to refuse with."""
-        holds = any(life.process == first.name and life.opened is not None for life in self.history.lives)
+        holds = any(
+            life.process == first.name and life.opened is not None and life.ended is None for life in self.history.lives
+        )
         rival = self.world.process("refused")
         try:
             self.world.run_task(rival, self.world.open_store(rival))

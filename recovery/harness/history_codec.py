@@ -1,0 +1,226 @@
+"""History codec: what happened in one process, as lines, and the history of all processes, told again from these.
+
+A process that may die at any instant tells its history on a pipe, one JSON object a line; who reads puts the lines of
+all processes in the order of their times and makes one `History` of them. Pure. Rules of this file:
+
+- a line without its newline was never told: what it would have said is not known;
+- times are nanoseconds of one clock that all processes of a machine share. The beginning of a call is timed before the
+  store is asked and its end after the answer: so what ended before another began did so, in whatever process;
+- numbers of calls are given out in advance (a record holds the number of its call); those that nobody used become
+  calls that were refused, of nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import merge
+from operator import attrgetter
+from typing import Any, Final
+from uuid import UUID
+
+from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update
+
+NOBODY: Final = "nobody"
+"""The client of calls that nobody made."""
+_ARGUMENTS: Final = ("size", "expected", "writer", "event", "source", "offset", "max_length")
+_ANSWERS: Final = ("error", "result")
+_BARE: Final = Call(0, 0, "", Kind.INFO, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened: `what` it was, when by the shared clock, in which life; the rest as `what` needs it.
+
+    Of calls: begun, ended. Of lives: opening, opened, observing, seen, observed, done, failed, over.
+    """
+
+    what: str
+    at: int
+    life: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> bytes:
+        """As it is told, newline included."""
+        told = {"what": self.what, "at": self.at, "life": self.life, **self.fields}
+        return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+
+
+def parse_event(line: bytes) -> Event:
+    """The event of one line. Raises ValueError or KeyError on what no `Event.line` wrote."""
+    fields = json.loads(line)
+    return Event(fields.pop("what"), fields.pop("at"), fields.pop("life"), fields)
+
+
+def call_begun(call: Call, at: int) -> Event:
+    """A call and its arguments, before the store is asked."""
+    fields: dict[str, Any] = {
+        "call": call.number,
+        "client": call.client,
+        "kind": call.kind.value,
+        "segment": call.segment,
+        **_said(call, _ARGUMENTS),
+    }
+    if call.lengths:
+        fields["lengths"] = call.lengths
+    if call.updates:
+        fields["updates"] = [(each.id.hex, each.how, each.value, each.expected) for each in call.updates]
+    return Event("begun", at, call.life, fields)
+
+
+def call_ended(call: Call, at: int) -> Event:
+    """The answer of a call."""
+    fields: dict[str, Any] = {"call": call.number, "outcome": call.outcome.value, **_said(call, _ANSWERS)}
+    if call.data:
+        fields["data"] = base64.b64encode(call.data).decode()
+    if call.values:
+        fields["values"] = _attributes_out(call.values)
+    return Event("ended", at, call.life, fields)
+
+
+def observed(observation: Observation, life: int, at: int) -> Event:
+    """What was seen; when it was is told by the events "observing" and "seen" of the same life before it."""
+    segments = [
+        {
+            "name": seen.name,
+            "id": seen.segment_id,
+            "container": seen.container_id,
+            "start": seen.start_offset,
+            "length": seen.length,
+            "stored": seen.storage_length,
+            "sealed": seen.sealed,
+            "attributes": _attributes_out(seen.attributes),
+            "content": base64.b64encode(seen.content).decode(),
+        }
+        for seen in observation.segments.values()
+    ]
+    return Event("observed", at, life, {"segments": segments})
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An observation under way, or the last one that was kept."""
+
+    begun: int
+    calls: int
+    """Begun before it."""
+    alone: bool
+    """True if no other life was there."""
+    seen: int = 0
+
+
+class Retelling:
+    """One history, told again from the events of many processes."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.findings: list[str] = []
+        """Harmful findings in the files, told with the next observation."""
+        self._begun = 0
+        self._looks: dict[int, _Look] = {}
+        self._last: _Look | None = None
+
+    @property
+    def next_call(self) -> int:
+        """The first call number that is free."""
+        return len(self.history.calls)
+
+    def tell(self, *processes: Iterable[Event]) -> None:
+        """Add the events of processes, each in order, by their times. Raises ValueError if they do not make sense."""
+        for event in merge(*processes, key=attrgetter("at")):
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        history, stamp = self.history, self.history.next_stamp()
+        if event.what == "begun":
+            self._begin(event, stamp)
+        elif event.what == "ended":
+            self._end(event, stamp)
+        elif event.what == "opening":
+            if event.life != len(history.lives):
+                raise ValueError(f"life {event.life} begins as number {len(history.lives)}")
+            history.lives.append(Life(event.life, str(event.fields["process"]), stamp))
+        elif event.what == "opened":
+            history.lives[event.life].opened = stamp
+        elif event.what == "over":
+            if event.life < len(history.lives) and history.lives[event.life].ended is None:
+                history.lives[event.life].ended, history.lives[event.life].ending = stamp, str(event.fields["ending"])
+        elif event.what == "observing":
+            alone = all(life.ended is not None or life.number == event.life for life in history.lives)
+            self._looks[event.life] = _Look(stamp, self._begun, alone)
+        elif event.what == "seen":
+            look = self._looks[event.life]
+            self._looks[event.life] = _Look(look.begun, look.calls, look.alone, stamp)
+        elif event.what == "observed":
+            self._observe(event)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _begin(self, event: Event, stamp: int) -> None:
+        calls, fields = self.history.calls, event.fields
+        number = int(fields["call"])
+        while len(calls) <= number:
+            nobody = Call(len(calls), event.life, NOBODY, Kind.FLUSH, "", stamp)
+            nobody.ended, nobody.outcome = stamp, Outcome.REFUSED
+            calls.append(nobody)
+        if calls[number].client != NOBODY:
+            raise ValueError(f"call {number} began twice")
+        call = Call(number, event.life, fields["client"], Kind(fields["kind"]), fields["segment"], stamp)
+        for name in _ARGUMENTS:
+            setattr(call, name, fields.get(name, getattr(call, name)))
+        call.lengths = tuple(fields.get("lengths", ()))
+        call.updates = tuple(Update(UUID(hex=key), *rest) for key, *rest in fields.get("updates", ()))
+        calls[number] = call
+        self._begun += 1
+
+    def _end(self, event: Event, stamp: int) -> None:
+        fields = event.fields
+        call = self.history.calls[int(fields["call"])]
+        if call.ended is not None or call.life != event.life:
+            raise ValueError(f"call {call.number} ended, and is not under way in life {event.life}")
+        call.ended, call.outcome = stamp, Outcome(fields["outcome"])
+        call.error, call.result = fields.get("error", ""), fields.get("result")
+        call.data = base64.b64decode(fields.get("data", ""))
+        call.values = _attributes_in(fields.get("values", {}))
+
+    # --- observations -----------------------------------------------------------------------------
+
+    def _observe(self, event: Event) -> None:
+        look, last = self._looks.pop(event.life), self._last
+        again = last is not None and last.alone and look.alone and last.calls == look.calls
+        segments = {each["name"]: _segment_in(each) for each in event.fields["segments"]}
+        observation = Observation(look.begun, look.seen, event.life, segments, again, tuple(self.findings))
+        self.findings = []
+        # What had to be proven first is told late.
+        bisect.insort(self.history.observations, observation, key=attrgetter("ended"))
+        self._last = look
+
+
+def _said(call: Call, names: Iterable[str]) -> dict[str, Any]:
+    """The fields that are set."""
+    return {name: value for name in names if (value := getattr(call, name)) != getattr(_BARE, name)}
+
+
+def _segment_in(fields: Mapping[str, Any]) -> SeenSegment:
+    return SeenSegment(
+        name=fields["name"],
+        segment_id=fields["id"],
+        container_id=fields["container"],
+        start_offset=fields["start"],
+        length=fields["length"],
+        storage_length=fields["stored"],
+        sealed=fields["sealed"],
+        attributes=_attributes_in(fields["attributes"]),
+        content=base64.b64decode(fields["content"]),
+    )
+
+
+def _attributes_out(values: Mapping[UUID, int]) -> dict[str, int]:
+    return {key.hex: value for key, value in values.items()}
+
+
+def _attributes_in(values: Mapping[str, int]) -> dict[UUID, int]:
+    return {UUID(hex=key): value for key, value in values.items()}

@@ -1,0 +1,136 @@
+"""Kill child: one life of a real store in a process of its own, that works until it is killed.
+
+    python -m recovery.harness.runs.kill_child ORDERS
+
+What happens is told on stdout, one event a line (`history_codec`), by plain writes to the pipe: what was written stays
+readable after a SIGKILL. Rules of this file:
+
+- the beginning of a call is told before the store is asked, its end before its client goes on;
+- nothing is tidied up that a killed process would leave: only orders to close make it close;
+- when its parent is gone (the end of stdin) it goes as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import random
+import sys
+import traceback
+from collections.abc import Iterator
+
+import segmentstore
+from recovery.harness.history import Call, History, Kind
+from recovery.harness.history_codec import Event, call_begun, call_ended, observed
+from recovery.harness.observer import observe
+from recovery.harness.runs.kill_orders import FORESEEN, Orders, shared_clock_ns
+from recovery.harness.workloads.catalogue import WORKLOADS
+from recovery.harness.workloads.running import run_workload
+from recovery.harness.workloads.stage import Stage
+from segmentstore.service import SegmentStore
+
+CLOSING_S = 20.0
+"""A store closes within this time, stopped or not."""
+PATIENCE_S = 5.0
+"""How long Tier 2 may be away while the store is observed."""
+
+
+def main(text: str) -> None:
+    """Carry out orders."""
+    faulthandler.enable()
+    orders = Orders.from_json(text)
+    _tell(Event("born", shared_clock_ns(), orders.life, {"pid": os.getpid()}))
+    try:
+        asyncio.run(_live(orders))
+    except Exception as error:  # noqa: BLE001 - the parent judges what it means
+        names = [type(each).__name__ for each in _leaves(error)]
+        fields = {"errors": names, "text": "".join(traceback.format_exception(error))}
+        _tell(Event("failed", shared_clock_ns(), orders.life, fields))
+
+
+async def _live(orders: Orders) -> None:
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
+    _say(orders, "opening", process=f"child {orders.life}")
+    store = await segmentstore.open(orders.location, **orders.settings)
+    _say(orders, "opened")
+    try:
+        await _work(store, orders)
+        if orders.ending == "killed":
+            await asyncio.Event().wait()
+    except Exception:
+        # What a stopped store says when it is closed must not hide what came first.
+        with contextlib.suppress(*FORESEEN):
+            await _close(store)
+        raise
+    await _close(store)
+    _say(orders, "over", ending="closed")
+
+
+async def _close(store: SegmentStore) -> None:
+    async with asyncio.timeout(CLOSING_S):
+        await store.close()
+
+
+async def _work(store: SegmentStore, orders: Orders) -> None:
+    await _look(store, orders)
+    if orders.ending == "checked":
+        await store.flush()
+        await store.checkpoint()
+        await _look(store, orders)
+    if orders.operations:
+        await run_workload(
+            WORKLOADS[orders.workload],
+            store,
+            _history_from(orders.first_call),
+            orders.life,
+            Stage(),
+            random.Random(orders.seed),
+            orders.operations,
+            pace=orders.pace,
+            listener=_told,
+        )
+    _say(orders, "done")
+
+
+async def _look(store: SegmentStore, orders: Orders) -> None:
+    _say(orders, "observing")
+    observation = await observe(store, History(), orders.life, patience_s=PATIENCE_S)
+    _say(orders, "seen")
+    if orders.proves:
+        await store.checkpoint()
+    _tell(observed(observation, orders.life, shared_clock_ns()))
+
+
+def _history_from(first_call: int) -> History:
+    """A history whose next call has this number; those before it were told by others."""
+    nobody = Call(0, 0, "", Kind.INFO, "", 0)
+    return History(calls=[nobody] * first_call)
+
+
+def _told(what: str, call: Call) -> None:
+    at = shared_clock_ns()
+    _tell(call_begun(call, at) if what == "begun" else call_ended(call, at))
+
+
+def _say(orders: Orders, what: str, **fields: object) -> None:
+    _tell(Event(what, shared_clock_ns(), orders.life, fields))
+
+
+def _tell(event: Event) -> None:
+    line = event.line()
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from _leaves(each)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

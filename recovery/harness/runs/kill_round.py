@@ -1,0 +1,265 @@
+"""Kill round: one real store, opened and killed again and again, and the judgement of its whole history at the end.
+
+A life: the files are checked as they lie, a child opens the store (recovers), tells all it sees in it, works, and ends
+as its `Kill` says. So whatever one process left is always judged by another. Rules of this file:
+
+- the parent never has the store open; it touches files only while no child runs, or all are stopped;
+- an error no caller should ever see is a violation; so is a store that stops though nothing failed under it;
+- every child is stopped on every way out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import History, Violation
+from recovery.harness.history_codec import Retelling
+from recovery.harness.runs.kill_files import check_files, damage_cache, expire_locks, is_refused, remove_cache
+from recovery.harness.runs.kill_orders import FORESEEN, OVERTAKEN, Ending, Orders
+from recovery.harness.runs.kill_points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
+from recovery.harness.runs.kill_process import Child, ChildHungError, attend
+from recovery.harness.runs.plan import draw_settings
+
+RIVAL_OPERATIONS: Final = 200
+FAULTY_S: Final = 3.0
+"""How long a life may go on whose system calls fail."""
+NUMBERS_SPARE: Final = 1024
+"""More calls than this nobody makes beyond those it was told to make, about."""
+_STOPPED: Final = ("ContainerStoppedError", "NotPrimaryError", "AppendOutcomeUnknownError", "DataCorruptionError")
+"""Answers of a store that has stopped."""
+
+Tamper = Callable[[Path, int], None]
+"""Told the store's folder and the number of the life that comes next."""
+
+
+@dataclasses.dataclass(slots=True)
+class RoundResult:
+    """What one store showed."""
+
+    seed: str
+    workload: str
+    history: History
+    violations: list[Violation]
+    kills: int = 0
+    takeovers: int = 0
+    """Open owners that were stopped, overtaken, and came back."""
+    fenced: int = 0
+    """Calls that overtaken owners did not acknowledge any more."""
+    longest_recovery_s: float = 0.0
+    """Real time, from the start of an opening to its end."""
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
+    """How often each kind of end was met."""
+
+    @property
+    def openings(self) -> int:
+        """How often the store was opened, and seen as a whole."""
+        return sum(life.opened is not None for life in self.history.lives)
+
+
+class KillRound:
+    """One store, opened `lives` times; used once. `tamper` is for tests of judges: it breaks what they must find."""
+
+    def __init__(
+        self,
+        location: Path,
+        seed: str,
+        workload: str,
+        lives: int,
+        *,
+        exact: bool = True,
+        deck: Sequence[Kind] = DECK,
+        settings: Mapping[str, Any] | None = None,
+        tamper: Tamper | None = None,
+    ) -> None:
+        self.location = location
+        self.settings = settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
+        self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
+        self._chance = random.Random(f"{seed}/files")
+        self._tamper = tamper
+        self._told = Retelling()
+        self._result = RoundResult(seed, workload, self._told.history, [])
+
+    def run(self) -> RoundResult:
+        """Carry it out and judge it. Never raises for a fault of the store: that is a violation."""
+        for kill in self._kills:
+            self._prepare(kill)
+            if kill.kind in OWNERS:
+                self._takeover(kill)
+            elif not self._live(kill):
+                # It was done before it came to its system call: another one comes to it sooner.
+                sooner = dataclasses.replace(kill, nth=1, cache="", deep=False)
+                self._prepare(sooner)
+                self._live(sooner)
+        self._finish()
+        self._result.violations += check_history(self._told.history)
+        return self._result
+
+    # --- one life ---------------------------------------------------------------------------------
+
+    def _prepare(self, kill: Kill) -> None:
+        """Before a child is let loose on the files."""
+        if self._tamper is not None:
+            self._tamper(self.location, self._next_life)
+        if kill.cache == "removed":
+            remove_cache(self.location)
+        elif kill.cache == "damaged":
+            damage_cache(self.location, self._chance)
+        self._check(deep=kill.deep)
+
+    def _live(self, kill: Kill) -> bool:
+        """One life of one owner; False if it did not come to the system call that was meant."""
+        ending: Ending = "killed" if kill.kind in {"random", "call"} else "closed"
+        output = self.location.with_name(f"{self.location.name}.strace")
+        with Child(self._orders(kill, ending), tracer(kill, output)) as child:
+            try:
+                self._wait(child, kill)
+            except ChildHungError as error:
+                self._note(f"life {child.orders.life} hangs: {error}")
+            died = child.ended
+            self._told.tell(child.events, [child.kill()])
+            hit = {"call": died and child.was_killed, "error": was_injected(output)}.get(kill.kind, True)
+            self._result.kinds[kill.name if hit else f"{kill.kind}, not met"] += 1
+            self._result.kills += child.was_killed
+            self._look_at(child, *(FORESEEN if kill.kind == "error" else ()))
+            if died and not child.was_killed and not child.has_parted:
+                self._note(f"life {child.orders.life} died by itself: {child.errors()}")
+        output.unlink(missing_ok=True)
+        return hit
+
+    def _wait(self, child: Child, kill: Kill) -> None:
+        if kill.kind == "error":
+            # A flush waits as long as Tier 2 is away, and a close for what it has begun: this may be for ever.
+            attend([child], lambda: child.ended, FAULTY_S)
+            return
+        if kill.kind == "close":
+            attend([child], lambda: child.ended)
+            return
+        attend([child], lambda: child.idle or (kill.kind == "random" and len(child.events) > kill.lines))
+        attend([child], lambda: child.ended, kill.moment_s)
+
+    @property
+    def _next_life(self) -> int:
+        return len(self._told.history.lives)
+
+    def _orders(self, kill: Kill, ending: Ending) -> Orders:
+        return Orders(
+            location=str(self.location),
+            life=self._next_life,
+            seed=kill.seed,
+            workload=self._result.workload,
+            first_call=self._told.next_call,
+            operations=kill.operations,
+            ending=ending,
+            settings=self.settings,
+        )
+
+    # --- two owners -------------------------------------------------------------------------------
+
+    def _takeover(self, kill: Kill) -> None:
+        """The first owner is stopped, a second one opens the store, the first one comes back, and both are killed."""
+        orders = dataclasses.replace(self._orders(kill, "killed"), proves=True)
+        with Child(orders) as first:
+            if not self._stop(first, kill):
+                self._told.tell(first.events, [first.kill()])
+                self._look_at(first)
+                return
+            if "opened" in first.said and not is_refused(self.location, self.settings):
+                self._note("a second owner opened the store of a living one")
+            expire_locks(self.location)
+            rival_orders = dataclasses.replace(
+                orders,
+                life=orders.life + 1,
+                seed=f"{kill.seed}/rival",
+                first_call=orders.first_call + first.used_calls + orders.operations + NUMBERS_SPARE,
+                operations=RIVAL_OPERATIONS,
+            )
+            with Child(rival_orders) as rival:
+                self._together(first, rival, kill)
+        self._result.takeovers += "opened" in first.said and "opened" in rival.said
+        self._result.kinds[kill.name] += 1
+        self._result.kills += 2
+
+    def _stop(self, first: Child, kill: Kill) -> bool:
+        """Let it get as far as it shall, and stop it; False if it has ended before."""
+        stage, lines = ("opening", 0) if kill.kind == "race" else ("opened", kill.lines)
+        try:
+            attend([first], lambda: first.idle or (stage in first.said and len(first.events) > lines))
+        except ChildHungError as error:
+            self._note(f"life {first.orders.life} hangs: {error}")
+        attend([first], lambda: first.ended, kill.moment_s)
+        return not first.ended and first.stop()
+
+    def _together(self, first: Child, rival: Child, kill: Kill) -> None:
+        try:
+            attend([rival], lambda: rival.ended or len(rival.events) > kill.back_after)
+            first.signal(signal.SIGCONT)
+            attend([first, rival], lambda: rival.idle or "opened" in rival.said)
+            attend([first, rival], lambda: first.idle and rival.idle, kill.together_s)
+        except ChildHungError as error:
+            self._note(f"life {rival.orders.life} hangs while it takes over: {error}")
+        died = [child for child in (first, rival) if child.ended and not child.has_parted]
+        ends = [first.kill(), rival.kill()]
+        if first.orders.first_call + first.used_calls > rival.orders.first_call:
+            raise RuntimeError("the first owner has used the call numbers of the second one")
+        self._told.tell([*first.events, ends[0]], [*rival.events, ends[1]])
+        self._result.fenced += sum(event.fields.get("error") in _STOPPED for event in first.events)
+        for child in (first, rival):
+            self._look_at(child, *OVERTAKEN)
+        for child in died:
+            self._note(f"life {child.orders.life} died by itself: {child.errors()}")
+
+    # --- around the lives -------------------------------------------------------------------------
+
+    def _check(self, *, deep: bool) -> None:
+        try:
+            self._told.findings += check_files(self.location, self.settings, deep=deep)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the round has shown
+            self._note(f"the check of the files ends in {type(error).__name__}: {error}")
+
+    def _finish(self) -> None:
+        """All must be there, go to Tier 2, and be there again for another process that has nothing but the files."""
+        for ending in ("checked", "closed"):
+            self._check(deep=True)
+            remove_cache(self.location)
+            kill = Kill("close", seed="", operations=0)
+            with Child(self._orders(kill, "checked" if ending == "checked" else "closed")) as child:
+                try:
+                    over = child.wait()
+                except ChildHungError as error:
+                    self._note(f"the last life hangs: {error}")
+                    over = child.kill()
+                self._told.tell(child.events, [over])
+                self._look_at(child)
+                if "over" not in child.said:
+                    self._note(f"the last life did not end well: {child.errors()}")
+        self._check(deep=True)
+        for finding in self._told.findings:
+            self._note(f"at the end: {finding}")
+
+    def _look_at(self, child: Child, *foreseen: type[Exception]) -> None:
+        """What a child told of errors, and how long it took to recover."""
+        names = [each.__name__ for each in foreseen]
+        stops = [each for each in _STOPPED if each not in names]
+        opening = 0
+        for event in child.events:
+            if event.what == "opening":
+                opening = event.at
+            elif event.what == "opened":
+                seconds = (event.at - opening) / 1e9
+                self._result.longest_recovery_s = max(self._result.longest_recovery_s, seconds)
+            elif event.what == "failed" and any(error not in names for error in event.fields["errors"]):
+                self._note(f"life {event.life} failed: {event.fields['text']}")
+            elif event.what == "ended" and event.fields.get("error") in stops:
+                error = event.fields["error"]
+                self._note(f"call {event.fields['call']} ended in {error}, and nothing had failed under the store")
+
+    def _note(self, detail: str) -> None:
+        self._result.violations.append(Violation("errors", detail))

@@ -1,0 +1,150 @@
+"""The history codec: what one process tells, another one knows; what several tell becomes one history in true order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import Call, Kind, Observation, Outcome, SeenSegment, Update
+from recovery.harness.history_codec import NOBODY, Event, Retelling, call_begun, call_ended, observed, parse_event
+
+UPDATE = Update(UUID(int=7), "ACCUMULATE", -(1 << 62), 3)
+CALLS = (
+    Call(0, 0, "a", Kind.CREATE, "s", 0, updates=(UPDATE,), outcome=Outcome.OK, result=1),
+    Call(1, 0, "a", Kind.APPEND, "s", 0, (0, 12, 300), 402, 17, (UPDATE,), outcome=Outcome.OK, result=0),
+    Call(2, 0, "b", Kind.EVENT, "s", 0, (5,), 35, writer=9, event=4, outcome=Outcome.OK, result=None),
+    Call(3, 0, "b", Kind.MERGE, "s", 0, source="t/ä\n", outcome=Outcome.REFUSED, error="SegmentNotFoundError"),
+    Call(4, 0, "b", Kind.READ, "s", 0, offset=3, max_length=99, outcome=Outcome.OK, data=bytes(range(256))),
+    Call(5, 0, "b", Kind.ATTRIBUTES, "s", 0, outcome=Outcome.OK, values={UUID(int=7): -1, UUID(int=8): 1 << 63}),
+    Call(6, 0, "b", Kind.SEAL, "s", 0, outcome=Outcome.UNKNOWN, error="AppendOutcomeUnknownError"),
+)
+SEGMENT = SeenSegment("s", 1, 2, 3, 6, 4, True, {UUID(int=1): 5}, b"\x00\xff\n")
+
+
+def sent(events: Sequence[Event]) -> list[Event]:
+    """Through the pipe and back."""
+    text = b"".join(event.line() for event in events)
+    return [parse_event(line) for line in text.splitlines()]
+
+
+def say(what: str, at: int, life: int = 0, **fields: Any) -> Event:
+    return Event(what, at, life, fields)
+
+
+def appended(number: int, at: int, life: int = 0) -> list[Event]:
+    call = Call(number, life, "a", Kind.FLUSH, "", 0, outcome=Outcome.OK)
+    return [call_begun(call, at), call_ended(call, at + 1)]
+
+
+def looked(at: int, life: int) -> list[Event]:
+    seen = Observation(0, 0, life, {"s": SEGMENT})
+    return [say("observing", at, life), say("seen", at + 1, life), observed(seen, life, at + 2)]
+
+
+def opened(at: int, life: int) -> list[Event]:
+    return [say("opening", at, life, process=f"p{life}"), say("opened", at + 1, life)]
+
+
+def over(at: int, life: int, ending: str = "killed") -> Event:
+    return say("over", at, life, ending=ending)
+
+
+def test_every_field_of_a_call_arrives() -> None:
+    events = [event for call in CALLS for event in (call_begun(call, 1), call_ended(call, 1))]
+    told = Retelling()
+    told.tell(sent(events))
+    again = [dataclasses.replace(call, begun=0, ended=None) for call in told.history.calls]
+    assert [dataclasses.asdict(call) for call in again] == [dataclasses.asdict(call) for call in CALLS]
+    assert [(call.begun, call.ended) for call in told.history.calls] == [(2 * n + 1, 2 * n + 2) for n in range(7)]
+
+
+def test_what_was_seen_arrives_with_the_stamps_of_the_look() -> None:
+    told = Retelling()
+    told.findings = ["something is wrong"]
+    told.tell(sent([*opened(1, 0), *looked(3, 0), over(9, 0)]))
+    (seen,) = told.history.observations
+    assert seen.segments == {"s": SEGMENT}
+    assert (seen.begun, seen.ended, seen.life, seen.findings) == (3, 4, 0, ("something is wrong",))
+    assert told.findings == []
+    (life,) = told.history.lives
+    assert (life.begun, life.opened, life.ended, life.ending) == (1, 2, 6, "killed")
+
+
+def test_a_call_that_never_ended_is_unknown() -> None:
+    told = Retelling()
+    told.tell([call_begun(CALLS[0], 1)])
+    assert (told.history.calls[0].outcome, told.history.calls[0].ended) == (Outcome.UNKNOWN, None)
+
+
+def test_two_processes_are_told_in_the_order_of_their_times() -> None:
+    first = [*opened(1, 0), *appended(0, 10), *appended(1, 40)]
+    second = [*opened(20, 1), *appended(5, 30, life=1)]
+    told = Retelling()
+    told.tell(sent([*first, over(60, 0)]), sent([*second, over(61, 1)]))
+    history = told.history
+    assert [call.client for call in history.calls] == ["a", "a", NOBODY, NOBODY, NOBODY, "a"]
+    assert [call.number for call in history.calls] == list(range(6))
+    begun = {number: history.calls[number].begun for number in (0, 1, 5)}
+    assert begun[0] < (history.lives[1].opened or 0) < begun[5] < begun[1]
+    assert told.next_call == 6
+    assert check_history(history) == []
+
+
+def test_a_close_that_was_told_is_not_a_kill() -> None:
+    told = Retelling()
+    told.tell([*opened(1, 0), over(5, 0, "closed")], [over(6, 0)])
+    assert told.history.lives[0].ending == "closed"
+
+
+@pytest.mark.parametrize(
+    ("between", "again"),
+    [
+        ([over(10, 0)], True),
+        ([*appended(0, 8), over(10, 0)], False),
+        ([], False),  # the life before may still do something
+    ],
+    ids=["nothing was asked", "a call", "two owners"],
+)
+def test_an_observation_is_one_of_an_untouched_store_only_if_nothing_was_asked(
+    between: Sequence[Event], again: bool
+) -> None:
+    told = Retelling()
+    told.tell([*opened(1, 0), *looked(3, 0), *between], [*opened(20, 1), *looked(22, 1)])
+    assert [seen.again for seen in told.history.observations] == [False, again]
+
+
+def test_what_had_to_be_proven_first_stands_where_it_was_seen() -> None:
+    proven = looked(3, 0)[-1]
+    told = Retelling()
+    told.tell(
+        [*opened(1, 0), *looked(3, 0)[:2], Event(proven.what, 90, 0, proven.fields)], [*opened(20, 1), *looked(22, 1)]
+    )
+    assert [seen.life for seen in told.history.observations] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [call_begun(CALLS[0], 1), call_begun(CALLS[0], 2)],
+        [call_begun(CALLS[0], 1), call_ended(CALLS[0], 2), call_ended(CALLS[0], 3)],
+        [call_begun(CALLS[1], 1), call_ended(CALLS[0], 2)],
+        opened(1, 3),
+    ],
+    ids=["begun twice", "ended twice", "ended, never begun", "a life is missing"],
+)
+def test_what_makes_no_sense_is_refused(events: Sequence[Event]) -> None:
+    with pytest.raises(ValueError, match=r"ended|begin|began"):
+        Retelling().tell(events)
+
+
+def test_half_a_line_is_no_event() -> None:
+    line = call_begun(CALLS[1], 1).line()
+    for length in range(len(line) - 1):
+        with pytest.raises(json.JSONDecodeError):
+            parse_event(line[:length])

@@ -1,0 +1,142 @@
+"""Real processes on real files, killed at random instants and exact system calls, stopped, overtaken: nothing is lost.
+
+More of it: HARNESS_KILL_CYCLES. The seed of a run is in its output: HARNESS_KILL_SEED draws the same kinds again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from durablelog.file.frame_reports import read_only_frames
+from recovery.harness.history import Outcome
+from recovery.harness.runs import kill_process
+from recovery.harness.runs.kill import LIVES, KillResult, run_kills
+from recovery.harness.runs.kill_orders import Orders
+from recovery.harness.runs.kill_points import DECK, POINTS, MissingToolError, draw_kills, require_exact_kills, tracer
+from recovery.harness.runs.kill_process import Child, ChildHungError, attend
+from recovery.harness.runs.kill_round import KillRound
+from segmentstore.contracts.disk import OsDisk
+from tests.store.harness import UNFLUSHED
+
+CYCLES = int(os.environ.get("HARNESS_KILL_CYCLES", str(LIVES)))
+"""Of each part."""
+PARTS = ("default", "everything", "lifecycle", "exactly-once")
+SETTINGS = {**UNFLUSHED, "containers": 1, "checkpoint_operations": 100_000, "checkpoint_bytes": 1 << 30}
+"""Nothing but appends goes to the log."""
+
+
+@pytest.mark.timeout(120 + 10 * CYCLES)
+@pytest.mark.parametrize("workload", PARTS)
+def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) -> None:
+    try:
+        require_exact_kills()
+    except MissingToolError as error:
+        pytest.fail(str(error))
+    seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
+    print(f"HARNESS_KILL_SEED={seed}")
+    result = run_kills(tmp_path, seed=f"{seed}/{workload}", workload=workload, cycles=CYCLES)
+    print(told(result))
+    assert [str(violation) for failure in result.failures for violation in failure.violations] == []
+    rounds = CYCLES // len(DECK)
+    assert result.kills >= 14 * rounds
+    assert result.exact_kills >= 4 * rounds
+    assert result.failed_calls >= rounds // 2
+    assert result.takeovers >= rounds
+    assert result.openings >= 7 * rounds
+    assert list(tmp_path.iterdir()) == []
+
+
+def told(result: KillResult) -> str:
+    kinds = ", ".join(f"{name} {count}" for name, count in sorted(result.kinds.items()))
+    numbers = f"{result.kills} kills, {result.takeovers} takeovers ({result.fenced} calls fenced), {result.calls} calls"
+    return f"{numbers} in {result.seconds:.1f} s, longest recovery {result.longest_recovery_s:.2f} s: {kinds}"
+
+
+def test_a_lost_frame_is_found(tmp_path: Path) -> None:
+    """The judges are judged: somebody cuts the last frame off the log of a store that was closed."""
+    cut: list[int] = []
+
+    def cut_last_frame(location: Path, life: int) -> None:
+        if life != 2:
+            return
+        frames = [each for each in read_only_frames(str(location / "log" / "0"), OsDisk()) if each.status == "ok"]
+        os.truncate(frames[-1].path, frames[-1].position)
+        cut.append(len(frames))
+
+    lives = KillRound(
+        tmp_path / "store", "lost", "appends", 3, deck=("close",), settings=SETTINGS, tamper=cut_last_frame
+    )
+    result = lives.run()
+    assert cut
+    named = {number for violation in result.violations for number in violation.calls}
+    lost = [result.history.calls[number] for number in sorted(named)]
+    assert any(call.outcome is Outcome.OK and call.life < 2 for call in lost), result.violations
+
+
+def test_without_exact_kills_no_other_program_is_needed(tmp_path: Path) -> None:
+    kills = list(islice(draw_kills("seed", exact=False), 40))
+    assert {kill.kind for kill in kills} == {"random", "takeover", "race", "close"}
+    assert [tracer(kill, tmp_path) for kill in kills] == [[]] * 40
+
+
+def test_a_seed_draws_the_same_kills_and_every_point_has_its_turn() -> None:
+    kills = list(islice(draw_kills("seed"), 10 * len(DECK)))
+    assert kills == list(islice(draw_kills("seed"), 10 * len(DECK)))
+    assert {kill.point for kill in kills if kill.kind == "call"} == set(POINTS)
+    assert {kill.error for kill in kills if kill.kind == "error"} == {"EIO", "ENOSPC"}
+    for start in range(0, len(kills), len(DECK)):
+        assert sorted(kill.kind for kill in kills[start : start + len(DECK)]) == sorted(DECK)
+
+
+def test_who_lacks_the_tool_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    require_exact_kills.cache_clear()
+    with pytest.raises(MissingToolError, match="apt-get install strace"):
+        run_kills(tmp_path / "stores", seed="none", cycles=1)
+
+
+def test_who_may_not_trace_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "strace"
+    program.write_text("#!/bin/sh\necho 'ptrace: Operation not permitted' >&2\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    require_exact_kills.cache_clear()
+    with pytest.raises(MissingToolError, match=r"ptrace must be allowed.*Operation not permitted"):
+        require_exact_kills()
+
+
+@pytest.fixture(autouse=True)
+def _ask_again() -> None:
+    require_exact_kills.cache_clear()
+
+
+def test_a_child_that_hangs_is_found_and_tells_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = Orders(str(tmp_path / "store"), 0, "seed", "default", 0, 0, settings=SETTINGS)
+    with Child(orders) as child:
+        attend([child], lambda: child.idle)
+        monkeypatch.setattr(kill_process, "SILENT_S", 0.1)
+        with pytest.raises(ChildHungError, match=r"in _live|run_forever|select"):
+            attend([child], lambda: False)
+        assert not child.was_killed
+    assert list(child.said) == ["born", "opening", "opened", "observing", "seen", "observed", "done"]
+
+
+def test_a_stopped_child_tells_nothing_until_it_goes_on(tmp_path: Path) -> None:
+    orders = Orders(str(tmp_path / "store"), 0, "seed", "appends", 0, 2000, settings=SETTINGS)
+    with Child(orders) as child:
+        attend([child], lambda: len(child.events) > 20)
+        assert child.stop()
+        told_before = len(child.events)
+        attend([child], lambda: False, 0.2)
+        assert len(child.events) == told_before
+        child.signal(signal.SIGCONT)
+        attend([child], lambda: len(child.events) > told_before)
+        assert child.used_calls > 0
+        child.kill()
+        assert child.was_killed
