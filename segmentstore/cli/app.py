@@ -9,6 +9,7 @@ import typer
 
 from segmentstore.cli import (
     bench_command,
+    crashtest_command,
     data_commands,
     ingest_command,
     inspection_commands,
@@ -48,6 +49,7 @@ app.command(name="log", rich_help_panel=_STORE)(inspection_commands.log)
 app.command(name="objects", rich_help_panel=_STORE)(inspection_commands.objects)
 app.command(name="verify", rich_help_panel=_STORE)(inspection_commands.verify)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
+app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

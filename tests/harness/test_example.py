@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 
 import pytest
 
+import recovery.harness
 from recovery.examples import check_counter as example
 from recovery.examples.check_counter import CounterRun, check_counter
 from recovery.examples.counter_service import SEGMENT, CounterService
@@ -70,3 +73,14 @@ def test_the_program_names_the_seed_of_a_problem(
     monkeypatch.setattr(example, "check_counter", lambda _seed: bad)
     assert example.main(["1"]) == 1
     assert "seed counter/0: it is wrong" in capsys.readouterr().out
+
+
+def test_the_public_names_are_all_there_and_loaded_when_they_are_asked_for() -> None:
+    program = (
+        "import sys, recovery.harness\nprint([name for name in sys.modules if name.startswith('recovery.harness.')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+    assert all(getattr(recovery.harness, name) is not None for name in recovery.harness.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        recovery.harness.no_such_name  # noqa: B018 - asked for, to be refused

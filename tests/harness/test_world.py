@@ -50,6 +50,37 @@ def test_waiting_for_ever_is_an_error_too() -> None:
     world.close()
 
 
+def test_turning_in_a_circle_while_time_stands_still_is_an_error() -> None:
+    async def main() -> None:
+        while True:  # noqa: ASYNC110 - the very thing
+            await asyncio.sleep(0)
+
+    world = World("circle")
+    with pytest.raises(WedgedError):
+        world.run_task(world.process("p"), main())
+    world.process("q")
+    with pytest.raises(WedgedError):
+        world.run(lambda: False)
+    world.close()
+
+
+def test_an_error_nobody_waits_for_is_kept() -> None:
+    async def fail() -> None:
+        raise KeyError("lost")
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(fail())]
+        await asyncio.sleep(1)
+        tasks.clear()
+        await asyncio.sleep(1)
+
+    world = World("unhandled")
+    world.run_task(world.process("p"), main())
+    assert [text for text in world.unhandled if "KeyError" in text] == world.unhandled
+    assert len(world.unhandled) == 1
+    world.close()
+
+
 def test_sets_of_tasks_keep_the_order_of_their_making() -> None:
     async def main() -> bool:
         tasks = [asyncio.ensure_future(asyncio.sleep(0)) for _ in range(50)]

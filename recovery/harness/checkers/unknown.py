@@ -1,8 +1,9 @@
 """Outcomes: what was refused is nowhere, and what was unknown is decided when its life is over.
 
 That an unknown append is there at most once is judged with all other records (`content`). Rules of this file: an
-event was refused only if every call that sent it was; a late effect is told only where the same segment was seen
-after the end of the life and did not have it.
+event was refused only if every call that sent it was; an append that a stopped container answers with
+ContainerStoppedError had no effect (its contract; doubt is AppendOutcomeUnknownError), whatever the outcome is called;
+a late effect is told only where the same segment was seen after the end of the life and did not have it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from recovery.harness.checkers.index import NEVER, HistoryIndex
 from recovery.harness.history import Call, Kind, Outcome, Violation
 
 NAME: Final = "unknown"
+_NO_EFFECT: Final = "ContainerStoppedError"
 
 
 def check(index: HistoryIndex) -> Iterator[Violation]:
@@ -52,7 +54,7 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
 
 
 def _judge(index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str) -> Iterator[Violation]:
-    if all(call.outcome is Outcome.REFUSED for call in sent):
+    if all(call.outcome is Outcome.REFUSED or call.error == _NO_EFFECT for call in sent):
         detail = f"{what} was refused ({sent[0].error}) and lies at {offset} of {chain.name!r}"
         yield Violation(NAME, detail, [call.number for call in sent])
     elif sent[0].segment == chain.name:

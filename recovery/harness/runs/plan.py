@@ -61,6 +61,8 @@ RATES: Final[Mapping[str, tuple[float, ...]]] = {
 }
 """For the faults that strike by chance: the rates to choose from when a plan has them on."""
 
+LOAD: Final = "appends"
+"""The workload that has no faults and few crashes: it shows how much the simulated world can carry."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
 
 
@@ -123,6 +125,8 @@ class Plan:
 def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     """The plan of a seed: the same for the same arguments, for ever (as far as this file does not change)."""
     chance = random.Random(f"{seed}/plan")
+    if workload == LOAD:
+        return _draw_load(seed, chance, cycles)
     return Plan(
         seed=seed,
         workload=workload,
@@ -132,6 +136,29 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         rates=_draw_rates(chance),
         cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
+
+
+def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
+    """Few long lives without faults but crashes, thousands of appends in each: what many writers at full rate meet."""
+    frame, flush = chance.choice([1500, 4000, 16_000]), chance.choice([10_000, 40_000])
+    settings = {
+        "frame_bytes_max": frame,
+        "log_file_bytes": frame + chance.choice([60_000, 200_000]),
+        "flush_bytes": flush,
+        "flush_age_s": 1000.0,
+        "object_bytes": 2 * flush,
+        "upload_bytes_max": 8 * flush,
+        "unflushed_target_bytes": 1 << 20,
+        "extent_bytes": 4096,
+        "tail_bytes_max": 1 << 22,
+        "append_bytes_max": 8192,
+        "checkpoint_operations": chance.choice([500, 5000]),
+    }
+    lives = tuple(
+        Cycle(operations=chance.choice([2000, 5000, 10_000]), ending=chance.choice(["power", "kill"]), dies_at=at)
+        for at in [chance.choice([None, chance.randrange(100, 800)]) for _ in range(cycles or 3)]
+    )
+    return Plan(seed, LOAD, "file", "object", settings, {}, lives)
 
 
 def draw_settings(chance: random.Random) -> dict[str, Any]:

@@ -339,7 +339,11 @@ class Scenario:
         history = self.history
         return RunResult(
             plan=self.plan,
-            violations=[*self._unforeseen, *check_history(history)],
+            violations=[
+                *self._unforeseen,
+                *(Violation("errors", f"in the background: {each}") for each in self.world.unhandled),
+                *check_history(history),
+            ],
             crashes=self._crashes,
             openings=self._openings,
             calls=len(history.calls),

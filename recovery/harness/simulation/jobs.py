@@ -53,6 +53,9 @@ class SimulatedExecutor(Executor):
         future: Future[T] = Future()
 
         def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                self._end()
+                return
             try:
                 result = function(*args, **kwargs)
             except GreenletExit:

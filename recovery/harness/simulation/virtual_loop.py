@@ -30,12 +30,16 @@ _Ts = TypeVarTuple("_Ts")
 MICROSECONDS = 1_000_000
 
 
+STANDING_TURNS_MAX = 200_000
+"""Turns of a loop without a wait between them; more is no work but a circle."""
+
+
 class DeadlockError(Exception):
     """Everything waits and nothing will come."""
 
 
 class WedgedError(Exception):
-    """Virtual hours have passed and what is waited for has not come."""
+    """Virtual hours have passed and what is waited for has not come; or time stands still, and somebody turns in a circle."""
 
 
 class VirtualTime:
@@ -136,12 +140,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         Raises DeadlockError, or WedgedError beyond `end_us`. For a loop that has the world to itself.
         """
+        turns_left = STANDING_TURNS_MAX
         with self._entered():
             while not until():
                 if self.halted or self.interrupted:
                     return False
                 if not self._ready:
                     self._jump(end_us)
+                    turns_left = STANDING_TURNS_MAX
+                turns_left -= 1
+                if not turns_left:
+                    raise WedgedError(f"busy for ever at {self.time():.6f} s")
                 self._run_due()
         return True
 

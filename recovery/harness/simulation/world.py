@@ -22,7 +22,14 @@ from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.fault_points import FaultPoints
 from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, give_way
 from recovery.harness.simulation.trace import Trace
-from recovery.harness.simulation.virtual_loop import MICROSECONDS, DeadlockError, VirtualLoop, VirtualTime, WedgedError
+from recovery.harness.simulation.virtual_loop import (
+    MICROSECONDS,
+    STANDING_TURNS_MAX,
+    DeadlockError,
+    VirtualLoop,
+    VirtualTime,
+    WedgedError,
+)
 from segmentstore.contracts.runtime import Runtime
 
 T = TypeVar("T")
@@ -47,6 +54,8 @@ class World:
         self.image = DiskImage()
         self.processes: list[SimulatedProcess] = []
         self.rates = dict(rates or {})
+        self.unhandled: list[str] = []
+        """Errors that nobody waited for, of processes that lived: told by their event loops."""
         self.effects = 0
         self._chance = self.random("faults")
         self._turns = self.random("turns")
@@ -79,6 +88,7 @@ class World:
     def run(self, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Let everything run until it holds. Raises DeadlockError, WedgedError."""
         end_us = self.time.now_us + round(patience_s * MICROSECONDS)
+        turns_left = STANDING_TURNS_MAX
         while not until():
             running = [process for process in self.processes if not process.paused]
             if len(running) == 1:
@@ -87,7 +97,11 @@ class World:
             ready = [process for process in running if process.loop.has_ready()]
             if ready:
                 self._turns.choice(ready).loop.run_ready()
+                turns_left -= 1
+                if not turns_left:
+                    raise WedgedError(f"busy for ever at {self.time.now_us} us")
                 continue
+            turns_left = STANDING_TURNS_MAX
             timers = [timer for process in running if (timer := process.loop.next_timer_us()) is not None]
             if not timers:
                 raise DeadlockError(f"every process waits and no timer is set at {self.time.now_us} us")
@@ -130,6 +144,7 @@ class SimulatedProcess:
         self.world = world
         self.name = name
         self.loop = VirtualLoop(world.time)
+        self.loop.set_exception_handler(self._unhandled)
         self.random = world.random(f"process/{name}")
         self.dead = False
         self.paused = False
@@ -206,6 +221,11 @@ class SimulatedProcess:
         give_way(self.loop, seconds)
         if self.dead:
             raise ProcessDiedError(self.name)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, ProcessDiedError):
+            self.world.unhandled.append(f"{context.get('message')}: {type(error).__name__}: {error}")
 
     def end(self) -> None:
         """Nothing of it runs any more."""

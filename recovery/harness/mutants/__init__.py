@@ -1,0 +1,1 @@
+"""Mutants: the engine broken on purpose, one rule at a time, to see that the harness notices."""

@@ -1,0 +1,27 @@
+"""All mutants, and what is said of the peers' bugs that cannot be made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from recovery.harness.mutants.log import LOG
+from recovery.harness.mutants.metadata import METADATA
+from recovery.harness.mutants.mutant import Mutant
+from recovery.harness.mutants.outcomes import OUTCOMES
+from recovery.harness.mutants.owners import OWNERS
+from recovery.harness.mutants.readindex import READINDEX
+from recovery.harness.mutants.tier2 import TIER2
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*METADATA, *OUTCOMES, *LOG, *OWNERS, *TIER2, *READINDEX)
+"""In the order of DESIGN 4. Names are unique."""
+
+NOT_HERE: Final[Mapping[str, str]] = {
+    "B4": "a takeover races with the owner's truncations alone, one in megabytes of log: no write changes the state record",
+    "B5": "offsets are Python's integers, and 64 bits wide in every format; the one 32-bit number, a place in a log file, "
+    "is bounded when the log is opened",
+    "B11": "what Tier 2 holds is part of the container's own checkpoints: no segment must be recovered before another",
+    "B12": "metadata of segments are never evicted: the checkpoint replay begins with has every segment there is",
+    "B20": "an object is put by one request: there are no parts that an abort could leave behind",
+}
+"""Peers' bugs that cannot exist here, and why."""

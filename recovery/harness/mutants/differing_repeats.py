@@ -1,0 +1,44 @@
+"""A run in which the Tier-1 service gives a frame back twice, and not the same both times.
+
+Before a life, in one of the pairs a ledger holds, a bit of the first copy flips; behind it, it flips back. The engine
+must stop at the second copy and name it; one that lets it pass has taken the wrong bytes. For plans with
+`tier1="ledger"` and "ledger.append.repeated". Rules of this file: a life that stops for it is as it should be.
+"""
+
+from __future__ import annotations
+
+from recovery.harness.runs.plan import Cycle
+from recovery.harness.runs.scenario import Scenario
+from segmentstore.contracts.errors import DataCorruptionError
+
+
+class DifferingRepeats(Scenario):
+    """A scenario with such a pair in every life that has one."""
+
+    _damaged = False
+
+    def _cycle(self, cycle: Cycle) -> None:
+        pairs = [
+            (ledger.frames, first)
+            for ledger in map(self.world.ledgers.ledger, range(self.plan.settings["containers"]))
+            for first, second in zip(ledger.frames, ledger.frames[1:], strict=False)
+            if first.sequence == second.sequence
+        ]
+        if not pairs:
+            super()._cycle(cycle)
+            return
+        frames, right = self._chance.choice(pairs)
+        payload = bytearray(right.payload)
+        payload[-1] ^= 1
+        wrong = right._replace(payload=memoryview(bytes(payload)))
+        frames[frames.index(right)] = wrong
+        self._damaged = True
+        super()._cycle(cycle)
+        self._damaged = False
+        if wrong in frames:
+            frames[frames.index(wrong)] = right
+
+    def _look_at(self, error: BaseException | None, *foreseen: type[BaseException]) -> None:
+        if self._damaged:
+            foreseen = (*foreseen, DataCorruptionError)
+        super()._look_at(error, *foreseen)

@@ -1,0 +1,194 @@
+"""Instants: what is outside of a process just before each of its effects, and the states a crash there can leave.
+
+Rules of this file:
+
+- an instant lies before an effect, or at the end: between two effects nothing outside changes but what is on its way;
+- a killed process leaves the disk as it is seen, with what was not synced still pending; a power cut leaves one of the
+  image's outcomes; each with every outcome of the changes that were on their way to the object storage;
+- states that a recovery cannot tell apart have equal keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from recovery.harness.history import Call, History, Life, Outcome
+from recovery.harness.simulation.disk_image import DiskImage
+from recovery.harness.simulation.object_storage import SimulatedBucket
+from recovery.harness.simulation.store_world import StoreWorld
+from recovery.harness.simulation.world import SimulatedProcess
+
+RECOVERED_AT_US: Final = 3_600_000_000
+"""Every recovery begins an hour after the world did, whenever the crash was: equal states, equal recoveries."""
+_LANDS_US: Final = 4000
+"""What lands during a recovery does so one after another, so far apart: the first openings take that long."""
+
+
+class CopiedBucket(SimulatedBucket):
+    """A bucket that can be had with each outcome of what is on its way."""
+
+    def twin(self) -> CopiedBucket:
+        """As it is now, with the same changes on their way."""
+        made = self._empty()
+        for _, _, change in sorted(self._ahead, key=lambda item: item[:2]):
+            made.send(dataclasses.replace(change))
+        return made
+
+    def outcomes(self) -> list[CopiedBucket]:
+        """None of the changes on their way lands; each subset of them; or all land during the recovery."""
+        count = len(self._ahead)
+        chosen = itertools.chain.from_iterable(itertools.combinations(range(count), n) for n in range(count + 1))
+        made = [self._landed(places) for places in chosen]
+        if count:
+            made.append(self._landed((), late=range(count)))
+        return made
+
+    def key(self) -> str:
+        """Equal for buckets of which a recovery sees the same."""
+        ahead = [f"{change.name} {change.data is None}" for _, _, change in sorted(self._ahead, key=lambda x: x[:2])]
+        return " ".join([self.fingerprint(), *ahead])
+
+    def _empty(self) -> CopiedBucket:
+        made = CopiedBucket(wrong_bodies=self.wrong_bodies)
+        made.objects = dict(self.objects)
+        return made
+
+    def _landed(self, places: Sequence[int], late: Sequence[int] = ()) -> CopiedBucket:
+        changes = [change for _, _, change in sorted(self._ahead, key=lambda item: item[:2])]
+        made = self._empty()
+        for place in places:
+            made.send(dataclasses.replace(changes[place], owner=None))
+        made.settle_all()
+        for place in late:
+            due_us = RECOVERED_AT_US + _LANDS_US * (place + 1)
+            made.send(dataclasses.replace(changes[place], owner=None, due_us=due_us))
+        return made
+
+
+@dataclass(slots=True)
+class Instant:
+    """What is outside at one instant, and how far the history was."""
+
+    before: str
+    """The effect that was about to happen; empty at the end."""
+    after: str
+    """The effect that happened last; empty if there was none."""
+    image: DiskImage
+    bucket: CopiedBucket
+    process: str
+    calls: int
+    stamp: int
+    traced: int
+    """Lines the trace had."""
+
+
+@dataclass(slots=True)
+class State:
+    """What one crash leaves."""
+
+    name: str
+    """Within its instant: "kill" or the number of the power cut's outcome, a dot, the number of the bucket's."""
+    key: str
+    image: DiskImage
+    bucket: CopiedBucket
+    killed: bool
+    pending: bool
+    """Killed, and not all that is seen is durable."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """A history, and the instants of its last life."""
+
+    tier2: str
+    history: History
+    instants: list[Instant]
+    trace: list[str] | None = None
+
+    def history_at(self, instant: Instant, ending: str) -> History:
+        """What was known when the last life ended so, at this instant: what had not ended then never did.
+
+        Calls and observations are shared, not copied: nobody may change them.
+        """
+        stamp, known = instant.stamp, self.history
+        calls = [_call_at(call, stamp) for call in known.calls[: instant.calls]]
+        lives = [_life_at(life, stamp) for life in known.lives if life.begun <= stamp]
+        seen = [observation for observation in known.observations if observation.ended <= stamp]
+        made = History(calls, lives, seen, stamp)
+        if lives and lives[-1].ended is None:
+            lives[-1].ended, lives[-1].ending = made.next_stamp(), ending
+        return made
+
+    def phase(self, instant: Instant) -> str:
+        """What the last life was at: opening, running or idle."""
+        if not instant.before:
+            return "idle"
+        lives = [life for life in self.history.lives if life.begun <= instant.stamp]
+        opened = lives[-1].opened if lives else None
+        return "opening" if opened is None or opened > instant.stamp else "running"
+
+
+class Camera:
+    """Copies the outside before each effect of a process."""
+
+    def __init__(self, world: StoreWorld, history: History) -> None:
+        self.instants: list[Instant] = []
+        self._world = world
+        self._history = history
+
+    def watch(self, process: SimulatedProcess) -> None:
+        """From now on."""
+        process.on_effect = self.take
+
+    def take(self, process: SimulatedProcess, kind: str) -> None:
+        """The instant before an effect of this kind; the end, if it is none."""
+        world, history = self._world, self._history
+        assert isinstance(world.bucket, CopiedBucket)
+        world.bucket.settle(world.time.now_us)
+        image, bucket = world.image.copy(), world.bucket.twin()
+        self.instants.append(
+            Instant(
+                kind,
+                process.last_effect,
+                image,
+                bucket,
+                process.name,
+                len(history.calls),
+                history.stamp,
+                world.trace.length,
+            )
+        )
+
+
+def states(instant: Instant, cap: int) -> Iterator[State]:
+    """Every state, with at most `cap` outcomes of the power cut: then a sample, always the same."""
+    for number, image in enumerate(instant.image.outcomes(cap, random.Random(f"outcomes/{instant.before}"))):
+        yield from _with_buckets(f"{number}", instant, image)
+    image = instant.image.copy()
+    image.release_locks(instant.process)
+    yield from _with_buckets("kill", instant, image, killed=True)
+
+
+def _with_buckets(name: str, instant: Instant, image: DiskImage, *, killed: bool = False) -> Iterator[State]:
+    pending = killed and image.outcome_count(1) > 1
+    seen = f"{image.fingerprint()} {'pending' if pending else ''}"
+    for number, bucket in enumerate(instant.bucket.outcomes()):
+        yield State(f"{name}.{number}", f"{seen} {bucket.key()}", image, bucket, killed, pending)
+
+
+def _call_at(call: Call, stamp: int) -> Call:
+    if call.ended is None or call.ended <= stamp:
+        return call
+    return dataclasses.replace(call, ended=None, outcome=Outcome.UNKNOWN, error="", result=None, data=b"", values={})
+
+
+def _life_at(life: Life, stamp: int) -> Life:
+    opened = life.opened if life.opened is not None and life.opened <= stamp else None
+    if life.ended is not None and life.ended <= stamp:
+        return dataclasses.replace(life, opened=opened)
+    return dataclasses.replace(life, opened=opened, ended=None, ending="")

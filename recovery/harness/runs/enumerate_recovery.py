@@ -1,0 +1,219 @@
+"""Recovery of one state: opened by the production code, read through and through, judged by all checkers.
+
+Rules of this file:
+
+- a recovery depends on nothing but the state (its seed is the state's key, its time always the same): so one recovery
+  of a state is judged against each history that may have led to it;
+- what a recovered store has shown must be there for good: after a kill that left something pending, the power is cut
+  behind the recovery (CUT_OF), and another one must show the same;
+- some states, chosen by their keys, show more: their files are checked before they are opened (CHECKED_OF), they are
+  recovered twice (AGAIN_OF), or worked with (WORKED_OF).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import History, Life, Observation, Violation
+from recovery.harness.observer import observe
+from recovery.harness.recorder import RecordedStore
+from recovery.harness.runs.enumerate_instants import RECOVERED_AT_US, Camera, Instant, State
+from recovery.harness.runs.short_workloads import TARGET, make_world
+from recovery.harness.simulation.power_cut import Nothing
+from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.world import SimulatedProcess
+from recovery.store_check import check_store
+from segmentstore.contracts.errors import SegmentError
+from segmentstore.service import SegmentStore
+from segmentstore.store_files import log_directory
+
+CHECKED_OF: Final = 6
+"""The files of one state of so many are checked."""
+CUT_OF: Final = 2
+"""After one of so many kills that left something pending, the power is cut behind the recovery."""
+AGAIN_OF: Final = 16
+"""One of so many states is recovered once more, and must be the same."""
+WORKED_OF: Final = 16
+"""And one of so many is worked with, up to another crash."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What one recovery showed, on top of the history it went on from."""
+
+    stamp: int
+    """Of that history, when the recovery began."""
+    life: int
+    lives: list[Life]
+    observations: list[Observation]
+    unforeseen: list[Violation]
+    history: History
+    """All of it, with the work that may have followed."""
+    openings: int
+    opening_us: int
+    """Virtual time of the first opening."""
+    effects: int
+    digest: str
+    trace: list[str] | None
+    instants: list[Instant]
+    """Of the first opening and the look at everything, if these were asked for."""
+
+    def judge(self, known: History) -> list[Violation]:
+        """Every rule that is broken if this recovery came after `known`, which it goes on with."""
+        later, lives_later = known.stamp - self.stamp, len(known.lives) - self.life
+        known.lives += [_life_later(life, later, lives_later) for life in self.lives]
+        known.observations += [_seen_later(seen, later, lives_later) for seen in self.observations]
+        known.stamp = self.history.stamp + later
+        return [*self.unforeseen, *check_history(known)]
+
+    def judge_own(self) -> list[Violation]:
+        """Every rule that is broken by the recovery in its own history, the work behind it included."""
+        return [*self.unforeseen, *check_history(self.history)]
+
+
+class Recovery:
+    """The recovery of one state; used once."""
+
+    def __init__(
+        self, state: State, tier2: str, history: History, *, watched: bool = False, keep_trace: bool = False
+    ) -> None:
+        self._state = state
+        self._history = history
+        self._tier2 = tier2
+        self._watched = watched
+        self._world = make_world(
+            state.key, tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US, keep_trace=keep_trace
+        )
+        self._camera = Camera(self._world, history)
+        self._draw = zlib.crc32(state.key.encode())
+        self._unforeseen: list[Violation] = []
+        self._openings = self._opening_us = 0
+        self._store: SegmentStore
+
+    def run(self) -> Recovered:
+        """Carry it out. Never raises for a fault of the store: that is a violation."""
+        state, history, world = self._state, self._history, self._world
+        stamp, life, seen = history.stamp, len(history.lives), len(history.observations)
+        findings = self._check_files() if self._draw % CHECKED_OF == 0 else ()
+        process = world.process("owner")
+        if self._watched:
+            self._camera.watch(process)
+        goes_on = self._try(process, self._look(process, findings=findings))
+        if self._watched and goes_on:
+            self._camera.take(process, "")
+            process.on_effect = None
+        if goes_on and self._draw // CHECKED_OF % (CUT_OF if state.pending else AGAIN_OF) == 0:
+            process, goes_on = self._recover_again(process)
+        lives, observations = _copied(history.lives[life:]), history.observations[seen:]
+        if goes_on and self._draw // CHECKED_OF % WORKED_OF == 1 and self._try(process, self._work(process)):
+            self._recover_again(process)
+        world.close()
+        return Recovered(
+            stamp,
+            life,
+            lives,
+            observations,
+            self._unforeseen,
+            history,
+            self._openings,
+            self._opening_us,
+            world.effects,
+            world.trace.digest(),
+            world.trace.lines,
+            self._camera.instants,
+        )
+
+    def _recover_again(self, process: SimulatedProcess) -> tuple[SimulatedProcess, bool]:
+        """The power goes, with all that is not durable; what the store has shown is there again."""
+        world, history = self._world, self._history
+        world.kill(process)
+        world.image.cut(Nothing(), _ignore)
+        life = history.lives[-1]
+        life.ended, life.ending = history.next_stamp(), "power"
+        process = world.process("again")
+        return process, self._try(process, self._look(process, again=True))
+
+    async def _look(self, process: SimulatedProcess, *, again: bool = False, findings: tuple[str, ...] = ()) -> None:
+        history, world = self._history, self._world
+        life = Life(len(history.lives), process.name, history.next_stamp())
+        history.lives.append(life)
+        begun_us = world.time.now_us
+        self._store = await world.open_store(process)
+        life.opened = history.next_stamp()
+        if not self._openings:
+            self._opening_us = world.time.now_us - begun_us
+        self._openings += 1
+        await observe(self._store, history, life.number, again=again, findings=findings)
+
+    async def _work(self, process: SimulatedProcess) -> None:
+        """What is not refused is durable, and all is observed at the end."""
+        recorded = RecordedStore(self._store, self._history, len(self._history.lives) - 1, "after")
+        await recorded.create("after")
+        try:
+            await recorded.append(TARGET, (1,))
+        except SegmentError:
+            pass  # it is sealed, or was never made
+        await recorded.flush()
+        await recorded.checkpoint()
+        await observe(self._store, self._history, recorded.life)
+
+    def _try(self, process: SimulatedProcess, main: Coroutine[Any, Any, None]) -> bool:
+        """Run it in the process; an error is a violation."""
+        try:
+            self._world.run_task(process, main)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the state has shown
+            self._unforeseen.append(Violation("errors", f"{process.name}: {type(error).__name__}: {error}"))
+            return False
+        return True
+
+    def _check_files(self) -> tuple[str, ...]:
+        """Harmful findings in the files as they lie, in a world of their own."""
+        state = self._state
+        world = make_world(state.key, self._tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US)
+        process = world.process("check")
+        try:
+            return world.run_task(process, _check(world, process))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return (f"{type(error).__name__}: {error}",)
+        finally:
+            world.close()
+
+
+async def _check(world: StoreWorld, process: SimulatedProcess) -> tuple[str, ...]:
+    if not process.runtime.disk.exists(f"{LOCATION}/log"):
+        return ()
+    storage = world.object_storage(process)
+    findings = await check_store({0: log_directory(LOCATION, 0)}, storage, process.runtime)
+    await storage.close()
+    return tuple(
+        f"{finding.kind} {finding.place}: {finding.detail}"
+        for finding in findings
+        if finding.severity.value == "harmful"
+    )
+
+
+def _copied(lives: list[Life]) -> list[Life]:
+    return [dataclasses.replace(life) for life in lives]
+
+
+def _life_later(life: Life, later: int, lives_later: int) -> Life:
+    return dataclasses.replace(
+        life,
+        number=life.number + lives_later,
+        begun=life.begun + later,
+        opened=None if life.opened is None else life.opened + later,
+        ended=None if life.ended is None else life.ended + later,
+    )
+
+
+def _seen_later(seen: Observation, later: int, lives_later: int) -> Observation:
+    return dataclasses.replace(seen, begun=seen.begun + later, ended=seen.ended + later, life=seen.life + lives_later)
+
+
+def _ignore(point: str) -> None:
+    """A cut that is not chance's counts as no fault."""

@@ -1,0 +1,253 @@
+"""What `segmentstore crashtest` runs, and what it brings back: numbers, fault points, and each failure made small.
+
+A failure is worth nothing until somebody can look at it: so the first ones are run again alone, shrunk, kept as a
+plan in a file, and told in words. Rules of this file: nothing is printed here but progress, on stderr and only to a
+terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from recovery.harness.history import History, Violation
+from recovery.harness.runs.narrate import narrate
+from recovery.harness.runs.plan import Cycle, Plan, draw_plan
+from recovery.harness.runs.scenario import RunResult, Scenario
+from recovery.harness.runs.shrink import TRIES_MAX, shrink
+from recovery.harness.runs.simulate import Failure, Summary, run_many
+from segmentstore.cli import output
+
+SHRUNK_MAX: Final = 1
+"""Failures that are shrunk and told: they mostly have one cause, and each takes up to TRIES_MAX runs."""
+TOLD_MAX: Final = 20
+"""Violations of one failure that are told."""
+COMMAND: Final = "segmentstore crashtest"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of the command asked for."""
+
+    seconds: float
+    runs: int | None
+    seed: str
+    workload: str
+    jobs: int
+    folder: Path
+    exact: bool
+    """Kill: at exact system calls too."""
+    depth: int
+    """Enumerate: operations of a workload, at most."""
+
+
+@dataclass(slots=True)
+class ShownFailure:
+    """One failure, as a person needs it."""
+
+    name: str
+    """The seed, or the name of the point."""
+    violations: list[str]
+    replay: str = ""
+    """The command that runs it again."""
+    plan_file: str = ""
+    plan_replay: str = ""
+    """The command that runs what it was shrunk to."""
+    lines: list[str] = field(default_factory=list)
+    """The shrunken history in words."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a call of the command showed."""
+
+    mode: str
+    seed: str
+    workload: str
+    seconds: float
+    numbers: dict[str, object]
+    points: Mapping[str, int]
+    failed: int = 0
+    failures: list[ShownFailure] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One run in full."""
+
+    name: str
+    trace: Sequence[str]
+    digest: str
+    lines: Sequence[str]
+    violations: Sequence[str]
+
+
+# --- many simulated runs ----------------------------------------------------------------------------------------------
+
+
+def simulate(asked: Asked) -> Outcome:
+    """Runs until the time is over (or so many were made), then the failures."""
+    begun = time.monotonic()
+
+    def more(summary: Summary) -> bool:
+        if asked.runs is not None:
+            return summary.runs < asked.runs
+        return time.monotonic() - begun < asked.seconds
+
+    with progress(None if asked.runs is not None else asked.seconds) as bar:
+        summary = run_many(
+            asked.seed, asked.workload, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_))
+        )
+        seconds = time.monotonic() - begun
+        failures = [_replayable(failure) for failure in summary.failures]
+        for failure, shown in zip(summary.failures[:SHRUNK_MAX], failures, strict=False):
+            bar.say(f"making the failure of {failure.seed} smaller, in up to {TRIES_MAX} runs")
+            _shrink(failure, shown, asked.folder)
+    return Outcome(
+        mode="simulate",
+        seed=asked.seed,
+        workload=asked.workload,
+        seconds=seconds,
+        numbers=_numbers(summary, seconds, asked.jobs),
+        points=dict(summary.points),
+        failed=summary.failed,
+        failures=failures,
+    )
+
+
+def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
+    core_seconds = max(seconds, 1e-9) * jobs
+    return {
+        "runs": summary.runs,
+        "crash-recoveries": summary.crashes,
+        "crash-recoveries a second and core": summary.crashes / core_seconds,
+        "openings": summary.openings,
+        "simulated hours": summary.virtual_s / 3600,
+        "calls": summary.calls,
+        "acknowledged appends": summary.appends,
+        "appends a second and core": summary.appends / core_seconds,
+        "effects on the outside": summary.effects,
+        "longest recovery, simulated seconds": summary.longest_recovery_s,
+        "runs with violations": summary.failed,
+    }
+
+
+def _said(summary: Summary) -> str:
+    hours = summary.virtual_s / 3600
+    return (
+        f"{summary.runs:,} runs, {summary.crashes:,} crashes, {hours:,.1f} simulated hours, {summary.failed:,} failed"
+    )
+
+
+def _replayable(failure: Failure) -> ShownFailure:
+    workload, seed = shlex.quote(failure.workload), shlex.quote(failure.seed)
+    return ShownFailure(
+        failure.seed, list(failure.violations[:TOLD_MAX]), f"{COMMAND} --workload {workload} --replay {seed}"
+    )
+
+
+def _shrink(failure: Failure, shown: ShownFailure, folder: Path) -> None:
+    plan = shrink(Plan.from_json(failure.plan))
+    result = Scenario(plan).run()
+    if not result.violations:
+        shown.lines = ["run again alone it breaks no rule: something beside its seed decides, and that is a fault too"]
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", f"{failure.workload}-{failure.seed}") + ".json")
+    path.write_text(plan.to_json() + "\n", encoding="utf-8")
+    shown.plan_file = str(path)
+    shown.plan_replay = f"{COMMAND} --plan {shlex.quote(str(path))}"
+    shown.lines = [*_headline(plan), *_told_violations(result.violations), *narrate(result.history, result.violations)]
+
+
+def _headline(plan: Plan) -> list[str]:
+    on = ", ".join(f"{point} {rate:g}" for point, rate in plan.rates.items()) or "none"
+    return [
+        *(f"life {number}: {_cycle(cycle)}" for number, cycle in enumerate(plan.cycles)),
+        f"faults: {on}",
+        f"Tier 1: {plan.tier1}, Tier 2: {plan.tier2}",
+    ]
+
+
+def _cycle(cycle: Cycle) -> str:
+    """What a plan says of one life, as far as it is anything special."""
+    special = [
+        f"{each.name} {value}"
+        for each in dataclasses.fields(cycle)
+        if (value := getattr(cycle, each.name)) != each.default
+    ]
+    return ", ".join(special)
+
+
+def _told_violations(violations: Sequence[Violation]) -> list[str]:
+    return [f"VIOLATION {violation}" for violation in violations[:TOLD_MAX]]
+
+
+# --- one run in full --------------------------------------------------------------------------------------------------
+
+
+def tell_seed(seed: str, workload: str) -> Told:
+    """Run one seed again, and tell it."""
+    return tell_plan(draw_plan(seed, workload))
+
+
+def tell_plan(plan: Plan) -> Told:
+    """Run a plan, and tell it."""
+    return _told(plan.seed, Scenario(plan, keep_trace=True).run())
+
+
+def _told(name: str, result: RunResult) -> Told:
+    return tell_history(name, result.trace or (), result.digest, result.history, result.violations)
+
+
+def tell_history(
+    name: str, trace: Sequence[str], digest: str, history: History, violations: Sequence[Violation]
+) -> Told:
+    """One run, put into words."""
+    return Told(name, trace, digest, narrate(history, violations), [str(violation) for violation in violations])
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+class Bar(Protocol):
+    """Where a run says how far it is."""
+
+    def say(self, text: str) -> None:
+        """Replace what was said before."""
+
+
+class _SilentBar:
+    def say(self, text: str) -> None:
+        """Nobody looks."""
+
+
+class _RichBar:
+    def __init__(self, bar: Progress, seconds: float | None) -> None:
+        self._bar = bar
+        self._begun = time.monotonic()
+        self._task = bar.add_task("", total=seconds)
+
+    def say(self, text: str) -> None:
+        self._bar.update(self._task, description=text, completed=time.monotonic() - self._begun)
+
+
+@contextmanager
+def progress(seconds: float | None) -> Iterator[Bar]:
+    """A progress line on stderr, if that is a terminal; `seconds` is how long it will take, if that is known."""
+    console = output.err()
+    if not console.is_terminal:
+        yield _SilentBar()
+        return
+    columns = (BarColumn(bar_width=10), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield _RichBar(bar, seconds)

@@ -1,0 +1,184 @@
+"""`segmentstore crashtest`: what it runs, what it shows, and that a failure comes with the command that replays it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from recovery.harness.runs.enumerate import enumerate_all
+from recovery.harness.runs.plan import Plan, draw_plan
+from recovery.harness.simulation.disk_nodes import Inode
+from recovery.harness.simulation.fault_points import TABLE
+from segmentstore.cli import crashtest_modes
+from tests.cli.shell import Result, segmentstore
+
+SIMULATE = ("crashtest", "--runs", 4, "--jobs", 1)
+
+
+def lines_of(result: Result) -> list[str]:
+    return result.out.decode().splitlines()
+
+
+@pytest.fixture
+def lying_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that says it has synced a file, and has not."""
+    monkeypatch.setattr(Inode, "sync", lambda _self: None)
+
+
+def test_runs_are_counted_and_shown() -> None:
+    result = segmentstore(*SIMULATE, "--seed", "clean")
+    assert result.code == 0
+    shown = result.out.decode()
+    for word in ("crash-recoveries", "simulated hours", "longest recovery", "fault points met", "no rule was broken"):
+        assert word in shown
+    assert result.err == ""
+
+
+def test_a_seed_gives_the_same_runs_again() -> None:
+    first, second = (segmentstore(*SIMULATE, "--seed", "same", "--json").json() for _ in range(2))
+    for timed in ("seconds", "numbers"):
+        assert first.pop(timed)
+        assert second.pop(timed)
+    assert first == second
+    assert first["points_known"] == len(TABLE)
+    assert first["seed"] == "same"
+
+
+def test_without_a_seed_one_is_drawn_and_told() -> None:
+    seeds = {segmentstore("crashtest", "--runs", 1, "--jobs", 1, "--json").json()["seed"] for _ in range(2)}
+    assert len(seeds) == 2
+
+
+def test_every_fault_point_is_listed_when_asked_for() -> None:
+    shown = lines_of(segmentstore(*SIMULATE, "--seed", "clean", "--points"))
+    assert all(any(f" {name} " in line for line in shown) for name in TABLE)
+
+
+def test_several_processes_run_side_by_side() -> None:
+    numbers = segmentstore("crashtest", "--runs", 8, "--jobs", 2, "--seed", "wide", "--json").json()["numbers"]
+    assert numbers["runs"] >= 8
+
+
+def test_a_run_is_told_with_its_trace() -> None:
+    result = segmentstore("crashtest", "--replay", "clean/0")
+    again = segmentstore("crashtest", "--replay", "clean/0")
+    assert result.code == 0
+    assert result.out == again.out
+    lines = lines_of(result)
+    assert any("store.rename" in line for line in lines)
+    assert any("opens the store" in line for line in lines)
+    assert lines[-1] == "clean/0: no rule was broken"
+
+
+@pytest.mark.usefixtures("lying_disk")
+def test_a_failure_is_made_small_and_comes_with_the_commands_that_replay_it(tmp_path: Path) -> None:
+    result = segmentstore(*SIMULATE, "--seed", "lies", "--folder", tmp_path)
+    assert result.code == 1
+    lines = lines_of(result)
+    assert lines[-1] == "RULES WERE BROKEN"
+    said = [line.partition(":")[2] for line in lines if line.startswith(("  again", "  what it was"))]
+    replay, smaller = (shlex.split(command)[1:] for command in said[:2])
+    assert replay[:3] == ["crashtest", "--workload", "default"]
+    assert segmentstore(*replay).code == 1
+    assert segmentstore(*smaller).code == 1
+    (kept,) = tmp_path.iterdir()
+    plan = Plan.from_json(kept.read_text(encoding="utf-8"))
+    assert len(plan.cycles) < len(draw_plan(plan.seed, plan.workload).cycles)
+    assert any("VIOLATION" in line for line in lines)
+
+
+@pytest.mark.usefixtures("lying_disk")
+def test_a_failure_in_json_has_its_violations_and_its_plan(tmp_path: Path) -> None:
+    result = segmentstore(*SIMULATE, "--seed", "lies", "--folder", tmp_path, "--json")
+    assert result.code == 1
+    failure = result.json()["failures"][0]
+    assert failure["violations"]
+    assert Path(failure["plan_file"]).parent == tmp_path
+    assert result.json()["failed"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--workload", "no-such"), "no such workload: no-such"),
+        (("--mode", "kill", "--replay", "a/0"), "cannot be replayed"),
+        (("--mode", "no-such"), "no-such"),
+        (("--plan", "no-such-file"), "no-such-file"),
+        (("--jobs", "0"), "--jobs"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
+    result = segmentstore("crashtest", *arguments)
+    assert result.code == 2
+    assert complaint in result.err
+
+
+@pytest.mark.parametrize("change", ["workload", "rates", "cycles", "text"])
+def test_a_plan_that_is_none_is_refused(tmp_path: Path, change: str) -> None:
+    fields = json.loads(draw_plan("a", "default").to_json())
+    fields[change] = {"workload": "no-such", "rates": {"no-such": 1.0}, "cycles": [{"no": "such"}], "text": 1}[change]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    result = segmentstore("crashtest", "--plan", path)
+    assert result.code == 2
+    assert "no" in result.err
+
+
+def test_a_plan_and_a_seed_together_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(draw_plan("a", "default").to_json(), encoding="utf-8")
+    assert segmentstore("crashtest", "--plan", path, "--replay", "a/0").code == 2
+
+
+def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    result = segmentstore(*SIMULATE, "--seed", "clean", "--json")
+    assert "4 runs, " in result.err
+    assert result.json()["numbers"]["runs"] == 4
+
+
+def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
+    result = segmentstore(
+        "crashtest", "--mode", "kill", "--runs", 2, "--jobs", 1, "--no-exact", "--folder", tmp_path, "--json"
+    )
+    assert result.code == 0
+    numbers = result.json()["numbers"]
+    assert numbers["kills"] > 0
+    assert numbers["kills at exact system calls"] == 0
+    assert result.json()["failures"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+ENUMERATE = ("crashtest", "--mode", "enumerate")
+
+
+def test_crash_points_are_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        crashtest_modes, "enumerate_all", partial(enumerate_all, cap=1)
+    )  # the rest has tests of its own
+    result = segmentstore(*ENUMERATE, "--depth", 0, "--jobs", 1, "--json")
+    assert result.code == 0
+    numbers = result.json()["numbers"]
+    assert numbers["crash points"] > 20
+    assert numbers["recoveries"] > numbers["states with violations"] == 0
+
+
+@pytest.mark.usefixtures("lying_disk")
+def test_a_broken_state_comes_with_the_command_that_makes_it_again() -> None:
+    result = segmentstore(*ENUMERATE, "--depth", 1, "--jobs", 1, "--json")
+    assert result.code == 1
+    failure = result.json()["failures"][0]
+    again = segmentstore(*shlex.split(failure["replay"])[1:])
+    assert again.code == 1
+    assert lines_of(again)[-1] == f"{failure['name']}: RULES WERE BROKEN"
+    assert failure["lines"]
+
+
+def test_a_crash_point_that_does_not_exist_is_refused() -> None:
+    result = segmentstore(*ENUMERATE, "--replay", "no-such")
+    assert result.code == 1
+    assert "no such crash point" in result.err

@@ -1,0 +1,207 @@
+"""Every crash point of short workloads: nothing is lost, planted faults are found, names lead back to their states."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durablelog.file.group_writer import GroupWriter
+from durablelog.file.log_state import StateFile
+from recovery.harness.history import Outcome
+from recovery.harness.runs.enumerate import EnumerationResult, enumerate_all, enumerate_group, groups, replay
+from recovery.harness.runs.enumerate_instants import CopiedBucket, states
+from recovery.harness.runs.short_workloads import OPERATIONS, STAGES, Workload, prepare, record, workloads
+from recovery.harness.simulation.fault_points import EFFECTS, TABLE
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SLICES = 12
+STATES_OF_A_SLICE = 2500
+"""About; what is expected at the least."""
+SELDOM = ("ledger.append", "ledger.open", "ledger.truncate", "tier2.rename")
+"""Effects of parts that short workloads do not have, or of retries they never need."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(SLICES))
+def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> None:
+    result = EnumerationResult()
+    for group in groups()[number::SLICES]:
+        result.add(enumerate_group(group))
+    print(
+        f"slice {number}: {result.workloads} workloads, {result.points} points, {result.states} states, "
+        f"{result.recoveries} recoveries, {result.sampled} sampled, longest {result.longest_recovery_s:.3f} s"
+    )
+    assert [str(each) for each in result.violations] == []
+    assert result.broken == 0
+    assert result.states >= STATES_OF_A_SLICE
+    assert result.points >= STATES_OF_A_SLICE // 4
+    assert result.recoveries >= STATES_OF_A_SLICE // 2
+    assert set(result.fault_points) <= set(TABLE)
+
+
+def test_the_slices_hold_every_workload_of_up_to_three_operations_once() -> None:
+    sliced = [str(each) for number in range(SLICES) for group in groups()[number::SLICES] for each in group]
+    assert len(set(sliced)) == len(sliced)
+    count = len(OPERATIONS)
+    alone = [name for name in sliced if re.fullmatch(r"object/[a-z,]*", name)]
+    assert len(alone) == 1 + count + count**2 + count**3
+    assert all(str(Workload.parse(name)) == name for name in sliced)
+
+
+def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> None:
+    met: dict[str, None] = {}
+    for stage in STAGES:
+        base = prepare(stage)
+        for workload in [each for each in workloads(1, tuple(OPERATIONS)) if each.stage == stage]:
+            recording = record(workload, base)
+            assert all(call.outcome is Outcome.OK for call in recording.history.calls), str(workload)
+            met |= dict.fromkeys(instant.before for instant in recording.instants)
+    assert sorted(effect for effect in EFFECTS if effect not in met) == sorted(SELDOM)
+
+
+def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:
+    recording = record(Workload.parse("object/append,flush"), prepare("object"))
+    number = next(n for n, instant in enumerate(recording.instants) if instant.after == "object.put")
+    instant = recording.instants[number]
+    none, landed, late = instant.bucket.outcomes()
+    assert len(landed.objects) == len(none.objects) + 1 == len(late.objects) + 1
+    assert (none.in_flight(), landed.in_flight(), late.in_flight()) == (0, 0, 1)
+    assert len({bucket.key() for bucket in (none, landed, late)}) == 3
+    assert [state.name for state in states(instant, 64)][-3:] == ["kill.0", "kill.1", "kill.2"]
+    assert CopiedBucket().outcomes()[0].objects == {}
+
+
+# --- planted faults -----------------------------------------------------------------------------------------------------
+
+
+class Without:
+    """Another object, one of whose methods does nothing."""
+
+    def __init__(self, whole: Any, method: str) -> None:
+        self._whole = whole
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name == self._method else getattr(self._whole, name)
+
+
+def without(owner: type, method: str, field: str, call: str) -> Callable[..., Any]:
+    """`owner.method` in which `self.field.call()` does nothing."""
+    real = getattr(owner, method)
+
+    def planted(self: Any, *arguments: Any) -> Any:
+        whole = getattr(self, field)
+        setattr(self, field, Without(whole, call))
+        try:
+            return real(self, *arguments)
+        finally:
+            if isinstance(getattr(self, field), Without):
+                setattr(self, field, whole)
+
+    return planted
+
+
+def believing(self: GroupWriter, prepared: Any, first_sequence: int, copied: list[bytes]) -> None:
+    """`GroupWriter._name` without the sync of the frames that the log before has left in doubt."""
+    whole = prepared.file
+    prepared.file = Without(whole, "sync")
+    try:
+        REAL_NAME(self, prepared, first_sequence, copied)
+    finally:
+        prepared.file = whole
+
+
+REAL_NAME = GroupWriter._name
+PLANTED = {
+    # What is left out: where, how, and a workload that needs it.
+    "the sync before the acknowledgement": (
+        (GroupWriter, "write", without(GroupWriter, "write", "_file", "sync")),
+        "append,append",
+    ),
+    "the sync of the folder a log file got its name in": (
+        (GroupWriter, "_name", without(GroupWriter, "_name", "_disk", "sync_directory")),
+        "append,roll",
+    ),
+    "the sync of the folder of the state record": (
+        (StateFile, "_follow", without(StateFile, "_follow", "_disk", "sync_directory")),
+        "flush,checkpoint",
+    ),
+    "the sync of a tail that recovery believes": ((GroupWriter, "_name", believing), "append,append"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_in_one_workload(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (owner, method, planted), operations = PLANTED[fault]
+    workload = Workload.parse(f"object/{operations}")
+    base = prepare(workload.stage)
+    monkeypatch.setattr(owner, method, planted)
+    found = enumerate_group((workload,), base=base, cap=4)
+    assert 0 < found.broken < found.states
+    first = found.violations[0]
+    assert tuple(replay(first.name, base=base).violations) == first.violations
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+NAME = "object/flush,checkpoint@5.kill.0"
+
+TRACE_PROGRAM = """
+import sys
+from recovery.harness.runs.enumerate import replay
+for name in sys.argv[1:]:
+    again = replay(name)
+    print(name, again.digest, again.violations)
+    print("\\n".join(again.trace))
+    for call in again.history.calls:
+        print(call)
+    print(again.history.observations)
+"""
+
+
+def test_a_name_leads_to_the_same_state_and_trace_in_every_process() -> None:
+    names = (NAME, "object/append@1.0.0@7.kill.0", "object/append+flush@2.kill.1")
+    outputs = []
+    for hash_seed in ("1", "2"):
+        shown = subprocess.run(
+            [sys.executable, "-c", TRACE_PROGRAM, *names],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        )
+        outputs.append(shown.stdout)
+    assert outputs[0] == outputs[1]
+    again = replay(NAME)
+    assert f"{NAME} {again.digest} []".encode() in outputs[0]
+    assert any("--- crash 5.kill.0" in line for line in again.trace)
+
+
+@pytest.mark.parametrize("name", ["object/append", "object/jump@0.kill.0", "object/append@0.9.0", "object/@999.kill.0"])
+def test_a_name_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no "):
+        replay(name)
+
+
+def test_one_process_and_two_show_the_same() -> None:
+    shown: list[EnumerationResult] = []
+    for jobs in (1, 2):
+        seen: list[int] = []
+
+        def note(so_far: EnumerationResult, seen: list[int] = seen) -> None:
+            seen.append(so_far.points)
+
+        result = enumerate_all(depth=1, cap=1, deeper_of=0, operations=("seal",), jobs=jobs, on_progress=note)
+        assert seen == sorted(seen)
+        assert seen[-1] == result.points
+        assert result.violations == []
+        shown.append(replace(result, seconds=0.0))
+    assert shown[0] == shown[1]
