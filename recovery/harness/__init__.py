@@ -3,7 +3,8 @@
 - `simulation`: a seeded world in virtual time (loop, disk, object storage, log, cache, clock, chance);
 - `workloads`: clients that use a store in every way and write down what they were told (`history`);
 - `checkers`: pure judges of a history;
-- `runs`: simulated, enumerated, real kills, mutants; the command and the report over them.
+- `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of short workloads;
+  `kills`: real processes; `mutants`: engines with one rule broken; `reporting`: what people get to see.
 
 The names below are all that a test of an application needs; docs/crash-testing.md shows how, and
 `recovery.examples` has a service tested so. Modules of the harness import each other directly, never from here.
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from recovery.harness.history import History, Violation
     from recovery.harness.observer import observe
     from recovery.harness.recorder import RecordedStore
-    from recovery.harness.runs.narrate import narrate
+    from recovery.harness.reporting.narrate import narrate
     from recovery.harness.runs.plan import Plan, draw_plan, draw_settings
     from recovery.harness.runs.scenario import RunResult, Scenario
     from recovery.harness.runs.shrink import shrink
@@ -46,7 +47,7 @@ _LAZY: Final = {
     "check_history": "checkers.all_checks",
     "draw_plan": "runs.plan",
     "draw_settings": "runs.plan",
-    "narrate": "runs.narrate",
+    "narrate": "reporting.narrate",
     "observe": "observer",
     "run_many": "runs.simulate",
     "run_seed": "runs.simulate",

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from recovery.harness.enumeration.driver import BrokenState, EnumerationResult, enumerate_all, replay
 from recovery.harness.history import Violation
-from recovery.harness.runs.enumerate import BrokenState, EnumerationResult, enumerate_all, replay
-from recovery.harness.runs.kill import KillFailure, KillResult, run_kills
-from recovery.harness.runs.kill_points import MissingToolError
-from recovery.harness.runs.narrate import narrate
+from recovery.harness.kills.driver import KillFailure, KillResult, run_kills
+from recovery.harness.kills.points import MissingToolError
+from recovery.harness.reporting.narrate import narrate
 from segmentstore.cli.crashtest_runs import (
     COMMAND,
     SHRUNK_MAX,

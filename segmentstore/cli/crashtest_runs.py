@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.harness.history import History, Violation
-from recovery.harness.runs.narrate import narrate
+from recovery.harness.reporting.narrate import narrate
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
 from recovery.harness.runs.shrink import TRIES_MAX, shrink

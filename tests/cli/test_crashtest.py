@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.harness.runs.enumerate import enumerate_all
+from recovery.harness.enumeration.driver import enumerate_all
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.simulation.disk_nodes import Inode
 from recovery.harness.simulation.fault_points import TABLE

@@ -15,15 +15,15 @@ import pytest
 
 from durablelog.file.group_writer import GroupWriter
 from durablelog.file.log_state import StateFile
+from recovery.harness.enumeration.driver import EnumerationResult, enumerate_all, enumerate_group, groups, replay
+from recovery.harness.enumeration.instants import CopiedBucket, states
+from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Workload, prepare, record, workloads
 from recovery.harness.history import Outcome
-from recovery.harness.runs.enumerate import EnumerationResult, enumerate_all, enumerate_group, groups, replay
-from recovery.harness.runs.enumerate_instants import CopiedBucket, states
-from recovery.harness.runs.short_workloads import OPERATIONS, STAGES, Workload, prepare, record, workloads
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
-STATES_OF_A_SLICE = 2500
+STATES_OF_A_SLICE = 4000
 """About; what is expected at the least."""
 SELDOM = ("ledger.append", "ledger.open", "ledger.truncate", "tier2.rename")
 """Effects of parts that short workloads do not have, or of retries they never need."""
@@ -156,7 +156,7 @@ NAME = "object/flush,checkpoint@5.kill.0"
 
 TRACE_PROGRAM = """
 import sys
-from recovery.harness.runs.enumerate import replay
+from recovery.harness.enumeration.driver import replay
 for name in sys.argv[1:]:
     again = replay(name)
     print(name, again.digest, again.violations)

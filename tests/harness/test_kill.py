@@ -15,12 +15,12 @@ import pytest
 
 from durablelog.file.frame_reports import read_only_frames
 from recovery.harness.history import Outcome
-from recovery.harness.runs import kill_process
-from recovery.harness.runs.kill import LIVES, KillResult, run_kills
-from recovery.harness.runs.kill_orders import Orders
-from recovery.harness.runs.kill_points import DECK, POINTS, MissingToolError, draw_kills, require_exact_kills, tracer
-from recovery.harness.runs.kill_process import Child, ChildHungError, attend
-from recovery.harness.runs.kill_round import KillRound
+from recovery.harness.kills import process as kill_process
+from recovery.harness.kills.driver import LIVES, KillResult, run_kills
+from recovery.harness.kills.orders import Orders
+from recovery.harness.kills.points import DECK, POINTS, MissingToolError, draw_kills, require_exact_kills, tracer
+from recovery.harness.kills.process import Child, ChildHungError, attend
+from recovery.harness.kills.round import KillRound
 from segmentstore.contracts.disk import OsDisk
 from tests.store.harness import UNFLUSHED
 

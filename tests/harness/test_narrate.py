@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update, Violation
-from recovery.harness.runs.narrate import LAST, answer, describe, narrate
+from recovery.harness.reporting.narrate import LAST, answer, describe, narrate
 
 
 def made(history: History, segment: str, **fields: object) -> Call:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from recovery.harness.runs import report as driver
-from recovery.harness.runs.report import Parts, measure, shares
-from recovery.harness.runs.report_page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
-from recovery.harness.runs.report_parts import Shown, simulated
+from recovery.harness.reporting import report as driver
+from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
+from recovery.harness.reporting.parts import Shown, simulated
+from recovery.harness.reporting.report import Parts, measure, shares
 from recovery.harness.simulation.fault_points import TABLE
 from recovery.harness.workloads.catalogue import WORKLOADS
 

@@ -98,9 +98,11 @@ class Hunt:
 
     def plan(self, name: str, number: int) -> Plan:
         """The plan of seed `number` for the mutant of this name."""
-        drawn = draw_plan(f"mutants/{name}/{number}", self.workload, cycles=self.lives)
+        # Many short lives, whatever the workload: its own plans may be few long ones.
+        drawn = draw_plan(f"mutants/{name}/{number}", "default", cycles=self.lives)
         return replace(
             drawn,
+            workload=self.workload,
             tier1=self.tier1,
             tier2=self.tier2,
             settings={**drawn.settings, **self.settings},

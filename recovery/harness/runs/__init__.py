@@ -1,1 +1,1 @@
-"""Runs: how the parts of the harness are put together: simulated, enumerated, killed, mutated, reported."""
+"""Runs: plans drawn from seeds, carried out in a simulated world, many at a time; failures made smaller."""

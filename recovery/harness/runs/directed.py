@@ -109,7 +109,8 @@ _BY_PREFIX: Final[Mapping[str, str]] = {
 
 def directed_plans(base: str, rounds: int) -> Iterator[Plan]:
     """`rounds` plans of each direction, then `rounds` for each kind of effect, in which processes die just before and
-    just after it. The seed of one is `base/direction/round`."""
+    just after it. The seed of one is `base/direction/round`.
+    """
     for number in range(rounds):
         for name, change in DIRECTIONS.items():
             yield change(draw_plan(f"{base}/{name}/{number}", "everything"))

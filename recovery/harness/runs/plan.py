@@ -142,6 +142,7 @@ def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
     """Few long lives without faults but crashes, thousands of appends in each: what many writers at full rate meet."""
     frame, flush = chance.choice([1500, 4000, 16_000]), chance.choice([10_000, 40_000])
     settings = {
+        "containers": 1,
         "frame_bytes_max": frame,
         "log_file_bytes": frame + chance.choice([60_000, 200_000]),
         "flush_bytes": flush,

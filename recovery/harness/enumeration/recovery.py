@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.enumeration.instants import RECOVERED_AT_US, Camera, Instant, State
+from recovery.harness.enumeration.workloads import TARGET, make_world
 from recovery.harness.history import History, Life, Observation, Violation
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
-from recovery.harness.runs.enumerate_instants import RECOVERED_AT_US, Camera, Instant, State
-from recovery.harness.runs.short_workloads import TARGET, make_world
 from recovery.harness.simulation.power_cut import Nothing
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess

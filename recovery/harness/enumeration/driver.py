@@ -29,10 +29,10 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
+from recovery.harness.enumeration.instants import Instant, Recording, State, states
+from recovery.harness.enumeration.recovery import Recovered, Recovery
+from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Base, Workload, prepare, record, workloads
 from recovery.harness.history import History
-from recovery.harness.runs.enumerate_instants import Instant, Recording, State, states
-from recovery.harness.runs.enumerate_recovery import Recovered, Recovery
-from recovery.harness.runs.short_workloads import OPERATIONS, STAGES, Base, Workload, prepare, record, workloads
 from segmentstore.contracts.runtime import Clock, SystemClock
 
 CAPS: Final[Mapping[str, Sequence[int]]] = {
@@ -41,8 +41,10 @@ CAPS: Final[Mapping[str, Sequence[int]]] = {
     "files": (12, 12, 4),
     "spare": (64, 64, 12),
 }
-"""Outcomes tried of one power cut, by the stage and the number of operations (more: the last one). Objects as files leave many folders not
-synced, which multiply."""
+"""Outcomes tried of one power cut, by the stage and the number of operations (more: the last one).
+
+Where objects are files, many folders are not synced for long, and their outcomes multiply.
+"""
 DEEPER_CAP: Final = 3
 """The same for power cuts during a recovery."""
 DEEPER_OF: Final = 16

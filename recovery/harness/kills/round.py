@@ -22,10 +22,10 @@ from typing import Any, Final
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import History, Violation
 from recovery.harness.history_codec import Retelling
-from recovery.harness.runs.kill_files import check_files, damage_cache, expire_locks, is_refused, remove_cache
-from recovery.harness.runs.kill_orders import FORESEEN, OVERTAKEN, Ending, Orders
-from recovery.harness.runs.kill_points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
-from recovery.harness.runs.kill_process import Child, ChildHungError, attend
+from recovery.harness.kills.files import check_files, damage_cache, expire_locks, is_refused, remove_cache
+from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
+from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
+from recovery.harness.kills.process import Child, ChildHungError, attend
 from recovery.harness.runs.plan import draw_settings
 
 RIVAL_OPERATIONS: Final = 200

@@ -1,6 +1,6 @@
 """The long run: everything the harness has, for as long as it is given, and the page RECOVERY.md about it.
 
-    python -m recovery.harness.runs.report --minutes 60 --output RECOVERY.md
+    python -m recovery.harness.reporting.report --minutes 60 --output RECOVERY.md
 
 Most of the time goes to simulated runs, half of that to the default workload; enumeration and mutants take what they
 take, once. Ends with 1 if a rule was broken or a mutant got through; the page is written all the same.
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from recovery.harness.mutants.catalogue import NOT_HERE
-from recovery.harness.runs.report_page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
-from recovery.harness.runs.report_parts import (
+from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
+from recovery.harness.reporting.parts import (
     PartT,
     Shown,
     directed,

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from recovery.harness.history_codec import Event, parse_event
-from recovery.harness.runs.kill_orders import Orders, shared_clock_ns
+from recovery.harness.kills.orders import Orders, shared_clock_ns
 
 SILENT_S: Final = 60.0
 """A child that tells nothing for so long, and is not done, hangs."""
@@ -46,7 +46,7 @@ class Child:
         self._pid = 0
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        module = "recovery.harness.runs.kill_child"
+        module = "recovery.harness.kills.child"
         self._process = subprocess.Popen(  # noqa: S603 - this very program, from a list of arguments
             [*tracer, sys.executable, "-m", module, orders.to_json()],
             stdin=subprocess.PIPE,

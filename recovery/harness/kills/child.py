@@ -1,6 +1,6 @@
 """Kill child: one life of a real store in a process of its own, that works until it is killed.
 
-    python -m recovery.harness.runs.kill_child ORDERS
+    python -m recovery.harness.kills.child ORDERS
 
 What happens is told on stdout, one event a line (`history_codec`), by plain writes to the pipe: what was written stays
 readable after a SIGKILL. Rules of this file:
@@ -24,8 +24,8 @@ from collections.abc import Iterator
 import segmentstore
 from recovery.harness.history import Call, History, Kind
 from recovery.harness.history_codec import Event, call_begun, call_ended, observed
+from recovery.harness.kills.orders import FORESEEN, Orders, shared_clock_ns
 from recovery.harness.observer import observe
-from recovery.harness.runs.kill_orders import FORESEEN, Orders, shared_clock_ns
 from recovery.harness.workloads.catalogue import WORKLOADS
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from recovery.harness.enumeration.driver import enumerate_all
+from recovery.harness.kills.driver import run_kills
 from recovery.harness.mutants.catalogue import MUTANTS
 from recovery.harness.mutants.hunting import run_mutants
+from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, SimulatedPart
 from recovery.harness.runs.directed import directed_plans
-from recovery.harness.runs.enumerate import enumerate_all
-from recovery.harness.runs.kill import run_kills
-from recovery.harness.runs.report_page import EnumeratedPart, KillPart, MutantPart, SimulatedPart
 from recovery.harness.runs.simulate import Summary, run_all, run_many
 from segmentstore.contracts.runtime import Clock
 

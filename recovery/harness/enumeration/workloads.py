@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from recovery.harness.enumeration.instants import Camera, CopiedBucket, Recording
 from recovery.harness.history import History, Life, Update
 from recovery.harness.recorder import RecordedStore
-from recovery.harness.runs.enumerate_instants import Camera, CopiedBucket, Recording
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess

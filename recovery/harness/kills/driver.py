@@ -17,9 +17,9 @@ from typing import Final
 
 from recovery.harness.history import History, Kind, Outcome, Violation
 from recovery.harness.history_codec import NOBODY
-from recovery.harness.runs.kill_orders import shared_clock_ns
-from recovery.harness.runs.kill_points import require_exact_kills
-from recovery.harness.runs.kill_round import KillRound, RoundResult
+from recovery.harness.kills.orders import shared_clock_ns
+from recovery.harness.kills.points import require_exact_kills
+from recovery.harness.kills.round import KillRound, RoundResult
 
 LIVES: Final = 28
 """Of one store: two rounds of the deck of kinds."""
