@@ -74,7 +74,7 @@ soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each
 	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS); done
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and RECOVERY.md about them
-	@$(BIN)/python -m recovery.harness.runs.report --minutes $(MINUTES) --output RECOVERY.md
+	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output RECOVERY.md
 
 clean: ## remove what was made: caches, builds, var/ (the virtual environment stays)
 	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -77,7 +77,7 @@ class LogFolder:
         self._state = StateFile.claim(self.directory, self.disk, self._container_id, self._tag)
         state = self._state.state
         if has_grown(self.directory, self.disk, before, state, scan):
-            scan = scan_log(self.directory, self.disk, state)
+            scan = self._scan_again(state)
         self.epoch = state.epoch
         self.truncation_address = state.truncation_address
         self._writer = GroupWriter(self.directory, self.disk, self._state, file_bytes, scan)
@@ -94,6 +94,16 @@ class LogFolder:
                 before, state = state, self._read_state()
                 if state == before:
                     raise
+
+    def _scan_again(self, state: LogState) -> LogScan:
+        """What the owner before us may have acknowledged between our look and our claim."""
+        try:
+            return scan_log(self.directory, self.disk, state)
+        except DataCorruptionError:
+            if self.is_fenced():
+                # A later owner has begun to truncate under our look.
+                raise NotPrimaryError(self._container_id, "its log was opened by another owner") from None
+            raise
 
     def is_fenced(self) -> bool:
         """True if another owner has opened the log. Blocks for a stat; for the lane."""

@@ -9,7 +9,9 @@ nobody has opened the log since. Rules of this file:
 - that link is the compare-and-set, and the only thing that decides between two owners: a lock can be lost while
   its owner sleeps, and then a fenced owner that wakes up in the middle of a change must lose all the same;
 - versions are used up by whoever came later, and removed: a link may succeed where its version was long passed. So
-  a change counts only if its version is the highest afterwards; the highest is never removed;
+  a change counts only if afterwards the record it follows is still there (later owners remove the oldest first) and
+  its version is the highest; the highest is never removed. Either look alone has a hole: the very first record
+  follows none, and a listing of a large folder is not of one instant;
 - blocking; called on the log's lane, or by tools.
 """
 
@@ -33,6 +35,10 @@ from segmentstore.contracts.disk import Disk, DiskFile
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
 _STATE_BYTES_MAX: Final = 4096
+_LOOKS: Final = 8
+"""Listings in which no record can be opened before there is none."""
+_UNNUMBERED: Final = "state"
+"""Name of the one record that was, before 0.1.0 was released."""
 _CLAIM_TRIES: Final = 16
 """A claim begins again if a living owner truncates meanwhile, which happens once in megabytes of log."""
 
@@ -40,6 +46,8 @@ _CLAIM_TRIES: Final = 16
 class _Record(NamedTuple):
     version: int
     state: LogState
+    file: DiskFile | None
+    """Open; None if there is no record yet."""
 
 
 def read_state(directory: str, disk: Disk) -> LogState | None:
@@ -48,27 +56,36 @@ def read_state(directory: str, disk: Disk) -> LogState | None:
     Raises DataCorruptionError, ConfigError (written by a newer program), OSError.
     """
     record = _read_record(directory, disk)
-    return None if record is None else record.state
+    if record is None:
+        return None
+    if record.file is not None:
+        record.file.close()
+    return record.state
 
 
 def _read_record(directory: str, disk: Disk) -> _Record | None:
-    while True:
+    """The record of the highest version; its file stays open."""
+    for _ in range(_LOOKS):
         version = max(_versions(directory, disk), default=None)
         if version is None:
-            return None
+            continue  # a large folder is listed in pieces: a record may be followed by the next one between two of them
         path = os.path.join(directory, state_name(version))
         try:
             file = disk.open(path)
         except FileNotFoundError:
             continue  # a later one has taken its place
         try:
-            return _Record(version, parse_state(file.pread(0, _STATE_BYTES_MAX)))
-        except FrameVersionError as error:
-            raise ConfigError("log format", f"{path}: {error.reason}") from error
-        except FrameFormatError as error:
-            raise DataCorruptionError(path, error.reason) from error
-        finally:
+            return _Record(version, parse_state(file.pread(0, _STATE_BYTES_MAX)), file)
+        except BaseException as error:
             file.close()
+            if isinstance(error, FrameVersionError):
+                raise ConfigError("log format", f"{path}: {error.reason}") from error
+            if isinstance(error, FrameFormatError):
+                raise DataCorruptionError(path, error.reason) from error
+            raise
+    if disk.exists(os.path.join(directory, _UNNUMBERED)):
+        raise ConfigError("log format", f"{directory} holds a log of a version before state records were numbered")
+    return None
 
 
 def _versions(directory: str, disk: Disk) -> list[int]:
@@ -106,7 +123,7 @@ class StateFile:
         self._disk = disk
         self._tag = tag
         self._version = record.version
-        self._file: DiskFile | None = None
+        self._file = record.file
         self.state = record.state
 
     @classmethod
@@ -116,12 +133,15 @@ class StateFile:
         `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at the same time, OSError.
         """
         for _ in range(_CLAIM_TRIES):
-            there = _read_record(directory, disk) or _Record(0, LogState(container_id, 0, LogAddress(0), 1))
+            there = _read_record(directory, disk) or _Record(0, LogState(container_id, 0, LogAddress(0), 1), None)
             owned = cls(directory, disk, tag, there)
             try:
                 owned._follow(there.state._replace(epoch=there.state.epoch + 1))
             except FileExistsError:
                 continue
+            finally:
+                if there.file is not None:
+                    there.file.close()
             owned._remove_older()
             return owned
         raise NotPrimaryError(container_id, "its log is being opened by others all the time")
@@ -171,6 +191,9 @@ class StateFile:
             finally:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
+            if self._file is not None and not self._file.is_at(self._path(self._version)):
+                # Ours may be the highest all the same, if that one's follower claimed behind us: it stays.
+                raise FileExistsError
             if max(_versions(self._directory, self._disk), default=0) > version:
                 remove_if_there(self._disk, path)
                 raise FileExistsError
@@ -180,7 +203,7 @@ class StateFile:
         self._file, self._version, self.state = file, version, state
 
     def _remove_older(self) -> None:
-        for version in _versions(self._directory, self._disk):
+        for version in sorted(_versions(self._directory, self._disk)):
             if version < self._version:
                 remove_if_there(self._disk, self._path(version))
 

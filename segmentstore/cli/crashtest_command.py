@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from segmentstore.cli import output
-from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.exit_codes import CommandError, ExitCode, sentence
 
 if TYPE_CHECKING:
     from recovery.harness.runs.plan import Plan
+    from segmentstore.cli.crashtest_runs import Told
 
+DEFAULT_WORKLOAD = "default"
 VIOLATED = ExitCode.REFUSED
 """Some run broke a rule."""
 
@@ -33,13 +35,22 @@ class Mode(enum.StrEnum):
 
 
 def crashtest_command(
-    seconds: Annotated[float, typer.Option(min=0, help="How long; enumerate ends when it is through.")] = 30.0,
+    seconds: Annotated[float, typer.Option(help="How long, above 0; enumerate ends when it is through.")] = 30.0,
     runs: Annotated[int | None, typer.Option(min=1, help="So many runs (kill: lives), however long they take.")] = None,
     seed: Annotated[
         str | None, typer.Option(help="Same seed, same runs. By default a random one, which is told.")
     ] = None,
-    workload: Annotated[str, typer.Option(help="What the clients do; a wrong name lists them all.")] = "default",
-    mode: Annotated[Mode, typer.Option(help="Simulated worlds, real processes, or every crash point.")] = Mode.SIMULATE,
+    workload: Annotated[
+        str | None,
+        typer.Option(help=f"What the clients do, if not named {DEFAULT_WORKLOAD}; a wrong name lists them all."),
+    ] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="Simulated worlds; real processes (a store begun is carried through, about 28 lives, whatever "
+            "--seconds says); or every crash point."
+        ),
+    ] = Mode.SIMULATE,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; by default one a core.")] = None,
     replay: Annotated[
         str | None, typer.Option(metavar="SEED", help="Tell one run (or crash point), with its trace.")
@@ -48,9 +59,9 @@ def crashtest_command(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Tell the run of a plan that was kept.")
     ] = None,
     points: Annotated[bool, typer.Option("--points", help="Show each fault point, and how often it was met.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where plans of failures and killed stores are kept.")] = Path(
-        "var/crashtest"
-    ),
+    folder: Annotated[
+        Path, typer.Option(file_okay=False, help="Where plans of failures and killed stores are kept.")
+    ] = Path("var/crashtest"),
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Kill: at exact system calls too, which needs strace.")
     ] = True,
@@ -59,47 +70,80 @@ def crashtest_command(
 ) -> None:
     """Crash the store again and again, in a simulated world or for real, and check that nothing is lost.
 
-    Exit code 1 means that a rule was broken: the failing seed is told, with the command that replays it.
+    Exit code 1 means that a rule was broken: the failing seed is told, with the command that replays it. Exit code 2
+    means that the command is wrong, or cannot be carried out here.
     """
     # Not at the top: the harness loads the engine and much beside, and no other command needs it.
     from segmentstore.cli import crashtest_modes, crashtest_runs, crashtest_show  # noqa: PLC0415
 
-    _check(workload, mode, replay, plan)
-    if plan is not None:
-        told = crashtest_runs.tell_plan(_read_plan(plan))
-    elif replay is not None and mode is Mode.ENUMERATE:
-        told = crashtest_modes.tell_point(replay)
-    elif replay is not None:
-        told = crashtest_runs.tell_seed(replay, workload)
-    else:
-        asked = crashtest_runs.Asked(
-            seconds=seconds,
-            runs=runs,
-            seed=seed if seed is not None else secrets.token_hex(4),
-            workload=workload,
-            jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
-            folder=folder,
-            exact=exact,
-            depth=depth,
-        )
+    _check_replay(mode, replay, plan)
+    if not seconds > 0:
+        _refuse(f"--seconds must be above 0, and is {seconds:g}")
+    _check_ignored(mode, seed, workload, points=points)
+    workload = workload if workload is not None else DEFAULT_WORKLOAD
+    _check_workload(workload)
+    if plan is not None or replay is not None:
+        told = _told(mode, workload, replay or "", plan)
+        crashtest_show.tell(told, as_json=as_json)
+        raise typer.Exit(VIOLATED if told.violations else ExitCode.DONE)
+    asked = crashtest_runs.Asked(
+        seconds=seconds,
+        runs=runs,
+        seed=seed if seed is not None else secrets.token_hex(4),
+        workload=workload,
+        jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
+        folder=folder,
+        exact=exact,
+        depth=depth,
+    )
+    try:
         outcome = crashtest_modes.RUNNERS[mode](asked)
-        crashtest_show.show(outcome, points=points, as_json=as_json)
-        raise typer.Exit(VIOLATED if outcome.failed else ExitCode.DONE)
-    crashtest_show.tell(told, as_json=as_json)
-    raise typer.Exit(VIOLATED if told.violations else ExitCode.DONE)
+    except CommandError as error:
+        _refuse(sentence(error))
+    crashtest_show.show(outcome, points=points, as_json=as_json)
+    raise typer.Exit(VIOLATED if outcome.failed else ExitCode.DONE)
 
 
-def _check(workload: str, mode: Mode, replay: str | None, plan: Path | None) -> None:
-    """Refuse what makes no sense, before anything is run."""
+def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:
+    """One run, or one crash point, once more."""
+    from segmentstore.cli import crashtest_modes, crashtest_runs  # noqa: PLC0415 - as above
+
+    if plan is not None:
+        return crashtest_runs.tell_plan(_read_plan(plan))
+    if mode is not Mode.ENUMERATE:
+        return crashtest_runs.tell_seed(replay, workload)
+    try:
+        return crashtest_modes.tell_point(replay)
+    except CommandError as error:
+        _refuse(sentence(error))
+
+
+# --- what makes no sense is refused before anything is run --------------------------------------------------------------
+
+
+def _check_replay(mode: Mode, replay: str | None, plan: Path | None) -> None:
+    if replay is not None and plan is not None:
+        _refuse("either --replay or --plan: a plan has its seed in it")
+    if replay is not None and mode is Mode.KILL:
+        _refuse("a real kill cannot be replayed: when it comes is up to the machine; --seed draws the same kinds again")
+
+
+def _check_ignored(mode: Mode, seed: str | None, workload: str | None, *, points: bool) -> None:
+    """An option that would change nothing is a mistake of the caller, who believes that it does."""
+    if mode is Mode.ENUMERATE and seed is not None:
+        _refuse("--mode enumerate has no --seed: it makes every crash point, and nothing is drawn")
+    if mode is Mode.ENUMERATE and workload is not None:
+        _refuse("--mode enumerate has no --workload: its workloads are all the short ones, see --depth")
+    if mode is Mode.KILL and points:
+        _refuse("--mode kill has no --points: they are of the simulated world; kinds of kills are counted always")
+
+
+def _check_workload(workload: str) -> None:
     from recovery.harness.workloads.catalogue import WORKLOADS  # noqa: PLC0415 - as above
 
     if workload not in WORKLOADS:
         there = "; ".join(f"{each.name} ({each.description})" for each in WORKLOADS.values())
         _refuse(f"no such workload: {workload}; there are {there}")
-    if replay is not None and plan is not None:
-        _refuse("either --replay or --plan: a plan has its seed in it")
-    if replay is not None and mode is Mode.KILL:
-        _refuse("a real kill cannot be replayed: when it comes is up to the machine; --seed draws the same kinds again")
 
 
 def _read_plan(path: Path) -> Plan:
@@ -109,7 +153,7 @@ def _read_plan(path: Path) -> Plan:
         plan = Plan.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
         _refuse(f"{path} is not a plan: {type(error).__name__}: {error}")
-    _check(plan.workload, Mode.SIMULATE, None, None)
+    _check_workload(plan.workload)
     return plan
 
 

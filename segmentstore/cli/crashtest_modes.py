@@ -8,7 +8,7 @@ from typing import Final
 
 from recovery.harness.enumeration.driver import BrokenState, EnumerationResult, enumerate_all, replay
 from recovery.harness.history import Violation
-from recovery.harness.kills.driver import KillFailure, KillResult, run_kills
+from recovery.harness.kills.driver import LIVES, KillFailure, KillResult, run_kills
 from recovery.harness.kills.points import MissingToolError
 from recovery.harness.reporting.narrate import narrate
 from segmentstore.cli.crashtest_runs import (
@@ -112,7 +112,7 @@ def kill_processes(asked: Asked) -> Outcome:
         },
         points={},
         failed=result.failed,
-        failures=[_killed(failure) for failure in result.failures],
+        failures=[_killed(failure, asked) for failure in result.failures],
     )
 
 
@@ -120,10 +120,20 @@ def _said(result: KillResult) -> str:
     return f"{result.kills:,} kills, {result.takeovers:,} takeovers, {result.openings:,} openings, {result.failed:,} failed"
 
 
-def _killed(failure: KillFailure) -> ShownFailure:
+def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
     violations = [str(violation) for violation in failure.violations[:TOLD_MAX]]
+    # The seed of a store ends in its number: so many lives come to it and carry it through.
+    lives = LIVES * (int(failure.seed.rpartition("/")[2]) + 1)
+    retry = shlex.join(
+        [
+            *COMMAND.split(),
+            *("--mode", "kill", "--seed", asked.seed, "--workload", failure.workload),
+            *("--runs", str(lives if asked.runs is None else min(lives, asked.runs))),
+            *([] if asked.exact else ["--no-exact"]),
+        ]
+    )
     lines = [f"the files of the store are kept in {failure.folder}", *narrate(failure.history, failure.violations)]
-    return ShownFailure(f"{failure.workload}, seed {failure.seed}", violations, lines=lines)
+    return ShownFailure(f"{failure.workload}, seed {failure.seed}", violations, retry=retry, lines=lines)
 
 
 RUNNERS: Final[Mapping[str, Callable[[Asked], Outcome]]] = {

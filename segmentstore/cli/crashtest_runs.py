@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,7 +25,7 @@ from recovery.harness.reporting.narrate import narrate
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
 from recovery.harness.runs.shrink import TRIES_MAX, shrink
-from recovery.harness.runs.simulate import Failure, Summary, run_many
+from recovery.harness.runs.simulate import Failure, Summary, drawn_plans, run_all
 from segmentstore.cli import output
 
 SHRUNK_MAX: Final = 1
@@ -59,6 +60,8 @@ class ShownFailure:
     violations: list[str]
     replay: str = ""
     """The command that runs it again."""
+    retry: str = ""
+    """Where it cannot be run again: the command that tries the same things once more."""
     plan_file: str = ""
     plan_replay: str = ""
     """The command that runs what it was shrunk to."""
@@ -98,15 +101,13 @@ def simulate(asked: Asked) -> Outcome:
     """Runs until the time is over (or so many were made), then the failures."""
     begun = time.monotonic()
 
-    def more(summary: Summary) -> bool:
-        if asked.runs is not None:
-            return summary.runs < asked.runs
-        return time.monotonic() - begun < asked.seconds
+    def more(_summary: Summary) -> bool:
+        return asked.runs is not None or time.monotonic() - begun < asked.seconds
 
+    # No end to them if `runs` is None.
+    plans = islice(drawn_plans(asked.seed, asked.workload), asked.runs)
     with progress(None if asked.runs is not None else asked.seconds) as bar:
-        summary = run_many(
-            asked.seed, asked.workload, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_))
-        )
+        summary = run_all(plans, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_)))
         seconds = time.monotonic() - begun
         failures = [_replayable(failure) for failure in summary.failures]
         for failure, shown in zip(summary.failures[:SHRUNK_MAX], failures, strict=False):

@@ -55,6 +55,8 @@ def _show_failure(failure: ShownFailure) -> None:
     _write("", f"FAILED {failure.name}", *(f"  {violation}" for violation in failure.violations))
     if failure.replay:
         _write(f"  again, with its trace:  {failure.replay}")
+    if failure.retry:
+        _write(f"  the same kinds of kills once more:  {failure.retry}")
     if failure.plan_replay:
         _write(f"  what it was shrunk to:  {failure.plan_replay}")
     _write(*(f"    {line}" for line in failure.lines))

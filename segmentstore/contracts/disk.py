@@ -15,6 +15,7 @@ from typing import Protocol
 
 from segmentstore.contracts.checksum import Buffer
 
+_NOT_OURS = frozenset((errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP))
 _IOV_MAX = 1024
 """Buffers one pwritev takes (Linux UIO_MAXIOV)."""
 
@@ -98,8 +99,10 @@ def make_directories(disk: Disk, path: str) -> None:
     if disk.is_directory(path):
         try:
             disk.sync_directory(parent)
-        except PermissionError:
-            pass  # another's folder, closed to us: then it is not we who made this one
+        except OSError as error:
+            # Another's folder, closed to us, or one that knows no syncs (a mount point's parent): not we made this one.
+            if error.errno not in _NOT_OURS:
+                raise
         return
     make_directories(disk, parent)
     try:

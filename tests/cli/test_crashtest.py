@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from recovery.harness.enumeration.driver import enumerate_all
+from recovery.harness.kills import driver as kill_driver
+from recovery.harness.kills.points import require_exact_kills
+from recovery.harness.kills.round import KillRound
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.simulation.disk_nodes import Inode
 from recovery.harness.simulation.fault_points import TABLE
 from segmentstore.cli import crashtest_modes
 from tests.cli.shell import Result, segmentstore
+from tests.harness.test_kill import SETTINGS, cut_last_frame
 
 SIMULATE = ("crashtest", "--runs", 4, "--jobs", 1)
 
@@ -59,8 +63,14 @@ def test_every_fault_point_is_listed_when_asked_for() -> None:
 
 
 def test_several_processes_run_side_by_side() -> None:
-    numbers = segmentstore("crashtest", "--runs", 8, "--jobs", 2, "--seed", "wide", "--json").json()["numbers"]
-    assert numbers["runs"] >= 8
+    numbers = segmentstore("crashtest", "--runs", 6, "--jobs", 2, "--seed", "wide", "--json").json()["numbers"]
+    assert numbers["runs"] == 6
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_there_are_exactly_as_many_runs_as_were_asked_for(runs: int) -> None:
+    numbers = segmentstore("crashtest", "--runs", runs, "--jobs", 1, "--seed", "few", "--json").json()["numbers"]
+    assert numbers["runs"] == runs
 
 
 def test_a_run_is_told_with_its_trace() -> None:
@@ -109,6 +119,13 @@ def test_a_failure_in_json_has_its_violations_and_its_plan(tmp_path: Path) -> No
         (("--mode", "no-such"), "no-such"),
         (("--plan", "no-such-file"), "no-such-file"),
         (("--jobs", "0"), "--jobs"),
+        (("--seconds", "0"), "--seconds must be above 0"),
+        (("--seconds", "-1"), "--seconds must be above 0"),
+        (("--seconds", "nan"), "--seconds must be above 0"),
+        (("--folder", __file__), "--folder"),
+        (("--mode", "enumerate", "--seed", "a"), "no --seed"),
+        (("--mode", "enumerate", "--workload", "default"), "no --workload"),
+        (("--mode", "kill", "--points"), "no --points"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
@@ -153,6 +170,46 @@ def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_processes_are_killed_in_the_folder_that_is_meant_when_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = segmentstore("crashtest", "--mode", "kill", "--runs", 1, "--jobs", 1, "--no-exact", "--json")
+    assert result.code == 0
+    assert result.json()["failures"] == []
+    assert list((tmp_path / "var" / "crashtest").iterdir()) == []
+
+
+def test_a_store_that_was_killed_and_broke_a_rule_comes_with_the_command_that_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_frame(location: Path, life: int) -> None:
+        if life == 2:
+            cut_last_frame(location)
+
+    lossy = partial(KillRound, deck=("close",), settings=SETTINGS, tamper=lose_frame)
+    monkeypatch.setattr(kill_driver, "KillRound", lambda *args, exact: lossy(*args, exact=exact))
+    asked = ("--mode", "kill", "--seed", "an old one", "--workload", "appends", "--runs", "3", "--no-exact")
+    result = segmentstore("crashtest", *asked, "--jobs", 1, "--folder", tmp_path)
+    assert result.code == 1
+    said = [line.partition(":")[2] for line in lines_of(result) if line.startswith("  the same kinds")]
+    assert [shlex.split(command) for command in said] == [["segmentstore", "crashtest", *asked]]
+    told = [line for line in lines_of(result) if line.startswith("  content: ")]
+    assert told
+    assert len(told) == len(dict.fromkeys(told))
+
+
+def test_kills_that_need_a_tool_that_is_not_there_break_no_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    require_exact_kills.cache_clear()
+    result = segmentstore("crashtest", "--mode", "kill", "--runs", 1, "--folder", tmp_path)
+    require_exact_kills.cache_clear()
+    assert result.code == 2
+    assert "--no-exact" in result.err
+
+
 ENUMERATE = ("crashtest", "--mode", "enumerate")
 
 
@@ -178,7 +235,8 @@ def test_a_broken_state_comes_with_the_command_that_makes_it_again() -> None:
     assert failure["lines"]
 
 
-def test_a_crash_point_that_does_not_exist_is_refused() -> None:
-    result = segmentstore(*ENUMERATE, "--replay", "no-such")
-    assert result.code == 1
+@pytest.mark.parametrize("name", ["no-such", "object/append", "object/append@9999.kill", "object/append~x@1.kill"])
+def test_a_crash_point_that_does_not_exist_is_refused(name: str) -> None:
+    result = segmentstore(*ENUMERATE, "--replay", name)
+    assert result.code == 2
     assert "no such crash point" in result.err

@@ -58,25 +58,46 @@ def told(result: KillResult) -> str:
     return f"{numbers} in {result.seconds:.1f} s, longest recovery {result.longest_recovery_s:.2f} s: {kinds}"
 
 
+def cut_last_frame(location: Path) -> Path:
+    """What was acknowledged last is gone from the log of container 0; the file it was in."""
+    frames = [each for each in read_only_frames(str(location / "log" / "0"), OsDisk()) if each.status == "ok"]
+    os.truncate(frames[-1].path, frames[-1].position)
+    return Path(frames[-1].path)
+
+
 def test_a_lost_frame_is_found(tmp_path: Path) -> None:
     """The judges are judged: somebody cuts the last frame off the log of a store that was closed."""
-    cut: list[int] = []
+    cut: list[Path] = []
 
-    def cut_last_frame(location: Path, life: int) -> None:
-        if life != 2:
-            return
-        frames = [each for each in read_only_frames(str(location / "log" / "0"), OsDisk()) if each.status == "ok"]
-        os.truncate(frames[-1].path, frames[-1].position)
-        cut.append(len(frames))
+    def cut_after_two_lives(location: Path, life: int) -> None:
+        if life == 2:
+            cut.append(cut_last_frame(location))
 
     lives = KillRound(
-        tmp_path / "store", "lost", "appends", 3, deck=("close",), settings=SETTINGS, tamper=cut_last_frame
+        tmp_path / "store", "lost", "appends", 3, deck=("close",), settings=SETTINGS, tamper=cut_after_two_lives
     )
     result = lives.run()
     assert cut
     named = {number for violation in result.violations for number in violation.calls}
     lost = [result.history.calls[number] for number in sorted(named)]
     assert any(call.outcome is Outcome.OK and call.life < 2 for call in lost), result.violations
+
+
+def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def lose_object(location: Path, life: int) -> None:
+        if life == 1:
+            next(each for each in sorted((location / "tier2").rglob("*")) if each.is_file()).unlink()
+
+    settings = {"containers": 1, "flush_bytes": 1, "flush_age_s": 0.01}
+    lives = KillRound(Path("store"), "once", "appends", 2, deck=("close",), settings=settings, tamper=lose_object)
+    violations = [(each.checker, each.detail, tuple(each.calls)) for each in lives.run().violations]
+    assert violations
+    assert len(violations) == len(dict.fromkeys(violations))
+    assert not any("ValueError" in detail for _, detail, _ in violations)
 
 
 def test_without_exact_kills_no_other_program_is_needed(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ FOUND = {
     "122": "everything",
     "153": "everything",
     "1098": "everything",
+    "main/readers/20": "readers",
 }
 
 

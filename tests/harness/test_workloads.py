@@ -33,6 +33,7 @@ PROMISED = {
     "lifecycle": {*_CHANGES_OF_A_LIFE, Kind.READ, Kind.INFO, Kind.CHECKPOINT},
     "readers": {Kind.APPEND, Kind.READ, Kind.INFO, Kind.TRUNCATE, Kind.FLUSH},
     "tier2": {Kind.APPEND, Kind.FLUSH, Kind.TRUNCATE, Kind.DELETE, Kind.MERGE, Kind.READ},
+    "mixed": set(Kind) - {Kind.MERGE},
     "everything": set(Kind),
 }
 
@@ -78,7 +79,7 @@ def test_every_workload_has_its_promise() -> None:
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_a_workload_does_what_it_promises_and_leaves_no_call_open(name: str, tmp_path: Path) -> None:
-    history = two_lives(tmp_path, WORKLOADS[name], 400 if name == "everything" else 150)
+    history = two_lives(tmp_path, WORKLOADS[name], 400 if name in {"mixed", "everything"} else 150)
     assert PROMISED[name] <= {call.kind for call in history.calls if call.outcome is Outcome.OK}
     assert all(call.ended is not None and call.begun < call.ended for call in history.calls)
     assert [call.number for call in history.calls] == list(range(len(history.calls)))
@@ -103,6 +104,22 @@ def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
         "SegmentNotFoundError",
         "SegmentTruncatedError",
         "CancelledError",
+    } <= refused
+
+
+def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> None:
+    calls = [call for call in two_lives(tmp_path, WORKLOADS["mixed"], 800).calls if ".mixed." in call.client]
+    both = [call for call in calls if call.kind is Kind.APPEND and call.expected is not None and call.updates]
+    assert {"", "BadOffsetError", "BadAttributeUpdateError"} <= {call.error for call in both}
+    taken_back = {call.kind for call in calls if call.error == "CancelledError"}
+    assert taken_back & {Kind.CREATE, Kind.SEAL, Kind.DELETE, Kind.TRUNCATE, Kind.FLUSH, Kind.MERGE}
+    assert {call.outcome for call in calls if call.error == "CancelledError"} == {Outcome.UNKNOWN}
+    refused = {(call.kind, call.error) for call in calls}
+    assert {
+        (Kind.UPDATE, "SegmentSealedError"),
+        (Kind.UPDATE, "BadAttributeUpdateError"),
+        (Kind.APPEND, "SegmentSealedError"),
+        (Kind.EVENT, "SegmentNotFoundError"),
     } <= refused
 
 
@@ -197,7 +214,7 @@ class StandingClock:
         return 1_700_000_000_000
 
 
-@pytest.mark.parametrize("name", ["default", "everything", "appends"])
+@pytest.mark.parametrize("name", ["default", "everything", "appends", "mixed"])
 def test_the_same_seed_gives_the_same_calls(name: str, tmp_path: Path) -> None:
     def calls(folder: Path) -> list[str]:
         history = History()

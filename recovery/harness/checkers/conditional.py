@@ -1,7 +1,11 @@
 """Conditional appends: those that went in landed where they were told to, those that were refused had a reason.
 
-Rules of this file: a refusal looks at what the engine has taken, acknowledged or not; so it is wrong only if nothing
-was on its way, and the length was the expected one from before the call to after it. `linearizability` asks more.
+Rules of this file (`linearizability` asks more):
+
+- a refusal looks at what the engine has taken, acknowledged or not; so it is wrong only if nothing was on its way,
+  and the length was the expected one from before the call to after it;
+- attributes are checked before the offset, so a refusal of the offset is wrong if an update that rides on the append
+  fails whatever the attribute was before.
 """
 
 from __future__ import annotations
@@ -9,9 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
+from uuid import UUID
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.checkers.registers import Register, applying, way_of
+from recovery.harness.history import Call, Kind, Outcome, Update, Violation
+from segmentstore.contracts.attributes import UpdateType
 
 NAME: Final = "conditional"
 
@@ -27,6 +34,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                     f"call {call.number} went into {call.segment!r} at {call.result}, only {call.expected} was asked"
                 )
                 yield Violation(NAME, detail, [call.number])
+            if call.error == "BadOffsetError" and _cannot_hold(call.updates):
+                detail = f"call {call.number} on {call.segment!r} was refused for its offset, with an update that fails"
+                yield Violation(NAME, detail, [call.number])
     for incarnation in index.incarnations:
         refused = [
             call
@@ -35,6 +45,21 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         ]
         if refused and incarnation.certain:
             yield from _groundless(index, incarnation, refused)
+
+
+def _cannot_hold(updates: tuple[Update, ...]) -> bool:
+    """True if some update fails behind an earlier one of the same call, which sets its attribute whatever was there."""
+    known: dict[UUID, Register] = {}
+    for update in updates:
+        sets = way_of(update) is UpdateType.REPLACE
+        before = (None,) if sets else known.get(update.id)
+        if before is None:
+            continue
+        after = applying((update,))(before)
+        if after is None:
+            return True
+        known[update.id] = after
+    return False
 
 
 def _groundless(index: HistoryIndex, incarnation: Incarnation, refused: list[Call]) -> Iterator[Violation]:

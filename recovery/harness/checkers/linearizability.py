@@ -16,9 +16,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from recovery.harness.checkers.index import NEVER, HistoryIndex, Incarnation
-from recovery.harness.checkers.registers import Register, fate, refusing, steps_of, updates_by_id
+from recovery.harness.checkers.registers import Register, allowing, fate, refusing, steps_of, updates_by_id
 from recovery.harness.checkers.search import Budget, Step, end_states, windows
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, Kind, Outcome, Update, Violation
 
 NAME: Final = "linearizability"
 _Length = tuple[int, bool]
@@ -111,16 +111,25 @@ def _attributes(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -
             lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
     for attribute, changes in updates_by_id(incarnation).items():
         refusals: list[Step[Register]] = [
-            Step(call.begun, call.ended or 0, True, refusing(updates), call)  # noqa: FBT003
+            Step(call.begun, call.ended or 0, True, answer, call)  # noqa: FBT003
             for call, updates in changes
-            if call.error == "BadAttributeUpdateError"
-            and len(updates) == len(call.updates)
+            if (answer := _update_refusal(call, updates)) is not None
             and index.fresh(call)
             and lost.get(call.life, NEVER) > (call.ended or 0)
         ]
         if refusals:
             steps = steps_of(index, incarnation, changes) + refusals
             yield from _explain(steps, (None,), f"attribute {attribute} of {incarnation.name!r}", budget)
+
+
+def _update_refusal(call: Call, updates: tuple[Update, ...]) -> Callable[[Register], Register | None] | None:
+    """What a refusal says of the attribute of these updates, which are all or some of those of the call."""
+    if call.error == "BadAttributeUpdateError" and len(updates) == len(call.updates):
+        return refusing(updates)
+    if call.error == "BadOffsetError" and call.expected is not None:
+        # Attributes are checked before the offset: it was the offset's turn, so every update would have been made.
+        return allowing(updates)
+    return None
 
 
 # --- both ---------------------------------------------------------------------------------------------

@@ -61,6 +61,12 @@ def refusing(updates: tuple[Update, ...]) -> Callable[[Register], Register | Non
     return lambda state: state if act(state) is None else None
 
 
+def allowing(updates: tuple[Update, ...]) -> Callable[[Register], Register | None]:
+    """Possible only where every condition holds, and nothing changes all the same."""
+    act = applying(updates)
+    return lambda state: state if act(state) is not None else None
+
+
 def steps_of(
     index: HistoryIndex, incarnation: Incarnation, changes: list[tuple[Call, tuple[Update, ...]]]
 ) -> list[Step[Register]]:

@@ -118,6 +118,7 @@ def run_kills(
     On `jobs` processes, one store each. A store that broke a rule stays in the folder, others are removed. Without
     `exact` no kill is at an exact system call, and no call fails. Raises MissingToolError if `exact` cannot be had.
     """
+    folder = folder.resolve()
     if exact:
         require_exact_kills()
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,7 @@ def run_kills(
 
 def kill_store(folder: Path, seed: str, lives: int, workload: str, *, exact: bool = True) -> KillResult:
     """One store, in a folder of its own that is removed if nothing was wrong."""
-    location = folder / seed.replace("/", "-")
+    location = folder.resolve() / seed.replace("/", "-")
     shutil.rmtree(location, ignore_errors=True)
     result = KillResult()
     result.take(KillRound(location, seed, workload, lives, exact=exact).run(), location)

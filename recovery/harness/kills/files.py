@@ -31,7 +31,7 @@ def check_files(location: Path, settings: Mapping[str, Any], *, deep: bool) -> l
         return []
     count = int(settings.get("containers", StoreConfig().containers))
     logs = {number: log_directory(str(location), number) for number in range(count)}
-    findings = asyncio.run(check_store(logs, (location / "tier2").as_uri(), Runtime(), deep=deep))
+    findings = asyncio.run(check_store(logs, (location.resolve() / "tier2").as_uri(), Runtime(), deep=deep))
     return [f"{each.kind} {each.place}: {each.detail}" for each in findings if each.severity.value == "harmful"]
 
 

@@ -79,7 +79,7 @@ class KillRound:
         settings: Mapping[str, Any] | None = None,
         tamper: Tamper | None = None,
     ) -> None:
-        self.location = location
+        self.location = location.resolve()
         self.settings = settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
         self._chance = random.Random(f"{seed}/files")
@@ -99,7 +99,7 @@ class KillRound:
                 self._prepare(sooner)
                 self._live(sooner)
         self._finish()
-        self._result.violations += check_history(self._told.history)
+        self._result.violations = _each_once([*self._result.violations, *check_history(self._told.history)])
         return self._result
 
     # --- one life ---------------------------------------------------------------------------------
@@ -263,3 +263,9 @@ class KillRound:
 
     def _note(self, detail: str) -> None:
         self._result.violations.append(Violation("errors", detail))
+
+
+def _each_once(violations: Sequence[Violation]) -> list[Violation]:
+    # What is wrong with the files is seen before every later life, and says the same each time.
+    different = {(each.checker, each.detail, tuple(each.calls)): each for each in violations}
+    return list(different.values())

@@ -241,9 +241,8 @@ LOG: Final = (
         (
             Edit(
                 "segmentstore.contracts.disk:make_directories",
-                "try:\n    disk.sync_directory(parent)\nexcept PermissionError:\n"
-                "    pass  # another's folder, closed to us: then it is not we who made this one\nreturn",
-                "return",
+                "try:\n    disk.sync_directory(parent)",
+                "try:\n    disk.exists(parent)",
             ),
         ),
         Hunt(

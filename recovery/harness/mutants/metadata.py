@@ -70,6 +70,21 @@ METADATA: Final = (
         Hunt(workload="conditional"),
     ),
     Mutant(
+        "offsets-before-attributes",
+        "4.1 Attribute updates are checked before the expected offset.",
+        "An append with two reasons to be refused is told of its offset, and not of its attributes.",
+        (
+            Edit(
+                f"{_PACKER}._check",
+                "attributes = pending.resolve(updates) if updates else {}",
+                "if expected is not None and expected != pending.length:\n"
+                "    raise BadOffsetError(pending.name, expected, pending.length)\n"
+                "attributes = pending.resolve(updates) if updates else {}",
+            ),
+        ),
+        Hunt(workload="mixed"),
+    ),
+    Mutant(
         "sums-from-the-durable",
         "4.1 Conditions are checked against everything accepted, acknowledged or not.",
         "An attribute update builds on the committed value and loses those before it that are on their way.",

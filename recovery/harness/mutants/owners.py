@@ -54,6 +54,11 @@ OWNERS: Final = (
             Edit(
                 f"{_STATE}._follow", "if max(_versions(self._directory, self._disk), default=0) > version:", "if False:"
             ),
+            Edit(
+                f"{_STATE}._follow",
+                "if self._file is not None and not self._file.is_at(self._path(self._version)):",
+                "if False:",
+            ),
         ),
         Hunt(settings={**BUSY}, cycles=_TAKEOVERS),
         bugs=("B1",),

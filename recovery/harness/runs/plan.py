@@ -83,6 +83,12 @@ class Cycle:
     """How many effects of that kind pass before."""
     closes_at: int | None = None
     """Ending close: effect of the close itself before which the process dies; None: it closes in peace."""
+    under_load: bool = False
+    """Ending close: while the clients are at work."""
+    new_settings: bool = False
+    """It opens the store with other settings than the plan's, all but the number of containers."""
+    rival_dies_at: int | None = None
+    """Takeover: effect of the second owner before which it dies."""
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False
@@ -219,6 +225,9 @@ def _draw_cycle(chance: random.Random) -> Cycle:
         ending=ending,
         dies_at=None if at_the_end and (ending != "close" or chance.random() < 0.6) else dies_at,
         closes_at=chance.randrange(5) if ending == "close" and chance.random() < 0.5 else None,
+        under_load=ending == "close" and chance.random() < 0.5,
+        new_settings=chance.random() < 0.1,
+        rival_dies_at=chance.randrange(80) if ending == "takeover" and chance.random() < 0.3 else None,
         again=chance.random() < 0.15,
         checked=chance.random() < 0.1,
         clock=chance.choice(CLOCK) if chance.random() < 0.08 else "",

@@ -48,10 +48,11 @@ def _rot_file(
     offset, bit = start + chance.randrange(length), chance.randrange(8)
     world.reach(point)
     image.flip_bit(path, offset, bit)
-    before = image.read(path)
+    rotten = image.read(path)[offset]
 
     def undo() -> None:
-        if path in image.files() and image.read(path)[: len(before)] == before:
+        # A name is never used twice, nor is a byte below what is durable written again: what is there is what rotted.
+        if path in image.files() and image.read(path)[offset : offset + 1] == bytes((rotten,)):
             image.flip_bit(path, offset, bit)
 
     return undo

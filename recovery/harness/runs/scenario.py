@@ -18,11 +18,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import History, Life, Violation
 from recovery.harness.observer import observe
-from recovery.harness.runs.plan import Cycle, Plan
+from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.rot import plant_rot
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
@@ -36,6 +37,7 @@ from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
     NotPrimaryError,
+    SegmentStoreError,
     StoreInUseError,
     TierUnavailableError,
 )
@@ -44,8 +46,10 @@ from segmentstore.store_files import log_directory
 
 FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
 """How a life may end by itself: an outside part failed, or another owner came."""
-OVERTAKEN = (StoreInUseError, DataCorruptionError)
-"""And how the life of one of two owners may: both opened at the same time; an object it would read is deleted."""
+EXCUSES = ("disk.", "ledger.", "object.")
+"""Groups of faults that excuse such an end; without one in the same life, or another owner, it is a fault of the store."""
+ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
+"""What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
 
@@ -96,6 +100,8 @@ class Scenario:
         self._openings = 0
         self._longest_us = 0
         self._rot = False
+        self._struck_before = 0
+        self._stores: dict[str, SegmentStore] = {}
 
     def run(self) -> RunResult:
         """Carry the plan out and judge it. Never raises for a fault of the store: that is a violation."""
@@ -116,6 +122,8 @@ class Scenario:
         findings = self._check_files(deep=False) if cycle.checked else ()
         undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
         self._rot = undo is not None
+        self._struck_before = self.world.points.struck(*EXCUSES)
+        self.world.settings = self._settings(cycle)
         process = self.world.process("owner")
         if cycle.ending == "takeover":
             process.stops_at = cycle.dies_at
@@ -147,16 +155,27 @@ class Scenario:
         if cycle.clock:
             asyncio.get_running_loop().call_later(self._chance.uniform(0, 2), self._turn_clock, cycle.clock)
         chance = process.world.random(f"workload/{process.name}")
-        await run_workload(
+        work = run_workload(
             self._workload, store, self.history, life.number, self.stage, chance, operations=cycle.operations
         )
-        if cycle.ending == "close":
-            self._phases[process.name] = "closing"
-            if cycle.closes_at is not None:
-                process.dies_at = process.effects + cycle.closes_at
-            await store.close()
-            self._end_life(life, "closed")
+        if cycle.ending != "close":
+            await work
+        elif not cycle.under_load:
+            await work
+            await self._close(process, store, life, cycle)
+        else:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work)
+                await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.1, 1.0]) * chance.random())
+                await self._close(process, store, life, cycle)
         self._phases[process.name] = "idle"
+
+    async def _close(self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle) -> None:
+        self._phases[process.name] = "closing"
+        if cycle.closes_at is not None:
+            process.dies_at = process.effects + cycle.closes_at
+        await store.close()
+        self._end_life(life, "closed")
 
     async def _observe(
         self, store: SegmentStore, life: Life, cycle: Cycle, *, again: bool = False, findings: tuple[str, ...] = ()
@@ -176,15 +195,17 @@ class Scenario:
         self.history.lives.append(life)
         begun_us = self.world.time.now_us
         store = await self.world.open_store(process)
+        self._stores[process.name] = store
         life.opened = self.history.next_stamp()
         self._openings += 1
         self._longest_us = max(self._longest_us, self.world.time.now_us - begun_us)
         return life, store
 
-    def _end(self, process: SimulatedProcess, task: asyncio.Task[None], cycle: Cycle) -> None:
+    def _end(
+        self, process: SimulatedProcess, task: asyncio.Task[None], cycle: Cycle, *, two_owners: bool = False
+    ) -> None:
         """The process has died, or its work is done one way or another: bring the life to its end."""
-        if task.done() and not task.cancelled() and not process.dead:
-            self._look_at(task.exception(), *(OVERTAKEN if cycle.ending == "takeover" else ()))
+        self._judge(process, task, two_owners=two_owners)
         phase = self._phases.get(process.name, "idle")
         if process.dead:
             self.world.reach(f"crash.{phase}")
@@ -216,21 +237,21 @@ class Scenario:
         world.image.expire_locks(first.name)
         world.reach("owner.locks-expire")
         second = world.process("rival")
+        second.dies_at = cycle.rival_dies_at
         task = second.start(self._live(second, cycle, ()))
         comes_back_at = self._chance.randrange(RIVAL_TURNS)
-        world.run(lambda: task.done() or second.effects >= comes_back_at)
+        world.run(lambda: task.done() or second.dead or second.effects >= comes_back_at)
         world.reach("owner.takeover")
         first.resume()
         world.reach("owner.resumes")
-        world.run(lambda: task.done() and (first_task.done() or first.dead))
-        if first_task.done() and not first_task.cancelled():
-            self._look_at(first_task.exception(), *OVERTAKEN)
+        world.run(lambda: (task.done() or second.dead) and (first_task.done() or first.dead))
+        self._judge(first, first_task, two_owners=True)
         world.kill(first)
         for life in self.history.lives:
             if life.ended is None and life.process == first.name:
                 self._end_life(life, "takeover")
         self._crashes += 1
-        self._end(second, task, cycle)
+        self._end(second, task, cycle, two_owners=True)
 
     def _be_refused(self, first: SimulatedProcess) -> None:
         """Who stops before it has taken the lock has nothing to refuse with."""
@@ -244,6 +265,8 @@ class Scenario:
             self.world.reach("owner.refused")
         except FORESEEN:
             pass  # the disk failed under it
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
+            self._note(error, "a second owner")
         else:
             if holds:
                 self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
@@ -272,6 +295,8 @@ class Scenario:
             found = self.world.run_task(process, self._check(process, deep=deep))
         except TierUnavailableError:
             found = ()  # the object storage is having a bad time; another check will see
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
+            found = (f"the check of the files ended in {type(error).__name__}: {error}",)
         finally:
             self.world.rates = rates
             self.world.kill(process)
@@ -294,6 +319,7 @@ class Scenario:
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
         self.world.rates = {}
+        self.world.settings = dict(self.plan.settings)
         self.world.clock.thaw()
         self.world.bucket.heal()
         process = self.world.process("last")
@@ -320,17 +346,41 @@ class Scenario:
             await store.close()
             self._end_life(life, "closed")
 
-    def _look_at(self, error: BaseException | None, *foreseen: type[BaseException]) -> None:
-        if error is None or isinstance(error, (*FORESEEN, *foreseen)):
+    # --- how a life ended -------------------------------------------------------------------------
+
+    def _judge(self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool) -> None:
+        """Whether its end, and that of its containers, was one that the world gave reason for."""
+        errors = [task.exception()] if task.done() and not task.cancelled() and not process.dead else []
+        store = self._stores.pop(process.name, None)
+        if store is not None:
+            for container in store._parts.containers:  # noqa: SLF001 - why it stopped is not told outside
+                failure = container.failure
+                errors.append(failure)
+                if failure is not None and not isinstance(failure, ASKED_FOR):
+                    self._note(failure, f"container {container.container_id} stopped")
+        for error in errors:
+            self._look_at(error, two_owners=two_owners)
+
+    def _look_at(self, error: BaseException | None, *, two_owners: bool) -> None:
+        if error is None or isinstance(error, ProcessDiedError):
             return
         if isinstance(error, BaseExceptionGroup):
             for each in error.exceptions:
-                self._look_at(each, *foreseen)
+                self._look_at(each, two_owners=two_owners)
             return
-        if isinstance(error, DataCorruptionError) and self._rot:
+        excused = two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
+        if isinstance(error, FORESEEN) and excused:
             return
-        if not isinstance(error, ProcessDiedError):
+        # Both opened at the same time; or an object that the later owner has deleted is read by the earlier one.
+        if two_owners and (isinstance(error, StoreInUseError) or "it is gone" in str(error)):
+            return
+        if not (isinstance(error, DataCorruptionError) and self._rot):
             self._note(error, "unforeseen")
+
+    def _settings(self, cycle: Cycle) -> dict[str, Any]:
+        if not cycle.new_settings:
+            return dict(self.plan.settings)
+        return {**draw_settings(self._chance), "containers": self.plan.settings.get("containers", 1)}
 
     def _note(self, error: BaseException, when: str) -> None:
         self._unforeseen.append(Violation("errors", f"{when}: {type(error).__name__}: {error}"))

@@ -149,6 +149,10 @@ class FaultPoints:
         """Of the points that were reached, by name."""
         return dict(sorted(self._counts.items()))
 
+    def struck(self, *prefixes: str) -> int:
+        """How many faults of these groups have struck."""
+        return sum(count for name, count in self._counts.items() if name.startswith(prefixes))
+
     def never(self) -> Iterator[str]:
         """The points that were not reached, in the order of the table."""
         return (name for name in TABLE if not self._counts[name])

@@ -122,8 +122,9 @@ class World:
         if process in self.processes:
             self.processes.remove(process)
             self.trace.add(f"{self.time.now_us} {process.name} dies")
-            process.end()
+            process.dead = True
             self.image.release_locks(process.name)
+            process.end()
 
     def cut_power(self) -> None:
         """Every process dies, and of what was not synced the disk keeps what chance decides."""

@@ -17,6 +17,7 @@ from recovery.harness.workloads.exactly_once import write_events
 from recovery.harness.workloads.housekeeping import flush_often, idle, take_checkpoints
 from recovery.harness.workloads.lifecycle import cut_heads, delete_and_make_again, seal_segments
 from recovery.harness.workloads.mergers import merge_segments
+from recovery.harness.workloads.mixed import mix_calls
 from recovery.harness.workloads.readers import read_anywhere, read_tail
 from recovery.harness.workloads.writers import write_batches, write_fast, write_plainly
 
@@ -77,6 +78,7 @@ SEALER: Final = Client("sealer", seal_segments)
 TRUNCATOR: Final = Client("truncator", cut_heads, {"cut": 2})
 MERGER: Final = Client("merger", merge_segments, {"merged": 1}, share=3)
 DELETER: Final = Client("deleter", delete_and_make_again)
+MIXED: Final = Client("mixed", mix_calls, {"mixed": 1})
 READER: Final = Client("reader", read_anywhere)
 TAIL_READER: Final = Client("tail-reader", read_tail)
 FLUSHER: Final = Client("flusher", flush_often, share=1)
@@ -98,6 +100,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
         TRUNCATOR,
         MERGER,
         DELETER,
+        MIXED,
         READER,
         TAIL_READER,
         FLUSHER,
@@ -110,6 +113,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
 _ALL: Final = (
     *(PLAIN, PLAIN, BATCHES, CONDITIONAL, CONDITIONAL, EVENTS, EVENTS, COUNTERS, REGISTERS, COMPARE_AND_SET),
     *(SEALER, TRUNCATOR, MERGER, DELETER, READER, TAIL_READER, FLUSHER, CHECKPOINTER, IDLE),
+    MIXED,
 )
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
@@ -135,7 +139,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload(
             "lifecycle",
             "segments made, sealed, truncated, merged, deleted and made again",
-            (SEALER, TRUNCATOR, MERGER, MERGER, DELETER, PLAIN, READER, CHECKPOINTER),
+            (SEALER, TRUNCATOR, MERGER, MERGER, DELETER, MIXED, PLAIN, READER, CHECKPOINTER),
         ),
         Workload(
             "readers",
@@ -146,6 +150,11 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
             "tier2",
             "flushes, truncation, deletion, and time for them to take effect",
             (PLAIN, BATCHES, FLUSHER, FLUSHER, FLUSHER, TRUNCATOR, TRUNCATOR, DELETER, MERGER, READER, IDLE),
+        ),
+        Workload(
+            "mixed",
+            "two conditions on one append, and calls that are taken back or lose their segment halfway",
+            (MIXED, MIXED, MIXED, CONDITIONAL, PLAIN, FLUSHER, READER, TAIL_READER, CHECKPOINTER),
         ),
         Workload("everything", "all clients at once", _ALL),
     )

@@ -78,6 +78,27 @@ def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
     assert list(told(store.history)) == ["linearizability"]
 
 
+@pytest.mark.parametrize(
+    ("updates", "checkers"),
+    [
+        ((Update(VALUE, "REPLACE_IF_EQUALS", 5, 3),), []),
+        ((Update(COUNTER, "ACCUMULATE", 1), Update(VALUE, "REPLACE", 2), Update(VALUE, "REPLACE_IF_GREATER", 3)), []),
+        ((Update(COUNTER, "ACCUMULATE", 1), Update(VALUE, "REPLACE_IF_EQUALS", 5, 4)), ["linearizability"]),
+        ((Update(VALUE, "REPLACE", 9), Update(VALUE, "NONE", 8)), ["conditional", "linearizability"]),
+    ],
+)
+def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_told(
+    updates: tuple[Update, ...], checkers: list[str]
+) -> None:
+    store = SmallStore()
+    store.create("a", Update(VALUE, "REPLACE", 3))
+    call = store.append("a", 10, expected=7, updates=updates)
+    assert call.error == ("BadAttributeUpdateError" if checkers else "BadOffsetError")
+    assert told(store.history) == {}
+    call.error = "BadOffsetError"
+    assert list(told(store.history)) == checkers
+
+
 def test_a_seal_that_no_order_explains_is_told() -> None:
     store = SmallStore()
     store.create("a")
