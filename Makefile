@@ -64,14 +64,14 @@ imports: $(STAMP) ## the import contracts
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests, JOBS=2 at a time
-	@$(BIN)/pytest -q -n $(JOBS)
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
 bench: $(STAMP) ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
 
 soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS); done
+	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS) --dist worksteal; done
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and RECOVERY.md about them
 	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output RECOVERY.md

@@ -28,7 +28,7 @@ def test_what_is_not_needed_goes() -> None:
     small = shrink(large_plan(), tries=400, run=judged)
     assert list(small.rates) == ["disk.stall"]
     assert [cycle.ending for cycle in small.cycles] == ["power"]
-    assert small.cycles[0].operations == 5
+    assert small.cycles[0].operations <= 5
     assert [violation.checker for violation in judged(small).violations] == ["order"]
 
 

@@ -68,6 +68,9 @@ def _simpler(cycle: Cycle) -> Iterator[Cycle]:
         replace(cycle, checked=False),
         replace(cycle, clock=""),
         replace(cycle, rot=""),
+        replace(cycle, under_load=False),
+        replace(cycle, new_settings=False),
+        replace(cycle, rival_dies_at=None),
         replace(cycle, ending="kill"),
     )
     yield from (each for each in simpler if each != cycle)
