@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from recovery.harness.mutants.differing_repeats import DifferingRepeats
-from recovery.harness.mutants.mutant import BUSY, Edit, Hunt, Mutant
+from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
+from recovery.harness.runs.directed import BUSY
 
 _WRITER: Final = "durablelog.file.group_writer:GroupWriter"
 _STATE: Final = "durablelog.file.log_state:StateFile"

@@ -26,20 +26,6 @@ from typing import Any, Final, Literal
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
 
-BUSY: Final[Mapping[str, Any]] = {
-    "containers": 1,
-    "frame_bytes_max": 200,
-    "log_file_bytes": 8 * 1024 + 200,
-    "checkpoint_operations": 5,
-    "checkpoint_bytes": 1000,
-    "flush_bytes": 150,
-    "flush_age_s": 0.01,
-    "object_bytes": 1000,
-    "upload_bytes_max": 2000,
-    "deletion_lag_s": 0.0,
-}
-"""Everything happens all the time: the log rolls, is checkpointed and cut, objects are made and deleted."""
-
 _FUTURE_FLAGS: Final = __future__.annotations.compiler_flag
 """What a module's first import says of its functions, where only one of them is compiled."""
 

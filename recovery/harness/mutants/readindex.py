@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from recovery.harness.mutants.mutant import BUSY, Edit, Hunt, Mutant
+from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
+from recovery.harness.runs.directed import BUSY
 
 _INDEX: Final = "readindex.read_index:ReadIndex"
 _LITTLE_MEMORY: Final = {

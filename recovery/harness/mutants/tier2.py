@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from recovery.harness.mutants.mutant import BUSY, Edit, Hunt, Mutant
+from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
+from recovery.harness.runs.directed import BUSY
 
 _UPLOADER: Final = "storagewriter.object_uploader:ObjectUploader"
 _STORED: Final = "durablelog.storage_metadata"

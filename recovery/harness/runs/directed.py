@@ -12,7 +12,7 @@ from typing import Any, Final
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.simulation.fault_points import EFFECTS
 
-_BUSY: Final[Mapping[str, Any]] = {
+BUSY: Final[Mapping[str, Any]] = {
     "containers": 1,
     "frame_bytes_max": 200,
     "log_file_bytes": 8 * 1024 + 200,
@@ -28,7 +28,7 @@ _BUSY: Final[Mapping[str, Any]] = {
 
 
 def _with(plan: Plan, **settings: Any) -> Plan:
-    return dataclasses.replace(plan, settings={**plan.settings, **_BUSY, **settings})
+    return dataclasses.replace(plan, settings={**plan.settings, **BUSY, **settings})
 
 
 def _folder_syncs_fail(plan: Plan) -> Plan:

@@ -6,7 +6,7 @@ A fault point that no run of the suite reaches fails the suite: a fault nobody m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 EFFECTS: Final[Mapping[str, str]] = {
@@ -141,10 +141,6 @@ class FaultPoints:
         assert name in TABLE, name
         self._counts[name] += 1
 
-    def add(self, other: Mapping[str, int]) -> None:
-        """Take over the counts of another run."""
-        self._counts.update(other)
-
     def counts(self) -> dict[str, int]:
         """Of the points that were reached, by name."""
         return dict(sorted(self._counts.items()))
@@ -152,7 +148,3 @@ class FaultPoints:
     def struck(self, *prefixes: str) -> int:
         """How many faults of these groups have struck."""
         return sum(count for name, count in self._counts.items() if name.startswith(prefixes))
-
-    def never(self) -> Iterator[str]:
-        """The points that were not reached, in the order of the table."""
-        return (name for name in TABLE if not self._counts[name])
