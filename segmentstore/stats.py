@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from segmentstore.container import SegmentContainer
+from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
     from segmentstore.store_files import StoreParts
@@ -17,8 +18,20 @@ def store_stats(parts: StoreParts) -> dict[str, object]:
         "store_id": parts.store_id,
         "health": [finding for container in parts.containers for finding in container.health()],
         "cache": dataclasses.asdict(parts.cache.statistics()),
-        "tier2": {"url": parts.storage.url, **dataclasses.asdict(parts.storage.statistics())},
+        "tier2": _tier2_stats(parts.storage),
         "containers": {container.container_id: _container_stats(container) for container in parts.containers},
+    }
+
+
+def _tier2_stats(storage: ObjectStorage) -> dict[str, object]:
+    statistics = storage.statistics()
+    return {
+        "url": storage.url,
+        "requests": statistics.requests(),
+        "bytes_sent": statistics.bytes_sent,
+        "bytes_received": statistics.bytes_received,
+        "errors": statistics.errors,
+        "operations": dataclasses.asdict(statistics)["operations"],
     }
 
 

@@ -34,11 +34,10 @@ from tier2.object_storage import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStorage,
-    ObjectStorageStatistics,
     StorageUnavailableError,
     StoredObject,
 )
-from tier2.storage_counters import StorageCounters
+from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
 PAGE_OBJECTS = 1000
 COMPARE_BYTES = 1024 * 1024
@@ -62,7 +61,7 @@ class FileObjectStorage(ObjectStorage):
         self._executor = runtime.executor("tier2-file", threads)
         self._files = _Files(runtime, self._root, runtime.random.getrandbits(64))
         self._page_objects = page_objects
-        self._counters = StorageCounters()
+        self._meter = RequestMeter()
         self._running: set[asyncio.Future[Any]] = set()
         self._closed = False
 
@@ -76,34 +75,37 @@ class FileObjectStorage(ObjectStorage):
         size = sum(map(len, parts))
         if not size:
             raise ValueError(f"object {name} would be empty")
-        self._counters.puts += 1
-        await self._run(name, self._files.put, name, parts, unique_id)
-        self._counters.bytes_put += size
+        with self._meter.request("put") as request:
+            await self._run(name, self._files.put, name, parts, unique_id)
+            request.sent(size)
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         _check_name(name)
         if offset < 0 or length < 1:
             raise ValueError(f"range of {length} bytes at {offset}")
-        self._counters.gets += 1
-        data = await self._run(name, self._files.get_range, name, offset, length)
-        self._counters.bytes_got += length
+        with self._meter.request("get") as request:
+            data = await self._run(name, self._files.get_range, name, offset, length)
+            request.received(length)
         return data
 
     async def head(self, name: str) -> StoredObject | None:
         _check_name(name)
-        self._counters.heads += 1
-        return await self._run(name, self._files.head, name)
+        with self._meter.request("head"):
+            return await self._run(name, self._files.head, name)
 
     async def delete(self, name: str) -> None:
         _check_name(name)
-        self._counters.deletes += 1
-        await self._run(name, self._files.delete, name)
+        with self._meter.request("delete"):
+            await self._run(name, self._files.delete, name)
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        self._counters.lists += 1
         found = self._files.walk("", prefix, start_after)
-        while page := await self._run(prefix, _take, found, self._page_objects):
+        while page := await self._next_page(prefix, found):
             yield page
+
+    async def _next_page(self, prefix: str, found: Iterator[StoredObject]) -> Sequence[StoredObject]:
+        with self._meter.request("list"):
+            return await self._run(prefix, _take, found, self._page_objects)
 
     async def close(self) -> None:
         if not self._closed:
@@ -114,7 +116,7 @@ class FileObjectStorage(ObjectStorage):
             self._executor.shutdown()
 
     def statistics(self) -> ObjectStorageStatistics:
-        return self._counters.snapshot()
+        return self._meter.snapshot()
 
     def __repr__(self) -> str:
         return f"<FileObjectStorage {self._root}: {len(self._running)} calls running>"
@@ -122,7 +124,7 @@ class FileObjectStorage(ObjectStorage):
     async def _run(self, name: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `call` in a thread; what the operating system says against it becomes our error here."""
         if self._closed:
-            raise StorageUnavailableError(name, "the storage is closed")
+            raise StorageUnavailableError(name, "the storage is closed", "closed")
         running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -131,10 +133,9 @@ class FileObjectStorage(ObjectStorage):
             # Shielded: cancelling the caller must not lose sight of what its thread still does.
             return await asyncio.shield(running)
         except OSError as error:
-            self._counters.errors += 1
             detail = error.strerror or str(error)
             code = errno.errorcode.get(error.errno or 0, "OSError")
-            raise StorageUnavailableError(name, f"{detail} ({code})") from error
+            raise StorageUnavailableError(name, f"{detail} ({code})", code) from error
 
 
 class _Files:

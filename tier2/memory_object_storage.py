@@ -20,16 +20,17 @@ from tier2.object_storage import (
     InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
+    ObjectRange,
     ObjectStorage,
-    ObjectStorageStatistics,
     StorageUnavailableError,
     StoredObject,
+    check_ranges,
 )
-from tier2.storage_counters import StorageCounters
+from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
 PAGE_OBJECTS = 1000
 
-Method = Literal["put", "get_range", "head", "delete", "list"]
+Method = Literal["put", "compose", "get_range", "head", "delete", "list"]
 
 
 class MemoryObject(NamedTuple):
@@ -66,12 +67,14 @@ class MemoryObjectStorage(ObjectStorage):
         *,
         name: str = "",
         page_objects: int = PAGE_OBJECTS,
+        compose_bytes_min: int = 1,
     ) -> None:
         self.bucket = bucket if bucket is not None else MemoryBucket()
         self._clock = runtime.clock
         self._name = name
         self._page_objects = page_objects
-        self._counters = StorageCounters()
+        self._compose_bytes_min = compose_bytes_min
+        self._meter = RequestMeter()
         self._faults: dict[Method, deque[_Fault]] = {}
         self._closed = False
 
@@ -105,59 +108,63 @@ class MemoryObjectStorage(ObjectStorage):
         data = b"".join(parts)
         if not data:
             raise ValueError(f"object {name} would be empty")
-        self._counters.puts += 1
-        lost = await self._enter("put", name)
-        there = self.bucket.objects.get(name)
-        if there is None:
-            self.bucket.objects[name] = MemoryObject(data, bytes(unique_id), self._clock.time_ms())
-        elif there.unique_id != unique_id:
-            raise ObjectExistsError(name, "taken by an object with another unique id")
-        self._leave(lost)
-        self._counters.bytes_put += len(data)
+        with self._meter.request("put") as request:
+            lost = await self._enter("put", name)
+            self._store(name, data, unique_id)
+            _leave(lost)
+            request.sent(len(data))
+
+    @property
+    def compose_bytes_min(self) -> int | None:
+        return self._compose_bytes_min
+
+    async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
+        check_object_name(name)
+        check_unique_id(unique_id)
+        check_ranges(ranges, self._compose_bytes_min)
+        with self._meter.request("copy_part"):
+            lost = await self._enter("compose", name)
+            self._store(name, b"".join(self._range(*each) for each in ranges), unique_id)
+            _leave(lost)
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         check_object_name(name)
         if offset < 0 or length < 1:
             raise ValueError(f"range of {length} bytes at {offset}")
-        self._counters.gets += 1
-        lost = await self._enter("get_range", name)
-        there = self.bucket.objects.get(name)
-        if there is None:
-            raise ObjectNotFoundError(name, "no such object")
-        size = len(there.data)
-        if offset + length > size:
-            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
-        self._leave(lost)
-        self._counters.bytes_got += length
-        return there.data[offset : offset + length]
+        with self._meter.request("get") as request:
+            lost = await self._enter("get_range", name)
+            data = self._range(name, offset, length)
+            _leave(lost)
+            request.received(length)
+        return data
 
     async def head(self, name: str) -> StoredObject | None:
         check_object_name(name)
-        self._counters.heads += 1
-        lost = await self._enter("head", name)
-        there = self.bucket.objects.get(name)
-        self._leave(lost)
+        with self._meter.request("head"):
+            lost = await self._enter("head", name)
+            there = self.bucket.objects.get(name)
+            _leave(lost)
         return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
 
     async def delete(self, name: str) -> None:
         check_object_name(name)
-        self._counters.deletes += 1
-        lost = await self._enter("delete", name)
-        self.bucket.objects.pop(name, None)
-        self._leave(lost)
+        with self._meter.request("delete"):
+            lost = await self._enter("delete", name)
+            self.bucket.objects.pop(name, None)
+            _leave(lost)
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        self._counters.lists += 1
         while True:
-            lost = await self._enter("list", prefix)
-            objects = self.bucket.objects
-            names = sorted(name for name in objects if name.startswith(prefix))
-            first = bisect_right(names, start_after)
-            page = [
-                StoredObject(name, len(objects[name].data), objects[name].modified_ms)
-                for name in names[first : first + self._page_objects]
-            ]
-            self._leave(lost)
+            with self._meter.request("list"):
+                lost = await self._enter("list", prefix)
+                objects = self.bucket.objects
+                names = sorted(name for name in objects if name.startswith(prefix))
+                first = bisect_right(names, start_after)
+                page = [
+                    StoredObject(name, len(objects[name].data), objects[name].modified_ms)
+                    for name in names[first : first + self._page_objects]
+                ]
+                _leave(lost)
             if not page:
                 return
             yield page
@@ -167,7 +174,7 @@ class MemoryObjectStorage(ObjectStorage):
         self._closed = True
 
     def statistics(self) -> ObjectStorageStatistics:
-        return self._counters.snapshot()
+        return self._meter.snapshot()
 
     def __repr__(self) -> str:
         return f"<MemoryObjectStorage {self.url}: {len(self.bucket.objects)} objects>"
@@ -175,21 +182,31 @@ class MemoryObjectStorage(ObjectStorage):
     async def _enter(self, method: Method, name: str) -> Exception | None:
         """Give way; raise the failure due before the effect, return the one due after it."""
         if self._closed:
-            raise StorageUnavailableError(name, "the storage is closed")
+            raise StorageUnavailableError(name, "the storage is closed", "closed")
         fault = self._next_fault(method)
         await asyncio.sleep(0)
         if fault is None:
             return None
         error = fault.error(name)
-        if fault.after_effect:
-            return error
-        self._leave(error)
-        return None
-
-    def _leave(self, error: Exception | None) -> None:
-        if error is not None:
-            self._counters.errors += isinstance(error, StorageUnavailableError)
+        if not fault.after_effect:
             raise error
+        return error
+
+    def _store(self, name: str, data: bytes, unique_id: bytes) -> None:
+        there = self.bucket.objects.get(name)
+        if there is None:
+            self.bucket.objects[name] = MemoryObject(data, bytes(unique_id), self._clock.time_ms())
+        elif there.unique_id != unique_id:
+            raise ObjectExistsError(name, "taken by an object with another unique id")
+
+    def _range(self, name: str, offset: int, length: int) -> bytes:
+        there = self.bucket.objects.get(name)
+        if there is None:
+            raise ObjectNotFoundError(name, "no such object")
+        size = len(there.data)
+        if offset + length > size:
+            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
+        return there.data[offset : offset + length]
 
     def _next_fault(self, method: Method) -> _Fault | None:
         waiting = self._faults.get(method)
@@ -200,6 +217,11 @@ class MemoryObjectStorage(ObjectStorage):
                 return fault
             waiting.popleft()
         return None
+
+
+def _leave(lost: Exception | None) -> None:
+    if lost is not None:
+        raise lost
 
 
 def _unavailable(name: str) -> Exception:

@@ -6,7 +6,8 @@ What every implementation promises (proved by tests/contracts/object_storage_con
 - `put` has returned => the object survives a crash of any process and of the machine;
 - a put whose reply was lost and that is tried again with the same `unique_id` succeeds if the first one landed;
 - `get_range` gives exactly the bytes asked for or an error, never fewer;
-- `delete` of what is absent succeeds; after it returned the object is gone.
+- `delete` of what is absent succeeds; after it returned the object is gone;
+- `compose`, where it is offered, keeps what `put` promises: the bytes only come from objects instead of the caller.
 
 Listing is for people and for garbage, never needed to be correct (DESIGN 4.3).
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
+
+if TYPE_CHECKING:
+    from tier2.request_meter import ObjectStorageStatistics
 
 
 class StoredObject(NamedTuple):
@@ -28,6 +31,25 @@ class StoredObject(NamedTuple):
     size: int
     modified_ms: int
     """As the store has it, milliseconds since 1970 UTC; for people and for ages, never for order."""
+
+
+class ObjectRange(NamedTuple):
+    """Bytes [offset, offset + length) of an object that is there."""
+
+    name: str
+    offset: int
+    length: int
+
+
+class UnfinishedUpload(NamedTuple):
+    """An upload in parts that was begun and neither completed nor aborted. Nobody sees it; its parts are billed."""
+
+    name: str
+    """Of the object it would have become."""
+    upload_id: str
+    """The store's own."""
+    begun_ms: int
+    """As the store has it, milliseconds since 1970 UTC."""
 
 
 class ObjectStorageError(Exception):
@@ -51,21 +73,35 @@ class InvalidRangeError(ObjectStorageError):
 
 
 class StorageUnavailableError(ObjectStorageError):
-    """The store did not answer, or refused for now: try again later with back-off. The outcome of a put is unknown."""
+    """The store did not answer, or refused for now: try again later with back-off. The outcome of a put is unknown.
+
+    `kind` is a short word of a small set, the provider's code where it gave one: errors are counted by it.
+    """
+
+    def __init__(self, name: str, message: str, kind: str = "unavailable") -> None:
+        super().__init__(name, message)
+        self.kind = kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectStorageStatistics:
-    """A snapshot of a provider's numbers, since it was opened."""
+class StorageRefusedError(StorageUnavailableError):
+    """The store answers, and will refuse until a person changes something: no such bucket, no permission, expired or
+    wrong credentials, a clock that is off. The message is one sentence that says which, with call and code.
 
-    puts: int
-    gets: int
-    heads: int
-    lists: int
-    deletes: int
-    bytes_put: int
-    bytes_got: int
-    errors: int
+    A kind of unavailable: bytes are kept, and what was refused is tried again, for that person may come.
+    """
+
+
+def check_ranges(ranges: Sequence[ObjectRange], bytes_min: int) -> Sequence[ObjectRange]:
+    """Return what `compose` was given if it may be composed; ValueError otherwise."""
+    if not ranges:
+        raise ValueError("an object is composed of at least one range")
+    for each in ranges:
+        if each.offset < 0 or each.length < 1:
+            raise ValueError(f"{each} is not a range")
+    for each in ranges[:-1]:
+        if each.length < bytes_min:
+            raise ValueError(f"{each} is shorter than {bytes_min} bytes and not the last")
+    return ranges
 
 
 class ObjectStorage(ABC):
@@ -88,6 +124,19 @@ class ObjectStorage(ABC):
         one's own object, whose reply was lost, from another's (ObjectExistsError). Not empty (ValueError).
         """
 
+    @property
+    def compose_bytes_min(self) -> int | None:
+        """The least length of a range that `compose` takes, but for the last; None: this store offers no `compose`."""
+        return None
+
+    async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
+        """As `put`, of the concatenation of ranges of other objects, copied by the store itself.
+
+        Every range but the last has at least `compose_bytes_min` bytes (ValueError). Also raises
+        ObjectNotFoundError and InvalidRangeError, about a source; nothing was stored then.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         """Exactly `length` >= 1 bytes from `offset`. Raises ObjectNotFoundError, InvalidRangeError."""
@@ -103,6 +152,22 @@ class ObjectStorage(ABC):
     @abstractmethod
     def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """Objects whose names begin with `prefix` and sort behind `start_after`, by name in code point order, in pages."""
+
+    async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
+        """Uploads in parts that nobody finished, of names beginning with `prefix`: at most 1,000. None where there are no parts."""
+        del prefix
+        return ()
+
+    async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
+        """Give up an upload and what it holds; nothing happens if it is gone, or became an object meanwhile."""
+        raise NotImplementedError
+
+    async def check(self) -> None:  # noqa: B027 - nothing to check is the default
+        """Write, read, list and delete a probe, and whatever else this store must be able to.
+
+        For the beginning of a store's life: raises StorageRefusedError if it cannot keep the promises above, in one
+        sentence; StorageUnavailableError if it does not answer. A store that is private to this process checks nothing.
+        """
 
     @abstractmethod
     async def close(self) -> None:

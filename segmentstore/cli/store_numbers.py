@@ -33,5 +33,5 @@ class StoreNumbers:
             log_bytes=sum(item["log"]["log_bytes"] for item in containers),
             tier2_objects=sum(item["objects"] for item in containers),
             tier2_bytes=sum(item["object_bytes"] for item in containers),
-            tier2_bytes_read=stats["tier2"]["bytes_got"],
+            tier2_bytes_read=stats["tier2"]["bytes_received"],
         )

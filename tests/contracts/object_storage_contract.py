@@ -219,8 +219,8 @@ class ObjectStorageContract(ABC):
             await asyncio.gather(*(one(number) for number in range(60)))
             assert len(self.raw(storage)) == 30
             statistics = storage.statistics()
-            assert (statistics.puts, statistics.gets, statistics.deletes) == (60, 60, 30)
-            assert (statistics.bytes_put, statistics.bytes_got, statistics.errors) == (6000, 3000, 0)
+            assert [statistics.requests(kind) for kind in ("put", "get", "delete")] == [60, 60, 30]
+            assert (statistics.bytes_sent, statistics.bytes_received, statistics.errors) == (6000, 3000, 0)
 
         self.run(tmp_path, case)
 

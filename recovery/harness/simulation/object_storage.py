@@ -32,14 +32,17 @@ from tier2.object_storage import (
     InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
+    ObjectRange,
     ObjectStorage,
-    ObjectStorageStatistics,
     StorageUnavailableError,
     StoredObject,
+    check_ranges,
 )
-from tier2.storage_counters import StorageCounters
+from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
 PAGE_OBJECTS: Final = 1000
+COMPOSE_BYTES_MIN: Final = 64
+"""Small enough that tiny objects are composed too."""
 LATENCY_S: Final = (0.001, 0.020)
 SLOW_S: Final = (1.0, 20.0)
 LATE_S: Final = (0.1, 60.0)
@@ -259,7 +262,7 @@ class SimulatedObjectStorage(ObjectStorage):
         self._random = process.random
         self._world = process.world
         self._page_objects = page_objects
-        self._counters = StorageCounters()
+        self._meter = RequestMeter()
         self._calm: dict[str, tuple[int, int]] = {}
         """Objects that have given a wrong body: until when, and how many more, their bodies are right."""
         self._closed = False
@@ -274,60 +277,52 @@ class SimulatedObjectStorage(ObjectStorage):
         data = b"".join(parts)
         if not data:
             raise ValueError(f"object {name} would be empty")
-        self._counters.puts += 1
-        seconds = await self._knock(name, "object.put.failed")
-        change = await self._change("object.put", name, data, bytes(unique_id), seconds)
-        if change.taken:
-            raise ObjectExistsError(name, "taken by an object with another unique id")
-        self._counters.bytes_put += len(data)
+        with self._meter.request("put") as request:
+            await self._put(name, data, unique_id)
+            request.sent(len(data))
+
+    @property
+    def compose_bytes_min(self) -> int | None:
+        return COMPOSE_BYTES_MIN
+
+    async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
+        check_object_name(name)
+        check_unique_id(unique_id)
+        check_ranges(ranges, COMPOSE_BYTES_MIN)
+        with self._meter.request("copy_part"):
+            self._settle()
+            # The sources never change, so it does not matter that they are read before the request is on its way.
+            data = b"".join(self._range(*each) for each in ranges)
+            await self._put(name, data, unique_id)
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         check_object_name(name)
         if offset < 0 or length < 1:
             raise ValueError(f"range of {length} bytes at {offset}")
-        self._counters.gets += 1
-        await asyncio.sleep(await self._knock(name, "object.get.failed"))
-        self._settle()
-        there = self.bucket.objects.get(name)
-        if there is None:
-            raise ObjectNotFoundError(name, "no such object")
-        size = len(there.data)
-        if offset + length > size:
-            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
-        body = self._body(name, there.data, offset, length)
-        self._counters.bytes_got += length
+        with self._meter.request("get") as request:
+            await asyncio.sleep(await self._knock(name, "object.get.failed"))
+            self._settle()
+            self._range(name, offset, length)
+            body = self._body(name, self.bucket.objects[name].data, offset, length)
+            request.received(length)
         return body
 
     async def head(self, name: str) -> StoredObject | None:
         check_object_name(name)
-        self._counters.heads += 1
-        await asyncio.sleep(await self._knock(name, "object.head.failed"))
-        self._settle()
+        with self._meter.request("head"):
+            await asyncio.sleep(await self._knock(name, "object.head.failed"))
+            self._settle()
         there = self.bucket.objects.get(name)
         return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
 
     async def delete(self, name: str) -> None:
         check_object_name(name)
-        self._counters.deletes += 1
-        seconds = await self._knock(name, "object.delete.failed")
-        await self._change("object.delete", name, None, b"", seconds)
+        with self._meter.request("delete"):
+            seconds = await self._knock(name, "object.delete.failed")
+            await self._change("object.delete", name, None, b"", seconds)
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        self._counters.lists += 1
-        while True:
-            await asyncio.sleep(await self._knock(prefix, "object.list.failed"))
-            self._settle()
-            objects: Mapping[str, BucketObject] = self.bucket.objects
-            if self._world.strikes("object.list.lags"):
-                objects = self.bucket.as_of(self._world.time.now_us - self._random.randint(1, LAG_MAX_US))
-            names = sorted(name for name in objects if name.startswith(prefix))
-            first = bisect_right(names, start_after)
-            page = [
-                StoredObject(name, len(objects[name].data), objects[name].modified_ms)
-                for name in names[first : first + self._page_objects]
-            ]
-            if not page:
-                return
+        while page := await self._page(prefix, start_after):
             yield page
             start_after = page[-1].name
 
@@ -335,10 +330,39 @@ class SimulatedObjectStorage(ObjectStorage):
         self._closed = True
 
     def statistics(self) -> ObjectStorageStatistics:
-        return self._counters.snapshot()
+        return self._meter.snapshot()
 
     def __repr__(self) -> str:
         return f"<SimulatedObjectStorage of {self._process.name}: {len(self.bucket.objects)} objects>"
+
+    async def _page(self, prefix: str, start_after: str) -> Sequence[StoredObject]:
+        with self._meter.request("list"):
+            await asyncio.sleep(await self._knock(prefix, "object.list.failed"))
+            self._settle()
+        objects: Mapping[str, BucketObject] = self.bucket.objects
+        if self._world.strikes("object.list.lags"):
+            objects = self.bucket.as_of(self._world.time.now_us - self._random.randint(1, LAG_MAX_US))
+        names = sorted(name for name in objects if name.startswith(prefix))
+        first = bisect_right(names, start_after)
+        return [
+            StoredObject(name, len(objects[name].data), objects[name].modified_ms)
+            for name in names[first : first + self._page_objects]
+        ]
+
+    async def _put(self, name: str, data: bytes, unique_id: bytes) -> None:
+        seconds = await self._knock(name, "object.put.failed")
+        change = await self._change("object.put", name, data, bytes(unique_id), seconds)
+        if change.taken:
+            raise ObjectExistsError(name, "taken by an object with another unique id")
+
+    def _range(self, name: str, offset: int, length: int) -> bytes:
+        there = self.bucket.objects.get(name)
+        if there is None:
+            raise ObjectNotFoundError(name, "no such object")
+        size = len(there.data)
+        if offset + length > size:
+            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
+        return there.data[offset : offset + length]
 
     async def _knock(self, name: str, fault: str) -> float:
         """The seconds a request of now takes. One that is refused has taken them, and had no effect."""
@@ -410,7 +434,6 @@ class SimulatedObjectStorage(ObjectStorage):
         self.bucket.settle(self._world.time.now_us)
 
     def _unavailable(self, name: str, reason: str) -> StorageUnavailableError:
-        self._counters.errors += 1
         return StorageUnavailableError(name, reason)
 
 
