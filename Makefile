@@ -17,7 +17,7 @@ JOBS ?= 2
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
 
-.PHONY: help run test strace lint format typecheck imports unit bench soak recovery-report setup clean
+.PHONY: help run test strace services lint format typecheck imports unit bench soak recovery-report setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files
 	@$(BIN)/python -m segmentstore.cli.main_job $(FILES)
 
-test: strace lint typecheck imports unit ## everything that must be green
+test: strace services lint typecheck imports unit ## everything that must be green
 
 strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
@@ -48,6 +48,9 @@ strace: # kills at exact system calls are made with it
 	  fi; }
 	@command -v strace >/dev/null 2>&1 || { \
 	  echo "make: strace is needed to kill processes at exact system calls and was not found; install it (Debian: apt-get install strace)" >&2; exit 1; }
+
+services: $(STAMP) ## the servers that tests run against (S3Proxy, SFTP, VersityGW), under var/services
+	@$(BIN)/python -m recovery.harness.services install
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -1,0 +1,232 @@
+"""Server: one real server process of the tests, from its start to its end.
+
+Rules of this file:
+
+- it listens on 127.0.0.1, on a port that was free, and keeps its data in the folder it was given;
+- it is ready when it answers, and its output is kept: a server that does not come up says why;
+- whoever starts it stops it, and all that it started. If that process dies without doing so, a watchdog at the other
+  end of a pipe ends the server's process group;
+- after `restart` it is at the same address, with whatever it keeps on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+HOST: Final = "127.0.0.1"
+
+_READY_S: Final = 60.0
+_STOP_S: Final = 10.0
+_LOOK_S: Final = 0.02
+_PORTS_TRIED: Final = 3
+_OUTPUT_MAX: Final = 3000
+_WATCHDOG: Final = 'cat >/dev/null; kill -s KILL -- "-$1"'
+
+
+class ServerFailedError(RuntimeError):
+    """A server did not come up, or is not there any more. The message has the end of what it wrote."""
+
+
+class Server(ABC):
+    """One server and its folder. Not started by its constructor; a context manager that starts and stops it.
+
+    Not safe for use by several threads at once, but by one after another.
+    """
+
+    name: ClassVar[str]
+    """For people."""
+    keeps: ClassVar[bool]
+    """Whether what was stored is there after a kill and a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        """Its TCP port, from the first start on."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and not _has_ended(self._process.pid)
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing happens if it runs.
+
+        Raises ServerFailedError, and ServiceMissingError if it is not installed.
+        """
+        if self.running:
+            return
+        self._end(signal.SIGKILL)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # The first time a port can be lost to somebody else between looking and listening; later, others know it.
+        for left in reversed(range(1 if self.port else _PORTS_TRIED)):
+            port = self.port or free_port()
+            try:
+                self._launch(port)
+            except ServerFailedError:
+                if not left:
+                    raise
+            else:
+                self.port = port
+                return
+
+    def stop(self) -> None:
+        """End it in an orderly way, or after 10 s in any. Nothing happens if it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """End it and start it again at the same address."""
+        self._end(signal.SIGKILL if kill else signal.SIGTERM)
+        self.start()
+
+    def output(self) -> str:
+        """The end of what it wrote, over all its lives."""
+        path = self.folder / "output.log"
+        return path.read_bytes()[-_OUTPUT_MAX:].decode(errors="replace").strip() if path.exists() else ""
+
+    @abstractmethod
+    def location(self, space: str, prefix: str = "") -> str:
+        """The Tier-2 URL of a bucket (or folder) of its own, and a prefix in it."""
+
+    @abstractmethod
+    def _command(self, port: int) -> Sequence[str]:
+        """Write what it needs to find in its folder; the command that runs it in the foreground."""
+
+    def _environment(self) -> Mapping[str, str]:
+        """What its process gets besides ours."""
+        return {}
+
+    def _answers(self, port: int) -> bool:
+        """Whether it takes requests by now. Must not wait long."""
+        return _listens(port)
+
+    def _launch(self, port: int) -> None:
+        command = self._command(port)
+        with (self.folder / "output.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env={**os.environ, **self._environment()},
+                start_new_session=True,
+            )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_it_answers(port)
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
+
+    def _wait_until_it_answers(self, port: int) -> None:
+        end = time.monotonic() + _READY_S
+        while not (self.running and self._answers(port) and self.running):
+            if not self.running:
+                raise ServerFailedError(f"{self.name} ended while starting:\n{self.output()}")
+            if time.monotonic() > end:
+                raise ServerFailedError(f"{self.name} does not answer after {_READY_S:.0f} s:\n{self.output()}")
+            time.sleep(_LOOK_S)
+
+    def _end(self, number: signal.Signals) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        strays = _descendants(process.pid)
+        _signal_all(process.pid, strays, number)
+        end = time.monotonic() + _STOP_S
+        while not _has_ended(process.pid) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        # What did not heed it. Until the server is waited for nobody else can have got its process group.
+        _signal_all(process.pid, strays, signal.SIGKILL)
+        if watchdog is not None:
+            watchdog.kill()
+            watchdog.communicate()
+        process.wait()
+        self._wait_until_nobody_listens()
+
+    def _wait_until_nobody_listens(self) -> None:
+        """A killed process is there a moment longer, and the port with it; the next start needs it."""
+        end = time.monotonic() + _STOP_S
+        while self.port and _listens(self.port) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listened on just now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module with this very interpreter."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def _descendants(root: int) -> list[int]:
+    """Processes it started that made groups of their own, as sshd's sessions do; they would outlive a crash of it."""
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            told = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+        except OSError:
+            continue  # it has ended
+        children = [int(word) for word in told.split()]
+        found += children
+        waiting += children
+    return found
+
+
+def _signal_all(group: int, strays: Sequence[int], number: signal.Signals) -> None:
+    for send, target in ((os.killpg, group), *((os.kill, stray) for stray in strays)):
+        try:
+            send(target, number)
+        except ProcessLookupError:
+            pass  # it was faster
+
+
+def _has_ended(process: int) -> bool:
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
