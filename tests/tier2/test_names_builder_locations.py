@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import parse_block_header
 from tier2.file_object_storage import FileObjectStorage
-from tier2.locations import MemoryStorages, open_object_storage
+from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import ObjectKind, ObjectName, check_object_name, new_unique_id, object_name, parse_object_name
 
@@ -89,7 +91,9 @@ def test_file_urls(tmp_path: Path) -> None:
         "file://a/b",
         "file://",
         "file:///",
-        "s3://b",
+        "s3://",
+        "s3://bucket?colour=red",
+        "nobody-knows-this://x",
         "file:///a?b",
         "file://[",
     ],
@@ -98,6 +102,28 @@ def test_urls_that_name_no_storage(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_object_storage(url, Runtime())
     assert caught.value.setting == "tier2"
+
+
+def test_a_checked_url_opens_and_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No credentials are needed to check, or to open: they are looked for by the first call.
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for url in ("s3://bucket/a/b?endpoint_url=http://127.0.0.1:1&connections=2", "S3://bucket", "memory://x"):
+        check_object_storage_url(url)
+        storage = open_object_storage(url, Runtime(), memory=MemoryStorages())
+        assert storage.url.partition("&")[0] == "s3" + url[2:].partition("&")[0] or storage.url == url
+        asyncio.run(storage.close())
+
+
+def test_adapters_are_loaded_when_a_url_asks_for_them() -> None:
+    program = (
+        "import sys\n"
+        "from tier2.locations import check_object_storage_url\n"
+        "for url in ('file:///data', 'memory://', 's3://bucket'):\n"
+        "    check_object_storage_url(url)\n"
+        "print(sorted(set(sys.modules) & {'boto3', 'botocore', 'fsspec', 'paramiko', 'tier2.fsspec_object_storage'}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
 
 
 def test_memory_is_shared_by_name_and_private_without() -> None:

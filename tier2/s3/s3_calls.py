@@ -1,0 +1,280 @@
+"""The single calls of S3 that the adapter uses: how each is asked, and how its answer is checked. Run in threads.
+
+Each function makes what S3Requests.send runs. They raise boto3's exceptions, translated by who runs them, and our own for
+answers that boto3 takes for good: a body that is too short, a range that is not the one asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+
+from segmentstore.contracts.checksum import Buffer
+from tier2.object_storage import InvalidRangeError, StorageUnavailableError, StoredObject, UnfinishedUpload
+from tier2.s3.s3_client import body_of, checksum_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef
+
+UNIQUE_ID_KEY: Final = "unique-id"
+"""Of the object's metadata (header x-amz-meta-unique-id): 32 hex digits."""
+
+UPLOADS_PAGE: Final = 1000
+
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,20}|\*)")
+
+
+class Seen(NamedTuple):
+    """An object that is there, and the unique id it was put with (empty: not one of ours)."""
+
+    stored: StoredObject
+    unique_id: str
+
+
+class Where(NamedTuple):
+    """An object's name, with the bucket and key it is kept under."""
+
+    name: str
+    bucket: str
+    key: str
+
+
+class _Condition(TypedDict, total=False):
+    IfNoneMatch: str
+
+
+def if_absent(*, conditional: bool) -> _Condition:
+    """The condition of a put-if-absent; nothing where conditions are emulated."""
+    return {"IfNoneMatch": "*"} if conditional else {}
+
+
+def put_object(
+    where: Where, parts: Sequence[Buffer], unique_id: bytes, *, conditional: bool
+) -> Callable[[S3Client], None]:
+    """One object in one request."""
+
+    def work(client: S3Client) -> None:
+        client.put_object(
+            Bucket=where.bucket,
+            Key=where.key,
+            Body=body_of(parts),  # type: ignore[arg-type]
+            ChecksumCRC32C=checksum_of(parts),
+            Metadata={UNIQUE_ID_KEY: unique_id.hex()},
+            **if_absent(conditional=conditional),
+        )
+
+    return work
+
+
+def get_object(where: Where, offset: int, length: int) -> Callable[[S3Client], bytes]:
+    """Exactly these bytes, or an error."""
+
+    def work(client: S3Client) -> bytes:
+        reply = client.get_object(Bucket=where.bucket, Key=where.key, Range=f"bytes={offset}-{offset + length - 1}")
+        body = reply["Body"]
+        try:
+            _check_range(where.name, reply, offset, length)
+            data = body.read()
+        finally:
+            body.close()
+        if len(data) != length:
+            raise StorageUnavailableError(
+                where.name, f"GetObject: {len(data)} bytes came where {length} were due", "truncated"
+            )
+        return data
+
+    return work
+
+
+def _check_range(name: str, reply: GetObjectOutputTypeDef, offset: int, length: int) -> None:
+    shown = reply.get("ContentRange") or ""
+    match = _CONTENT_RANGE.fullmatch(shown)
+    if match is None:
+        # A server that sends the whole object without naming the range has done right only where that is the range.
+        if not shown and offset == 0 and reply.get("ContentLength") == length:
+            return
+        raise StorageUnavailableError(name, f"GetObject: the range is said to be {shown[:60]!r}", "wrong-range")
+    first, last = int(match[1]), int(match[2])
+    if (first, last) == (offset, offset + length - 1):
+        return
+    if match[3] != "*" and first == offset and last == int(match[3]) - 1 < offset + length - 1:
+        raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {match[3]}")
+    raise StorageUnavailableError(
+        name, f"GetObject: {shown} came where bytes {offset}-{offset + length - 1} were due", "wrong-range"
+    )
+
+
+def head_object(where: Where) -> Callable[[S3Client], Seen]:
+    """What the store knows of an object."""
+
+    def work(client: S3Client) -> Seen:
+        reply = client.head_object(Bucket=where.bucket, Key=where.key)
+        return _seen(where, reply["ContentLength"], reply["LastModified"], reply["Metadata"])
+
+    return work
+
+
+def peek_object(where: Where) -> Callable[[S3Client], Seen]:
+    """As head_object, by reading the first byte: an answer to a HEAD has no body and cannot say why it says no."""
+
+    def work(client: S3Client) -> Seen:
+        reply = client.get_object(Bucket=where.bucket, Key=where.key, Range="bytes=0-0")
+        match = _CONTENT_RANGE.fullmatch(reply.get("ContentRange") or "")
+        body = reply["Body"]
+        if reply["ContentLength"] <= 1:
+            body.read()  # Else the connection could not be used again.
+        body.close()
+        size = int(match[3]) if match is not None and match[3] != "*" else reply["ContentLength"]
+        return _seen(where, size, reply["LastModified"], reply["Metadata"])
+
+    return work
+
+
+def _seen(where: Where, size: int, modified: datetime, metadata: dict[str, str]) -> Seen:
+    # Some stores give the keys of metadata back in another case.
+    ids = [value for key, value in metadata.items() if key.lower() == UNIQUE_ID_KEY]
+    return Seen(StoredObject(where.name, size, milliseconds(modified)), ids[0].lower() if ids else "")
+
+
+def delete_object(where: Where) -> Callable[[S3Client], None]:
+    """Remove an object, there or not."""
+
+    def work(client: S3Client) -> None:
+        client.delete_object(Bucket=where.bucket, Key=where.key)
+
+    return work
+
+
+class Page(NamedTuple):
+    """A page of a listing: keys with size and time, and whether there are more."""
+
+    objects: Sequence[tuple[str, int, int]]
+    more: bool
+
+
+def list_objects(bucket: str, prefix: str, start_after: str, count: int) -> Callable[[S3Client], Page]:
+    """Keys that begin with `prefix` and sort behind `start_after`. No token: a listing outlives a restart of the server."""
+
+    def work(client: S3Client) -> Page:
+        after: Any = {"StartAfter": start_after} if start_after else {}
+        reply = client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=count, **after)
+        objects = [
+            (each["Key"], each["Size"], milliseconds(each["LastModified"])) for each in reply.get("Contents", ())
+        ]
+        return Page(objects, bool(reply.get("IsTruncated")))
+
+    return work
+
+
+def begin_upload(where: Where, unique_id: bytes, *, checksummed: bool) -> Callable[[S3Client], str]:
+    """Begin an upload in parts; its id. With `checksummed` every part carries a CRC32C that Complete names again."""
+
+    def work(client: S3Client) -> str:
+        extra: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if checksummed else {}
+        reply = client.create_multipart_upload(
+            Bucket=where.bucket, Key=where.key, Metadata={UNIQUE_ID_KEY: unique_id.hex()}, **extra
+        )
+        return reply["UploadId"]
+
+    return work
+
+
+def put_part(
+    where: Where, upload_id: str, number: int, parts: Sequence[Buffer]
+) -> Callable[[S3Client], CompletedPartTypeDef]:
+    """Upload part `number` >= 1 with its checksum."""
+
+    def work(client: S3Client) -> CompletedPartTypeDef:
+        checksum = checksum_of(parts)
+        reply = client.upload_part(
+            Bucket=where.bucket,
+            Key=where.key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=body_of(parts),  # type: ignore[arg-type]
+            ChecksumCRC32C=checksum,
+        )
+        return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": checksum}
+
+    return work
+
+
+def put_plain_part(
+    where: Where, upload_id: str, number: int, data: bytes, md5: str
+) -> Callable[[S3Client], CompletedPartTypeDef]:
+    """As put_part for an upload begun without checksums: a CRC32C would not be taken there, MD5 is everywhere."""
+
+    def work(client: S3Client) -> CompletedPartTypeDef:
+        reply = client.upload_part(
+            Bucket=where.bucket, Key=where.key, UploadId=upload_id, PartNumber=number, Body=data, ContentMD5=md5
+        )
+        return {"PartNumber": number, "ETag": reply["ETag"]}
+
+    return work
+
+
+def copy_part(
+    where: Where, upload_id: str, number: int, source: Where, offset: int, length: int
+) -> Callable[[S3Client], CompletedPartTypeDef]:
+    """Part `number` >= 1 from a range of another object."""
+
+    def work(client: S3Client) -> CompletedPartTypeDef:
+        reply = client.upload_part_copy(
+            Bucket=where.bucket,
+            Key=where.key,
+            UploadId=upload_id,
+            PartNumber=number,
+            CopySource={"Bucket": source.bucket, "Key": source.key},
+            CopySourceRange=f"bytes={offset}-{offset + length - 1}",
+        )
+        return {"PartNumber": number, "ETag": reply["CopyPartResult"]["ETag"]}
+
+    return work
+
+
+def complete_upload(
+    where: Where, upload_id: str, parts: Sequence[CompletedPartTypeDef], *, conditional: bool
+) -> Callable[[S3Client], None]:
+    """Make the parts the object."""
+
+    def work(client: S3Client) -> None:
+        client.complete_multipart_upload(
+            Bucket=where.bucket,
+            Key=where.key,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": parts},
+            **if_absent(conditional=conditional),
+        )
+
+    return work
+
+
+def abort_upload(where: Where, upload_id: str) -> Callable[[S3Client], None]:
+    """Throw an upload and its parts away."""
+
+    def work(client: S3Client) -> None:
+        client.abort_multipart_upload(Bucket=where.bucket, Key=where.key, UploadId=upload_id)
+
+    return work
+
+
+def list_uploads(bucket: str, prefix: str) -> Callable[[S3Client], Sequence[UnfinishedUpload]]:
+    """Uploads in parts under way, of keys that begin with `prefix`; `name` is the key. The first page."""
+
+    def work(client: S3Client) -> Sequence[UnfinishedUpload]:
+        reply = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, MaxUploads=UPLOADS_PAGE)
+        return [
+            UnfinishedUpload(each["Key"], each["UploadId"], milliseconds(each["Initiated"]))
+            for each in reply.get("Uploads", ())
+        ]
+
+    return work
+
+
+def milliseconds(moment: datetime) -> int:
+    """Since 1970 UTC."""
+    return round(moment.timestamp() * 1000)

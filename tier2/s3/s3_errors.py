@@ -1,0 +1,187 @@
+"""What a provider's answer against a request means, and in which of our errors it is said.
+
+One table of codes, one of states of the reply, one function. Rules of this file:
+
+- whoever reads a message knows the call, the code, and whose move is next;
+- an answer (absent, taken, no such upload) is told apart from a failure: it is not counted as an error;
+- a failure says whether the request may have taken effect: only then is it worth looking.
+
+Pure: no await, no clock, no I/O; boto3's exceptions are taken apart by s3_client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+from tier2.object_storage import ObjectStorageError, StorageRefusedError, StorageUnavailableError
+
+
+class Verdict(Enum):
+    """What an answer comes to."""
+
+    ABSENT = auto()
+    """There is no such object."""
+    NO_UPLOAD = auto()
+    """There is no such upload in parts: aborted, or completed."""
+    BAD_RANGE = auto()
+    """The range reaches beyond the object's end."""
+    TAKEN = auto()
+    """The name was not free, as the condition asked."""
+    CONFLICT = auto()
+    """Another request on the same name is under way; try again."""
+    THROTTLED = auto()
+    """Too many requests. This one was not carried out."""
+    REFUSED = auto()
+    """Will be refused until a person changes something."""
+    FAILED = auto()
+    """Refused for a reason of its own; it took no effect."""
+    DOUBTFUL = auto()
+    """Nobody knows whether it took effect."""
+
+
+class S3AnswerError(ObjectStorageError):
+    """The provider answered, and the answer is no: one of the verdicts ABSENT, NO_UPLOAD, BAD_RANGE, TAKEN, CONFLICT."""
+
+    def __init__(self, name: str, message: str, verdict: Verdict, code: str) -> None:
+        super().__init__(name, message)
+        self.verdict = verdict
+        self.code = code
+
+
+class S3UnavailableError(StorageUnavailableError):
+    """A failure with its verdict: THROTTLED, FAILED or DOUBTFUL."""
+
+    def __init__(self, name: str, message: str, kind: str, verdict: Verdict) -> None:
+        super().__init__(name, message, kind)
+        self.verdict = verdict
+
+
+class S3RefusedError(StorageRefusedError):
+    """What a person must mend. `credentials` says that new credentials might do it: they are looked for again."""
+
+    def __init__(self, name: str, message: str, kind: str, *, credentials: bool) -> None:
+        super().__init__(name, message, kind)
+        self.credentials = credentials
+
+
+DOUBTFUL_STATUS_MIN: Final = 500
+
+THROTTLED_KIND: Final = "SlowDown"
+"""The kind of every throttling, whatever the provider calls it."""
+
+_ANSWERS: Final[Mapping[str, Verdict]] = {
+    "NoSuchKey": Verdict.ABSENT,
+    "NoSuchObject": Verdict.ABSENT,
+    "NotFound": Verdict.ABSENT,
+    "404": Verdict.ABSENT,
+    "NoSuchUpload": Verdict.NO_UPLOAD,
+    "InvalidRange": Verdict.BAD_RANGE,
+    "416": Verdict.BAD_RANGE,
+    "PreconditionFailed": Verdict.TAKEN,
+    "412": Verdict.TAKEN,
+    "ConditionalRequestConflict": Verdict.CONFLICT,
+    "OperationAborted": Verdict.CONFLICT,
+    "SlowDown": Verdict.THROTTLED,
+    "SlowDownRead": Verdict.THROTTLED,
+    "SlowDownWrite": Verdict.THROTTLED,
+    "ServiceUnavailable": Verdict.THROTTLED,
+    "RequestLimitExceeded": Verdict.THROTTLED,
+    "RequestThrottled": Verdict.THROTTLED,
+    "RequestThrottledException": Verdict.THROTTLED,
+    "Throttling": Verdict.THROTTLED,
+    "ThrottlingException": Verdict.THROTTLED,
+    "ThrottledException": Verdict.THROTTLED,
+    "TooManyRequests": Verdict.THROTTLED,
+    "TooManyRequestsException": Verdict.THROTTLED,
+    "BandwidthLimitExceeded": Verdict.THROTTLED,
+    "503": Verdict.THROTTLED,
+    "429": Verdict.THROTTLED,
+    # Says 400, and is a connection that was too slow with its body.
+    "RequestTimeout": Verdict.DOUBTFUL,
+}
+
+_THROTTLED_STATES: Final = (429, 503)
+
+_NEW_CREDENTIALS: Final = "renew the credentials where boto3 finds them; they are looked for again"
+_PERMISSION: Final = "give the credentials the permission for {call} on the bucket {bucket}"
+_WHERE: Final = "the URL leads to another region or service: set region and endpoint_url"
+
+MOVES: Final[Mapping[str, str]] = {
+    "AccessDenied": _PERMISSION,
+    "AllAccessDisabled": _PERMISSION,
+    "MethodNotAllowed": _PERMISSION,
+    "403": _PERMISSION,
+    "401": _PERMISSION,
+    "NoSuchBucket": "the bucket {bucket} does not exist: make it, or mend the URL",
+    "InvalidBucketName": "no bucket can be called {bucket}: mend the URL",
+    "InvalidAccessKeyId": "the access key is unknown there: " + _NEW_CREDENTIALS,
+    "InvalidClientTokenId": "the access key is unknown there: " + _NEW_CREDENTIALS,
+    "SignatureDoesNotMatch": "the secret key is wrong for this access key: " + _NEW_CREDENTIALS,
+    "ExpiredToken": "the session token has expired: " + _NEW_CREDENTIALS,
+    "ExpiredTokenException": "the session token has expired: " + _NEW_CREDENTIALS,
+    "TokenRefreshRequired": "the session token has expired: " + _NEW_CREDENTIALS,
+    "InvalidToken": "the session token is wrong: " + _NEW_CREDENTIALS,
+    "InvalidSecurity": "the credentials are not valid: " + _NEW_CREDENTIALS,
+    "RequestTimeTooSkewed": "this machine's clock is off by more than the provider allows: set it",
+    "RequestExpired": "this machine's clock is off by more than the provider allows: set it",
+    "AccountProblem": "the provider has closed the account: ask them",
+    "NotSignedUp": "the account is not signed up for this service: ask the provider",
+    "QuotaExceeded": "the bucket {bucket} is full: raise its quota",
+    "StorageFull": "the store is full: give it room",
+    "XMinioStorageFull": "the store is full: give it room",
+    "InvalidObjectState": "the object is archived: keep lifecycle rules of the bucket {bucket} from moving objects",
+    "KMS.DisabledException": "the key that encrypts the bucket {bucket} is disabled: enable it",
+    "PermanentRedirect": _WHERE,
+    "TemporaryRedirect": _WHERE,
+    "AuthorizationHeaderMalformed": _WHERE,
+    "IllegalLocationConstraintException": _WHERE,
+    "301": _WHERE,
+    "307": _WHERE,
+    "NotImplemented": "the store has no such call: it cannot be used",
+    "501": "the store has no such call: it cannot be used",
+    # Not codes of a provider, but names of what happened on this side.
+    "no-credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give ~/.aws or the machine a role; they are looked for again",
+    "credentials": _NEW_CREDENTIALS,
+    "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its authority",
+    "client": "mend the settings of boto3 that the message names",
+}
+"""Codes that a person must deal with, and what to do. `{call}` and `{bucket}` are filled in."""
+
+_NAMELESS = re.compile(r"[0-9]*|Unknown")
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def verdict_of(code: str, status: int | None) -> Verdict:
+    """What an answer with this code means; `status` is that of the reply, None if there was none."""
+    known = _ANSWERS.get(code)
+    if known is not None:
+        return known
+    if code in MOVES:
+        return Verdict.REFUSED
+    if status is None or status >= DOUBTFUL_STATUS_MIN:
+        return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.DOUBTFUL
+    return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.FAILED
+
+
+def error_of(name: str, call: str, bucket: str, code: str, status: int | None, detail: str) -> ObjectStorageError:
+    """Our error for an answer about `name`. `detail` is the provider's message, or what the network said."""
+    if _NAMELESS.fullmatch(code):
+        code = str(status) if status is not None else "unknown"
+    verdict = verdict_of(code, status)
+    # A proxy's page of HTML is no message, and a strange code is no kind: errors are counted by it.
+    detail = " ".join(detail.split())[:200]
+    kind = code if _KIND.fullmatch(code) else "other"
+    if verdict is Verdict.REFUSED:
+        move = MOVES[code].format(call=call, bucket=bucket)
+        said = f" ({detail})" if detail else ""
+        credentials = "looked for again" in move
+        return S3RefusedError(name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials)
+    message = f"{call}: {kind}{f', {detail}' if detail else ''}"
+    if verdict is Verdict.THROTTLED:
+        kind = THROTTLED_KIND
+    if verdict in {Verdict.THROTTLED, Verdict.FAILED, Verdict.DOUBTFUL}:
+        return S3UnavailableError(name, message, kind, verdict)
+    return S3AnswerError(name, message, verdict, code)

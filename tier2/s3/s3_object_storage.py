@@ -1,0 +1,226 @@
+"""S3ObjectStorage: Tier 2 in a bucket of S3 or of what speaks like it.
+
+What is promised, and what it costs, is in docs/tier2.md. Rules of this file:
+
+- one call is one request wherever that can be: a put below `multipart_bytes`, a read, a delete, a page of a listing;
+- put-if-absent is the provider's `If-None-Match: *`; one's own object is known by the unique id in its metadata;
+- nothing is tried again here but parts of an upload and conflicts: whoever calls knows how urgent it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.runtime import Runtime
+from tier2.object_names import PROBE_PREFIX, check_object_name, check_unique_id, is_name_part
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectNotFoundError,
+    ObjectRange,
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+    UnfinishedUpload,
+    check_ranges,
+)
+from tier2.request_meter import ObjectStorageStatistics
+from tier2.s3 import s3_calls
+from tier2.s3.copy_upload import COPY_BYTES_MIN, CopyUpload
+from tier2.s3.parts_upload import BytesUpload, PartsUpload
+from tier2.s3.s3_calls import Where
+from tier2.s3.s3_check import check_promises
+from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, Verdict
+from tier2.s3.s3_location import MIB, S3Location
+from tier2.s3.s3_outcomes import S3Outcomes, unexpected
+from tier2.s3.s3_requests import S3Requests
+
+PAGE_OBJECTS = 1000
+CONFLICTS_MAX = 5
+CLOSE_PATIENCE_S = 10.0
+"""At a close: for uploads in parts to end, and again for their aborts. What hangs longer is left to a listing."""
+
+
+class S3ObjectStorage(ObjectStorage):
+    """Objects under a bucket's prefix. Nothing is touched before the first call; credentials are looked for then.
+
+    A call that is cancelled while its request runs leaves that to its thread, and `close` waits for it; an upload in
+    parts is given up and aborted.
+    """
+
+    def __init__(self, location: S3Location, runtime: Runtime, *, page_objects: int = PAGE_OBJECTS) -> None:
+        self.location = location
+        self._random = runtime.random
+        self._page_objects = page_objects
+        self._requests = S3Requests(location, runtime)
+        self._outcomes = S3Outcomes(self._requests, runtime.random)
+        self._conditional = location.conditional_writes == "required"
+        self._uploads: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return self.location.url
+
+    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        where = self._where(name)
+        check_unique_id(unique_id)
+        size = sum(map(len, parts))
+        if not size:
+            raise ValueError(f"object {name} would be empty")
+        if self._outcomes.doubts(name) or not self._conditional:
+            seen = await self._outcomes.look(where)
+            if seen is not None:
+                await self._outcomes.check_ours(where, unique_id, size, seen)
+                return
+        if size >= self.location.multipart_bytes:
+            await self._upload(BytesUpload(self._requests, self._outcomes, where, unique_id, parts))
+        else:
+            await self._put_whole(where, parts, unique_id, size)
+
+    @property
+    def get_bytes_best(self) -> int:
+        # A GET of 1 MiB costs twice the CPU of one of 8 MiB, by the byte.
+        return 8 * MIB
+
+    @property
+    def compose_bytes_min(self) -> int | None:
+        return COPY_BYTES_MIN
+
+    async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
+        where = self._where(name)
+        check_unique_id(unique_id)
+        check_ranges(ranges, COPY_BYTES_MIN)
+        await self._upload(CopyUpload(self._requests, self._outcomes, where, unique_id, ranges, self._where))
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        where = self._where(name)
+        if offset < 0 or length < 1:
+            raise ValueError(f"range of {length} bytes at {offset}")
+        try:
+            return await self._requests.send(
+                "get", name, s3_calls.get_object(where, offset, length), size_received=length
+            )
+        except S3AnswerError as answer:
+            if answer.verdict is Verdict.ABSENT:
+                raise ObjectNotFoundError(name, "no such object") from answer
+            if answer.verdict is Verdict.BAD_RANGE:
+                raise InvalidRangeError(name, f"bytes {offset} to {offset + length} reach beyond the end") from answer
+            raise unexpected(answer) from answer
+
+    async def head(self, name: str) -> StoredObject | None:
+        seen = await self._outcomes.look(self._where(name))
+        return None if seen is None else seen.stored
+
+    async def delete(self, name: str) -> None:
+        try:
+            await self._requests.send("delete", name, s3_calls.delete_object(self._where(name)))
+        except S3AnswerError as answer:
+            if answer.verdict is not Verdict.ABSENT:
+                raise unexpected(answer) from answer
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        more = True
+        after = self.location.prefix + start_after if start_after else ""
+        while more:
+            found, more = await self._page(prefix, after)
+            if not found:
+                return
+            after = found[-1][0]
+            cut = len(self.location.prefix)
+            page = [StoredObject(key[cut:], size, modified) for key, size, modified in found if _is_name(key[cut:])]
+            if page:
+                yield page
+
+    async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
+        bucket, under = self.location.bucket, self.location.prefix
+        try:
+            found = await self._requests.send("list_uploads", prefix, s3_calls.list_uploads(bucket, under + prefix))
+        except S3AnswerError as answer:
+            raise unexpected(answer) from answer
+        cut = [upload._replace(name=upload.name[len(under) :]) for upload in found if upload.name.startswith(under)]
+        return [upload for upload in cut if _is_name(upload.name)]
+
+    async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
+        work = s3_calls.abort_upload(self._where(upload.name), upload.upload_id)
+        try:
+            await self._requests.send("abort_upload", upload.name, work)
+        except S3AnswerError as answer:
+            if answer.verdict not in {Verdict.NO_UPLOAD, Verdict.ABSENT}:
+                raise unexpected(answer) from answer
+
+    async def check(self) -> None:
+        probe = f"{PROBE_PREFIX}{self._random.getrandbits(128):032x}"
+        await check_promises(self._requests, self._outcomes, self._where(probe), self._random)
+
+    async def close(self) -> None:
+        self._requests.stop_new()
+        while self._uploads:
+            _, hanging = await asyncio.wait(tuple(self._uploads), timeout=CLOSE_PATIENCE_S)
+            for upload in hanging:
+                upload.cancel()
+        await self._requests.close()
+
+    def statistics(self) -> ObjectStorageStatistics:
+        return self._requests.statistics()
+
+    def __repr__(self) -> str:
+        return f"<S3ObjectStorage {self.url}: {self._requests!r}>"
+
+    async def _put_whole(self, where: Where, parts: Sequence[Buffer], unique_id: bytes, size: int) -> None:
+        work = s3_calls.put_object(where, parts, unique_id, conditional=self._conditional)
+        for attempt in range(CONFLICTS_MAX):
+            if attempt:
+                await self._outcomes.pause(attempt)
+            try:
+                await self._requests.send("put", where.name, work, size_sent=size, retry=attempt > 0)
+                return
+            except S3AnswerError as answer:
+                if answer.verdict is Verdict.TAKEN:
+                    await self._outcomes.settle(where, unique_id, size, unexpected(answer))
+                    return
+                if answer.verdict is not Verdict.CONFLICT:
+                    raise unexpected(answer) from answer
+            except S3UnavailableError as trouble:
+                if trouble.verdict is not Verdict.DOUBTFUL:
+                    raise
+                await self._outcomes.settle(where, unique_id, size, trouble)
+                return
+        raise StorageUnavailableError(
+            where.name, f"PutObject met another request {CONFLICTS_MAX} times", "ConditionalRequestConflict"
+        )
+
+    async def _upload(self, upload: PartsUpload) -> None:
+        """Run an upload as a task of this storage's own: it must abort what it began, even if the caller is gone."""
+        task = asyncio.create_task(upload.run(), name="tier2 s3 upload")
+        self._uploads.add(task)
+        task.add_done_callback(self._uploads.discard)
+        task.add_done_callback(_look_at)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            upload.stop()
+            raise
+
+    async def _page(self, prefix: str, after: str) -> tuple[Sequence[tuple[str, int, int]], bool]:
+        under = self.location.prefix + prefix
+        work = s3_calls.list_objects(self.location.bucket, under, after, self._page_objects)
+        try:
+            page = await self._requests.send("list", prefix, work)
+        except S3AnswerError as answer:
+            raise unexpected(answer) from answer
+        return page.objects, page.more
+
+    def _where(self, name: str) -> Where:
+        return Where(check_object_name(name), self.location.bucket, self.location.prefix + name)
+
+
+def _is_name(name: str) -> bool:
+    """Whether this storage can have made it: folders that a console shows are objects too, of names ending in a slash."""
+    return bool(name) and all(is_name_part(part) for part in name.split("/"))
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Take note of how an upload ended whose caller was cancelled meanwhile."""
+    if not task.cancelled():
+        task.exception()
