@@ -1,0 +1,299 @@
+"""FsspecFiles: the blocking half of the fsspec adapter, what one thread does for one call.
+
+Rules of this file:
+
+- a name is worked on by one thread of this process at a time; between processes the unique name is the promise;
+- nothing is renamed: `mv` overwrites on some back ends and silently does nothing on others;
+- what a back end says is looked at again: lengths of what was read and written, absence of what was deleted;
+- an instance with which something went wrong is not used again: its connection may be dead, or answer out of turn.
+
+Raises ObjectStorageError, and whatever the back end raises.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Literal
+
+from segmentstore.contracts.runtime import Runtime
+from tier2 import fsspec_sftp
+from tier2.fsspec_back_ends import modified_ms
+from tier2.fsspec_location import FsspecLocation
+from tier2.object_names import is_name_part
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageRefusedError,
+    StorageUnavailableError,
+    StoredObject,
+)
+
+COMPARE_BYTES: Final = 1024 * 1024
+
+SILENCE_S: Final = 60.0
+"""A server of WebHDFS that says nothing for so long is given up."""
+
+_STRIPES: Final = 64
+_FOLDER_TRIES: Final = 3
+_ABSENT: Final = (FileNotFoundError, NotADirectoryError)
+# Answers of a server that is well: the connection they came over is kept.
+_ANSWERS: Final = (FileNotFoundError, NotADirectoryError, FileExistsError, ObjectNotFoundError, InvalidRangeError)
+
+
+class FsspecFiles:
+    """Objects below a location's root. Connects at the first call."""
+
+    def __init__(self, location: FsspecLocation, runtime: Runtime) -> None:
+        self._location = location
+        self._back_end = location.back_end
+        self._sftp = location.scheme in {"sftp", "ssh"}
+        self._clock = runtime.clock
+        self._stripes = [runtime.lock() for _ in range(_STRIPES)]
+        self._idle_lock = runtime.lock()
+        self._folder_lock = runtime.lock()
+        self._idle: list[Any] = []
+
+    def put(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        with self._stripes[zlib.crc32(name.encode()) % _STRIPES], self._file_system() as fs:
+            if not self._back_end.atomic_create and self._settle(fs, name, data) == "there":
+                return
+            try:
+                self._create(fs, path, data)
+            except FileExistsError:
+                if self._settle(fs, name, data) == "there":
+                    return
+                self._create(fs, path, data)
+            if not self._back_end.whole:
+                written = self._look(fs, path)
+                if written is None or written["size"] != len(data):
+                    raise StorageUnavailableError(name, f"written, and found as {_size(written)}", "short-object")
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        with self._file_system() as fs:
+            path = self._path(name)
+            try:
+                data = self._read(fs, path, offset, length)
+            except _ABSENT:
+                raise ObjectNotFoundError(name, "no such object") from None
+            except (
+                Exception
+            ):  # whatever it is, the range may be the reason: some back ends refuse what others cut short
+                self._judge_range(fs, name, offset, length)
+                raise
+            if len(data) < length:
+                self._judge_range(fs, name, offset, length)
+                raise StorageUnavailableError(name, f"{len(data)} bytes came instead of {length}", "truncated")
+            if len(data) > length:
+                raise StorageUnavailableError(name, f"{len(data)} bytes came instead of {length}", "wrong-range")
+            return data
+
+    def head(self, name: str) -> StoredObject | None:
+        with self._file_system() as fs:
+            info = self._look(fs, self._path(name))
+            return None if info is None or not _is_object(info) else self._stored(name, info)
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with self._stripes[zlib.crc32(name.encode()) % _STRIPES], self._file_system() as fs:
+            # Not a folder: some back ends remove an empty one where a file was meant.
+            info = self._look(fs, path)
+            if info is None or not _is_object(info):
+                return
+            try:
+                fs.rm_file(path)
+            except _ABSENT:
+                return
+            if self._look(fs, path) is not None:
+                raise StorageUnavailableError(name, "deleted, and still there", "not-deleted")
+
+    def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:
+        """Objects below `folder` ("" or ending in a slash), in code point order of their full names."""
+        found: dict[str, StoredObject | None] = {}
+        for info in self._children(folder):
+            part = str(info["name"]).rstrip("/").rpartition("/")[2]
+            if is_name_part(part):
+                name = folder + part
+                if _is_object(info):
+                    found[name] = self._stored(name, info)
+                else:
+                    # A folder sorts by the slash that follows it in every name inside: "a-b" < "a/b" < "ab".
+                    found[name + "/"] = None
+        for name, stored in sorted(found.items()):
+            if stored is not None:
+                if name.startswith(prefix) and name > start_after:
+                    yield stored
+            elif (name.startswith(prefix) or prefix.startswith(name)) and (
+                name > start_after or start_after.startswith(name)
+            ):
+                yield from self.walk(prefix, start_after, name)
+
+    def close(self) -> None:
+        with self._idle_lock:
+            idle, self._idle = self._idle, []
+        for fs in idle:
+            self._drop(fs)
+
+    def _settle(self, fs: Any, name: str, data: bytes) -> Literal["there", "free"]:
+        """What the object under our name means: ours, then it is there; a part of ours, then it goes."""
+        path = self._path(name)
+        info = self._look(fs, path)
+        if info is None:
+            return "free"
+        if not _is_object(info):
+            raise ObjectExistsError(name, "a folder of this name is there")
+        size = int(info["size"])
+        if size > len(data) or not self._begins_with(fs, path, data[:size]):
+            raise ObjectExistsError(name, "taken by an object with other bytes")
+        if size == len(data):
+            return "there"
+        if self._back_end.whole:
+            raise ObjectExistsError(name, "taken by a shorter object")
+        # An upload of ours that was cut off. Removed, not overwritten: its writer may still hold the old file open.
+        fs.rm_file(path)
+        return "free"
+
+    def _begins_with(self, fs: Any, path: str, data: bytes) -> bool:
+        return all(
+            self._read(fs, path, offset, len(piece)) == piece
+            for offset in range(0, len(data), COMPARE_BYTES)
+            if (piece := data[offset : offset + COMPARE_BYTES])
+        )
+
+    def _create(self, fs: Any, path: str, data: bytes) -> None:
+        try:
+            self._write(fs, path, data)
+        except FileExistsError:
+            raise
+        except Exception as error:  # no two back ends agree on what a missing folder is
+            folder = path.rpartition("/")[0]
+            if not self._back_end.folders:
+                if isinstance(error, FileNotFoundError):
+                    missing = f"{self._location.shown} is not there: make the bucket or container, or mend the URL"
+                    raise StorageRefusedError(path, missing, "ENOENT") from error
+                raise
+            if not fs.exists(folder):
+                self._make_folder(fs, folder)
+            elif not isinstance(error, FileNotFoundError):
+                raise
+            # Made by us, or by another meanwhile.
+            self._write(fs, path, data)
+
+    def _make_folder(self, fs: Any, folder: str) -> None:
+        with self._folder_lock:
+            for left in reversed(range(_FOLDER_TRIES)):
+                try:
+                    fs.makedirs(folder, exist_ok=True)
+                except Exception:  # another process made one of them between a look and a making
+                    if not left:
+                        raise
+                else:
+                    return
+
+    def _write(self, fs: Any, path: str, data: bytes) -> None:
+        if self._sftp:
+            fsspec_sftp.create(fs, path, data)
+        elif self._back_end.atomic_create:
+            fs.pipe_file(path, data, mode="create")
+        else:
+            fs.pipe_file(path, data)
+
+    def _read(self, fs: Any, path: str, offset: int, length: int) -> bytes:
+        if self._sftp:
+            return fsspec_sftp.read(fs, path, offset, length)
+        return bytes(fs.cat_file(path, start=offset, end=offset + length))
+
+    def _look(self, fs: Any, path: str) -> Mapping[str, Any] | None:
+        # The listings cache is off, but not every back end passes that on to where it counts.
+        fs.invalidate_cache()
+        try:
+            found: Mapping[str, Any] = fs.info(path)
+        except _ABSENT:
+            return None
+        return found
+
+    def _judge_range(self, fs: Any, name: str, offset: int, length: int) -> None:
+        info = self._look(fs, self._path(name))
+        if info is None or not _is_object(info):
+            raise ObjectNotFoundError(name, "no such object") from None
+        if offset + length > info["size"]:
+            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {info['size']}") from None
+
+    def _children(self, folder: str) -> list[Mapping[str, Any]]:
+        path = self._path(folder).rstrip("/")
+        with self._file_system() as fs:
+            fs.invalidate_cache()
+            try:
+                found: list[Mapping[str, Any]] = fs.ls(path, detail=True)
+            except _ABSENT:
+                return []
+        # Object stores may list the folder's own marker among what is in it.
+        return [info for info in found if str(info["name"]).strip("/") != path.strip("/")]
+
+    def _stored(self, name: str, info: Mapping[str, Any]) -> StoredObject:
+        # Of unknown age is of no age: what is deleted for being old must be known to be.
+        return StoredObject(name, int(info["size"]), modified_ms(info, self._clock.time_ms()))
+
+    def _path(self, name: str) -> str:
+        return f"{self._location.root}/{name}"
+
+    @contextmanager
+    def _file_system(self) -> Iterator[Any]:
+        fs = self._take()
+        kept = False
+        try:
+            yield fs
+            kept = True
+        except _ANSWERS:
+            kept = True
+            raise
+        finally:
+            if not kept:
+                self._drop(fs)
+            elif not self._back_end.shared:
+                with self._idle_lock:
+                    self._idle.append(fs)
+
+    def _take(self) -> Any:
+        while True:
+            with self._idle_lock:
+                if self._back_end.shared:
+                    if not self._idle:
+                        self._idle.append(self._connect())
+                    return self._idle[0]
+                fs = self._idle.pop() if self._idle else None
+            if fs is None:
+                return self._connect()
+            if not self._sftp or fsspec_sftp.is_connected(fs):
+                return fs
+            self._drop(fs)
+
+    def _connect(self) -> Any:
+        make, options = self._location.file_system, self._location.options
+        if not self._sftp:
+            made = make(**options, skip_instance_cache=True, use_listings_cache=False)
+            if self._location.scheme == "webhdfs":
+                # It knows no timeout, and would wait for ever for a server that says nothing.
+                made.session.request = partial(made.session.request, timeout=SILENCE_S)
+            return made
+        return fsspec_sftp.connect(make, options)
+
+    def _drop(self, fs: Any) -> None:
+        if self._back_end.shared:
+            with self._idle_lock:
+                if fs in self._idle:
+                    self._idle.remove(fs)
+        if self._sftp:
+            fsspec_sftp.disconnect(fs)
+
+
+def _is_object(info: Mapping[str, Any]) -> bool:
+    return info.get("type") == "file"
+
+
+def _size(info: Mapping[str, Any] | None) -> str:
+    return "absent" if info is None else f"{info['size']} bytes"
