@@ -6,6 +6,8 @@ A read fetches the extents that cover the stretch, checks that the block is the 
 - a check that fails is answered by one more fetch of everything it rests on, then by DataCorruptionError
   naming object, block and part; a store that does not answer is never taken for corruption;
 - headers and extent tables are kept in a bounded LRU; many readers of one block share one fetch of them;
+- where a header ends and how much a payload shrank is not known before it is read: the most is fetched at once,
+  within the object;
 - an object is "in use" from before its first byte is asked for until the read has ended, however it ends:
   the garbage collector asks `in_use` before it deletes.
 
@@ -15,32 +17,42 @@ All methods are called on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import (
+    CODEC_NONE,
     EXTENT_BYTES_DEFAULT,
     HEADER_BYTES,
+    NAMED_HEADER_BYTES_MAX,
     BlockFormatError,
-    BlockHeader,
     BlockTooShortError,
-    ExtentTable,
     block_prefix_length,
+    decode_extents,
     parse_block_header,
     parse_extent_table,
-    verify_extents,
+)
+from tier2.block_runs import (
+    RUN_BYTES_DEFAULT,
+    BlockRun,
+    StretchPayload,
+    check_block_identity,
+    cut_run,
+    extents_end,
+    plan_runs,
 )
 from tier2.object_storage import InvalidRangeError, ObjectStorage
+from tier2.prefix_cache import Prefix, PrefixCache, PrefixKey
 
 HEADER_CACHE_BLOCKS = 4096
 HEADER_CACHE_BYTES = 16 * 1024 * 1024
 """Extent tables take 8 bytes an extent: 8 KiB for 64 MiB of payload at the default extent size."""
-HEADER_COST_BYTES = 512
-"""What a cached header costs beside its table."""
 
 OVERFETCH_BYTES = 1024 * 1024
 """Bytes before the wanted ones that are fetched with an unknown header to save a second call."""
@@ -49,12 +61,8 @@ LOOP_VERIFY_BYTES = 1280 * 1024
 """Up to here the check runs on the loop, which costs it about what handing it to a thread and back would; read-ahead
 pieces of 1 MiB stay below also where they cut through extents."""
 
-_Key = tuple[str, int]
-
-
-class _Prefix(NamedTuple):
-    header: BlockHeader
-    table: ExtentTable
+LOOP_DECOMPRESS_BYTES = 64 * 1024
+"""The same for payload that comes out of a decompressor."""
 
 
 class _Piece(NamedTuple):
@@ -101,16 +109,19 @@ class BlockReader:
         header_cache_blocks: int = HEADER_CACHE_BLOCKS,
         header_cache_bytes: int = HEADER_CACHE_BYTES,
         extent_bytes: int = EXTENT_BYTES_DEFAULT,
+        object_size: Callable[[str], int | None] = lambda _: None,
     ) -> None:
+        """`extent_bytes` is what most blocks have; `object_size` gives an object's size in bytes where that is known.
+
+        Both only save fetches.
+        """
         self._storage = storage
         self._container_id = container_id
         self._executor = runtime.executor("tier2-verify", 1)
-        self._cache_blocks = header_cache_blocks
-        self._cache_bytes = header_cache_bytes
         self._extent_bytes = extent_bytes
-        self._cached: OrderedDict[_Key, _Prefix] = OrderedDict()
-        self._cached_bytes = 0
-        self._loading: dict[_Key, asyncio.Future[Exception | None]] = {}
+        self._object_size = object_size
+        self._cache = PrefixCache(header_cache_blocks, header_cache_bytes)
+        self._loading: dict[PrefixKey, asyncio.Future[Exception | None]] = {}
         self._in_use: Counter[str] = Counter()
         self._reads = self._bytes_read = self._hits = self._misses = self._again = 0
 
@@ -125,23 +136,89 @@ class BlockReader:
             raise ValueError(f"{length} bytes at {offset} are not inside of {chunk}")
         position = offset - chunk.start_offset
         self._reads += 1
-        self._in_use[chunk.object_name] += 1
+        self._hold(chunk.object_name)
         try:
             try:
                 data = await self._read_once(chunk, position, length)
             except BlockFormatError:
                 self._again += 1
-                self._forget((chunk.object_name, chunk.block_offset))
+                self._cache.forget((chunk.object_name, chunk.block_offset))
                 data = await self._read_once(chunk, position, length)
         except BlockFormatError as error:
             where = f"object {chunk.object_name} block at {chunk.block_offset} {error.place}"
             raise DataCorruptionError(where, error.reason) from error
         finally:
-            self._in_use[chunk.object_name] -= 1
-            if not self._in_use[chunk.object_name]:
-                del self._in_use[chunk.object_name]
+            self._release(chunk.object_name)
         self._bytes_read += length
         return data
+
+    def plan(
+        self, object_name: str, object_size: int, chunks: Sequence[ChunkRecord], run_bytes: int = RUN_BYTES_DEFAULT
+    ) -> list[BlockRun]:
+        """Runs of at most `run_bytes` that cover chunks of one object, sorted by `block_offset` (ValueError otherwise)."""
+        return plan_runs(object_name, object_size, chunks, extent_bytes=self._extent_bytes, run_bytes=run_bytes)
+
+    async def read_run(self, run: BlockRun) -> list[StretchPayload]:
+        """The bytes of a run's stretches, in its order; checked, and fetched, as `read` does it.
+
+        One ranged GET; blocks that fail a check in it are read again on their own. Raises what `read` raises. What
+        is given out may be views into what was fetched. Holds up to twice the run's bytes, with a codec more.
+        """
+        self._hold(run.object_name)
+        try:
+            if run.end == run.start:
+                return [
+                    StretchPayload(chunk, offset, await self.read(chunk, offset, length))
+                    for chunk, offset, length in run.stretches
+                ]
+            payloads = await self._fetch_run(run)
+            result: list[StretchPayload] = []
+            for (chunk, offset, length), payload in zip(run.stretches, payloads, strict=True):
+                if payload is None:
+                    self._again += 1
+                    # What it rests on is fetched again too: a block whose header went bad meanwhile is a bad block.
+                    self._cache.forget((chunk.object_name, chunk.block_offset))
+                    payload = await self.read(chunk, offset, length)  # noqa: PLW2901 - the same bytes, the other way
+                else:
+                    self._reads += 1
+                    self._bytes_read += length
+                result.append(StretchPayload(chunk, offset, payload))
+            return result
+        finally:
+            self._release(run.object_name)
+
+    async def _fetch_run(self, run: BlockRun) -> Sequence[Buffer | None]:
+        """The payload of each stretch, None where a check failed."""
+        try:
+            data = await self._storage.get_range(run.object_name, run.start, run.end - run.start)
+        except InvalidRangeError:
+            return [None] * len(run.stretches)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, cut_run, run, data, self._container_id)
+
+    async def read_many(
+        self, object_name: str, object_size: int, chunks: Sequence[ChunkRecord], run_bytes: int = RUN_BYTES_DEFAULT
+    ) -> AsyncIterator[StretchPayload]:
+        """All bytes of chunks of one object, sorted by `block_offset`, in large GETs one after the other.
+
+        A chunk is one item, or several in order if it is larger than `run_bytes`. As `plan` and `read_run`, which
+        are there for who wants several GETs in flight.
+        """
+        self._hold(object_name)
+        try:
+            for run in self.plan(object_name, object_size, chunks, run_bytes):
+                for payload in await self.read_run(run):
+                    yield payload
+        finally:
+            self._release(object_name)
+
+    def _hold(self, object_name: str) -> None:
+        self._in_use[object_name] += 1
+
+    def _release(self, object_name: str) -> None:
+        self._in_use[object_name] -= 1
+        if not self._in_use[object_name]:
+            del self._in_use[object_name]
 
     def in_use(self, object_name: str) -> bool:
         """Whether a read from this object is under way."""
@@ -159,8 +236,8 @@ class BlockReader:
             header_hits=self._hits,
             header_misses=self._misses,
             fetched_again=self._again,
-            headers_cached=len(self._cached),
-            header_bytes_cached=self._cached_bytes,
+            headers_cached=len(self._cache),
+            header_bytes_cached=self._cache.size,
         )
 
     async def close(self) -> None:
@@ -174,30 +251,32 @@ class BlockReader:
         check_block_identity(header, self._container_id, chunk)
         # A chunk may be a part of its block's payload: `block_start_offset` says where it begins.
         position += chunk.block_start_offset - header.start_offset
-        first = position // header.extent_bytes
-        start = first * header.extent_bytes
-        end = min(-(-(position + length) // header.extent_bytes) * header.extent_bytes, header.payload_length)
-        stored = None
-        if piece is not None:
-            stored = piece.cut(header.prefix_length + start, header.prefix_length + end)
+        first, last = position // header.extent_bytes, extents_end(header, position + length)
+        start = header.prefix_length + table.stored_place(first)
+        end = header.prefix_length + table.stored_place(last)
+        stored = piece.cut(start, end) if piece is not None else None
         if stored is None:
-            stored = await self._fetch(chunk, header.prefix_length + start, end - start, f"extent {first}")
-        if len(stored) <= LOOP_VERIFY_BYTES:
-            verify_extents(header, table, first, stored)
+            stored = await self._fetch(chunk, start, end - start, f"extent {first}")
+        if header.codec == CODEC_NONE:
+            inline = len(stored) <= LOOP_VERIFY_BYTES
+        else:
+            inline = (last - first) * header.extent_bytes <= LOOP_DECOMPRESS_BYTES
+        if inline:
+            payload = decode_extents(header, table, first, stored)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, verify_extents, header, table, first, stored)
-        if length == len(stored) and isinstance(stored, bytes):
-            return stored
-        return bytes(memoryview(stored)[position - start : position - start + length])
+            payload = await loop.run_in_executor(self._executor, decode_extents, header, table, first, stored)
+        if length == len(payload) and isinstance(payload, bytes):
+            return payload
+        position -= first * header.extent_bytes
+        return bytes(memoryview(payload)[position : position + length])
 
-    async def _prefix(self, chunk: ChunkRecord, position: int, length: int) -> tuple[_Prefix, _Piece | None]:
+    async def _prefix(self, chunk: ChunkRecord, position: int, length: int) -> tuple[Prefix, _Piece | None]:
         """Header and table of the chunk's block; with what was fetched for them, if something was."""
         key = (chunk.object_name, chunk.block_offset)
         while True:
-            prefix = self._cached.get(key)
+            prefix = self._cache.get(key)
             if prefix is not None:
-                self._cached.move_to_end(key)
                 self._hits += 1
                 return prefix, None
             loading = self._loading.get(key)
@@ -214,7 +293,7 @@ class BlockReader:
         outcome: Exception | None = None
         try:
             prefix, piece = await self._load(chunk, position, length)
-            self._remember(key, prefix)
+            self._cache.remember(key, prefix)
         except Exception as error:
             outcome = error
             raise
@@ -223,7 +302,7 @@ class BlockReader:
             done.set_result(outcome)
         return prefix, piece
 
-    async def _load(self, chunk: ChunkRecord, position: int, length: int) -> tuple[_Prefix, _Piece]:
+    async def _load(self, chunk: ChunkRecord, position: int, length: int) -> tuple[Prefix, _Piece]:
         """Fetch header and table, and the extents wanted with them if they are near."""
         piece = await self._fetch_guess(chunk, position, length)
         try:
@@ -233,9 +312,12 @@ class BlockReader:
             header = parse_block_header(piece.data)
         # Before its table is fetched: only the right block's word is taken for how long that is.
         check_block_identity(header, self._container_id, chunk)
+        size = self._object_size(chunk.object_name)
+        if size is not None and chunk.block_offset + header.block_length > size:
+            raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's {size}")
         if len(piece.data) < header.prefix_length:
             piece = _Piece(0, await self._fetch(chunk, 0, header.prefix_length, "extent table"))
-        return _Prefix(header, parse_extent_table(piece.data, header)), piece
+        return Prefix(header, parse_extent_table(piece.data, header)), piece
 
     async def _fetch_guess(self, chunk: ChunkRecord, position: int, length: int) -> _Piece:
         """The block's beginning, as far as it would be needed if the chunk were the whole block."""
@@ -244,6 +326,10 @@ class BlockReader:
         start = position // extent_bytes * extent_bytes
         end = min(-(-(position + length) // extent_bytes) * extent_bytes, chunk.length)
         guess = prefix_length + end if prefix_length + start <= OVERFETCH_BYTES else prefix_length
+        size = self._object_size(chunk.object_name)
+        if size is not None:
+            # With room for the longest name. Within the object, of which a compressed block may be the end.
+            guess = min(guess + NAMED_HEADER_BYTES_MAX - HEADER_BYTES, max(size - chunk.block_offset, HEADER_BYTES))
         try:
             return _Piece(0, await self._storage.get_range(chunk.object_name, chunk.block_offset, guess))
         except InvalidRangeError:
@@ -256,28 +342,3 @@ class BlockReader:
             return await self._storage.get_range(chunk.object_name, chunk.block_offset + position, length)
         except InvalidRangeError as error:
             raise BlockFormatError(f"the object is too short: {error}", place) from error
-
-    def _remember(self, key: _Key, prefix: _Prefix) -> None:
-        self._cached[key] = prefix
-        self._cached_bytes += prefix.table.size + HEADER_COST_BYTES
-        while self._cached and (len(self._cached) > self._cache_blocks or self._cached_bytes > self._cache_bytes):
-            self._forget(next(iter(self._cached)))
-
-    def _forget(self, key: _Key) -> None:
-        prefix = self._cached.pop(key, None)
-        if prefix is not None:
-            self._cached_bytes -= prefix.table.size + HEADER_COST_BYTES
-
-
-def check_block_identity(header: BlockHeader, container_id: int, chunk: ChunkRecord) -> None:
-    """Raise BlockFormatError unless the block is the one the chunk record means, and holds all of the chunk."""
-    if header.container_id != container_id:
-        raise BlockFormatError(f"it is of container {header.container_id}, not {container_id}")
-    if header.segment_id != chunk.block_segment_id:
-        raise BlockFormatError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
-    end_offset = chunk.block_start_offset + chunk.length
-    if not header.start_offset <= chunk.block_start_offset < end_offset <= header.end_offset:
-        raise BlockFormatError(
-            f"it holds bytes {header.start_offset} to {header.end_offset} of its segment,"
-            f" not {chunk.block_start_offset} to {end_offset}"
-        )

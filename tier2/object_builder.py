@@ -1,6 +1,6 @@
 """ObjectBuilder: puts blocks one behind another into one object, and says where each one came to lie.
 
-Pure: no await, no clock, no I/O. Payload is never copied.
+Pure: no await, no clock, no I/O. Payload is never copied, only compressed where that is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from tier2.block_object import EXTENT_BYTES_DEFAULT, encode_block
+from tier2.block_object import CODEC_NONE, EXTENT_BYTES_DEFAULT, encode_block
 
 
 class BlockPlacement(NamedTuple):
@@ -20,6 +20,7 @@ class BlockPlacement(NamedTuple):
     start_offset: int
     """Place of the payload in the segment, inclusive."""
     length: int
+    """Bytes of the segment, however many they are stored as."""
     block_offset: int
     """Place of the block's header in the object."""
 
@@ -32,20 +33,24 @@ class ObjectBuilder:
     - `finish(name, created_ms)` gives the records a storage-update operation carries.
     """
 
-    def __init__(self, container_id: int, epoch: int, extent_bytes: int = EXTENT_BYTES_DEFAULT) -> None:
+    def __init__(
+        self, container_id: int, epoch: int, extent_bytes: int = EXTENT_BYTES_DEFAULT, *, codec: int = CODEC_NONE
+    ) -> None:
         self._container_id = container_id
         self._epoch = epoch
         self._extent_bytes = extent_bytes
+        self._codec = codec
         self.size = 0
         """Bytes of the object so far."""
         self.parts: list[Buffer] = []
         """All buffers of the object, in order: what `ObjectStorage.put` takes."""
         self.placements: list[BlockPlacement] = []
 
-    def add(self, segment_id: int, start_offset: int, parts: Sequence[Buffer]) -> None:
+    def add(self, segment_id: int, start_offset: int, parts: Sequence[Buffer], *, segment_name: str = "") -> None:
         """Append a block with the concatenation of `parts`, the bytes of the segment from `start_offset` on.
 
-        ValueError if there is not a single byte; the object is unchanged then. One CRC32C of the bytes.
+        `segment_name` is what it is called now, for a rebuild from the objects alone. ValueError if there is not a
+        single byte; the object is unchanged then. One CRC32C of the bytes, and with a codec their compression.
         """
         block = encode_block(
             container_id=self._container_id,
@@ -54,11 +59,12 @@ class ObjectBuilder:
             start_offset=start_offset,
             parts=parts,
             extent_bytes=self._extent_bytes,
+            segment_name=segment_name,
+            codec=self._codec,
         )
-        length = sum(map(len, block[1:]))
-        self.placements.append(BlockPlacement(segment_id, start_offset, length, self.size))
+        self.placements.append(BlockPlacement(segment_id, start_offset, sum(map(len, parts)), self.size))
         self.parts += block
-        self.size += len(block[0]) + length
+        self.size += sum(map(len, block))
 
     def finish(self, name: str, created_ms: int) -> tuple[ObjectRecord, list[tuple[int, ChunkRecord]]]:
         """The object's record and, in the order added, (segment id, chunk) of each block.

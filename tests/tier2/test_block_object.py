@@ -149,7 +149,7 @@ def test_every_cut_is_found() -> None:
     [
         (20, ">I", 2, "version 2"),
         (20, ">I", 0, "version 0"),
-        (68, ">I", 1, "codec 1"),
+        (68, ">I", 2, "codec 2"),
         (60, ">I", 0, "extent size 0"),
         (60, ">I", 2**32 - 1, "extent size"),
         (60, ">I", 5, "extents do not hold"),

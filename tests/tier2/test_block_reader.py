@@ -15,7 +15,8 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.tier2.test_block_object import longer_header
-from tier2.block_object import encode_block
+from tier2.block_header import BlockHeader, encode_header
+from tier2.block_object import HEADER_BYTES, encode_block
 from tier2.block_reader import OVERFETCH_BYTES, BlockReader
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
@@ -216,6 +217,42 @@ def test_every_cut_of_the_object_is_found() -> None:
             replace_object(storage, whole[:length])
             with pytest.raises(DataCorruptionError):
                 await reader.read(chunks[2], 7, 39)
+
+    run(case)
+
+
+def test_a_header_that_promises_more_than_the_object_has_asks_for_nothing_more() -> None:
+    async def case(storage: MemoryObjectStorage, _: BlockReader, chunks: list[ChunkRecord]) -> None:
+        length = 2**31
+        lying = BlockHeader(
+            header_length=HEADER_BYTES,
+            block_length=HEADER_BYTES + 9 * length,
+            version=1,
+            container_id=CONTAINER,
+            epoch=5,
+            segment_id=11,
+            start_offset=100,
+            payload_length=length,
+            extent_bytes=1,
+            extent_count=length,
+            codec=0,
+            extent_table_crc=0,
+        )
+        whole = storage.bucket.objects[NAME].data
+        replace_object(storage, encode_header(lying) + whole[HEADER_BYTES:])
+        asked: list[int] = []
+        get_range = storage.get_range
+
+        async def noting(name: str, offset: int, length: int) -> bytes:
+            asked.append(length)
+            return await get_range(name, offset, length)
+
+        storage.get_range = noting  # type: ignore[method-assign]
+        reader = BlockReader(storage, CONTAINER, Runtime(), extent_bytes=8, object_size=lambda _: len(whole))
+        with pytest.raises(DataCorruptionError, match="reach beyond the object's"):
+            await reader.read(chunks[0], 100, 10)
+        assert max(asked) <= len(whole)
+        await reader.close()
 
     run(case)
 

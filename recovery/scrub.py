@@ -1,0 +1,193 @@
+"""Scrub: a walk through every object the log says is live, block by block, that can be stopped and gone on with.
+
+Rules of this file:
+
+- the order is by container, then by object name; the position is moved on only when everything up to it was looked at;
+- an object that is gone from the metadata when it is reached, or while it is read, is passed over: nobody wants it;
+- anything found is looked at once more with the chunks as they are then: the metadata of an open store move on;
+- a store that does not answer is never taken for corruption: the walk ends with StorageUnavailableError, and goes on
+  from its position when it is run again;
+- bytes are asked for at a bounded rate, and large metadata are gone through in turns with the rest of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import islice
+
+from recovery.block_check import PIECE_BYTES, ObjectCheck, check_object
+from recovery.scrub_state import ScrubPosition, ScrubState
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Clock
+from tier2.object_storage import ObjectStorage
+
+CHUNKS_PER_TURN = 10_000
+"""Chunks gone through before the event loop gets a turn."""
+PIECE_BYTES_MIN = 64 * 1024
+
+Live = Callable[[], ContainerMetadata | None]
+"""The metadata of a container as they are now; None while it does not serve."""
+
+
+class Pace:
+    """Holds whoever asks for bytes to `bytes_per_s` on the loop's clock; 0: to nothing. No burst is saved up."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._rate = bytes_per_s
+        self._free_at = 0.0
+
+    @property
+    def piece_bytes(self) -> int:
+        """What is fetched at once: at most what a second allows, within reason."""
+        return min(PIECE_BYTES, max(PIECE_BYTES_MIN, int(self._rate))) if self._rate else PIECE_BYTES
+
+    async def take(self, count: int) -> None:
+        """Wait until `count` bytes may be asked for."""
+        if not self._rate:
+            return
+        now = asyncio.get_running_loop().time()
+        begin = max(now, self._free_at)
+        self._free_at = begin + count / self._rate
+        if begin > now:
+            await asyncio.sleep(begin - now)
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Scrub:
+    """Passes over `containers` (by id). Keeps `state` as it goes; `moved_on` is awaited whenever it has moved on."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        containers: Mapping[int, Live],
+        state: ScrubState,
+        *,
+        clock: Clock,
+        executor: Executor,
+        pace: Pace,
+        objects_at_once: int = 1,
+        moved_on: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.state = state
+        self.objects_left = self.bytes_left = 0
+        """In the container under way."""
+        self._storage = storage
+        self._containers = containers
+        self._clock = clock
+        self._executor = executor
+        self._pace = pace
+        self._at_once = objects_at_once
+        self._moved_on = moved_on
+
+    async def run_pass(self) -> None:
+        """Go on with the current pass, to its end; nothing happens if it is finished. Raises StorageUnavailableError."""
+        current = self.state.current
+        if current.finished_at_ms is not None:
+            return
+        for container_id in sorted(self._containers):
+            if current.position is None or container_id >= current.position.container_id:
+                await self._walk(container_id)
+        current.finished_at_ms = self._clock.time_ms()
+        await self._moved_on()
+
+    async def _walk(self, container_id: int) -> None:
+        live = self._containers[container_id]
+        metadata = live()
+        if metadata is None:
+            return
+        current = self.state.current
+        names = sorted(metadata.objects)
+        if current.position is not None and current.position.container_id == container_id:
+            names = names[bisect_right(names, current.position.object_name) :]
+        chunks = await _chunks_by_object(metadata)
+        self.objects_left = len(names)
+        self.bytes_left = sum(_size(metadata, name) for name in names)
+        remaining = iter(names)
+        while group := list(islice(remaining, self._at_once)):
+            sizes = sum(_size(metadata, name) for name in group)
+            looked = await asyncio.gather(
+                *(self._look(container_id, name, chunks.pop(name, [])) for name in group), return_exceptions=True
+            )
+            for each in looked:
+                if isinstance(each, BaseException):
+                    raise each
+            if live() is None:
+                # It has stopped: its objects are not gone, and what was passed over for that is still to come.
+                return
+            for each in looked:
+                self._count(each)
+            current.position = ScrubPosition(container_id, group[-1])
+            self.objects_left -= len(group)
+            self.bytes_left = max(0, self.bytes_left - sizes)
+            await self._moved_on()
+
+    def _count(self, looked: ObjectCheck | BaseException | None) -> None:
+        current = self.state.current
+        if isinstance(looked, ObjectCheck):
+            current.objects += 1
+            current.blocks += looked.blocks
+            current.bytes_read += looked.bytes_read
+            current.add(looked.findings)
+        else:
+            current.passed_over += 1
+
+    async def _look(self, container_id: int, name: str, chunks: Sequence[ChunkRecord]) -> ObjectCheck | None:
+        """Check one object; None if it is gone from the metadata."""
+        looked = await self._check(container_id, name, chunks)
+        if looked is None or not looked.findings:
+            return looked
+        metadata = self._containers[container_id]()
+        if metadata is None:
+            return None
+        # Merges, truncations and consolidation may have moved its chunks since they were gathered.
+        fresh = [
+            chunk for segment in metadata.segments.values() for chunk in segment.chunks if chunk.object_name == name
+        ]
+        return await self._check(container_id, name, fresh)
+
+    async def _check(self, container_id: int, name: str, chunks: Sequence[ChunkRecord]) -> ObjectCheck | None:
+        record = self._record(container_id, name)
+        if record is None:
+            return None
+        looked = await check_object(
+            self._storage,
+            container_id,
+            record,
+            chunks,
+            piece_bytes=self._pace.piece_bytes,
+            executor=self._executor,
+            pace=self._pace.take,
+        )
+        return looked if self._record(container_id, name) is not None else None
+
+    def _record(self, container_id: int, name: str) -> ObjectRecord | None:
+        metadata = self._containers[container_id]()
+        live = metadata.objects.get(name) if metadata is not None else None
+        return live.record if live is not None else None
+
+
+async def _chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:
+    """Every chunk under its object, gathered in turns with the rest of the loop: of no single moment."""
+    result: dict[str, list[ChunkRecord]] = defaultdict(list)
+    gathered = 0
+    for segment in list(metadata.segments.values()):
+        for chunk in segment.chunks:
+            result[chunk.object_name].append(chunk)
+        gathered += 1 + len(segment.chunks)
+        if gathered >= CHUNKS_PER_TURN:
+            gathered = 0
+            await asyncio.sleep(0)
+    return result
+
+
+def _size(metadata: ContainerMetadata, name: str) -> int:
+    live = metadata.objects.get(name)
+    return live.record.size if live is not None else 0
