@@ -168,6 +168,7 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
         object_name, position = decode_text(data, position + _CHUNK.size)
         live = metadata.objects[object_name]
         live.live_chunks += 1
+        live.live_bytes += chunk_length
         segment.chunks.append(
             ChunkRecord(start, chunk_length, live.record.name, block_offset, block_segment_id, block_start)
         )

@@ -68,7 +68,7 @@ class DurableDataLog(ABC):
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Of this opening; 1 for the first. Valid after `open`."""
+        """Of this opening; 1 for the first, more for a log that follows one that was lost. Valid after `open`."""
 
     @property
     @abstractmethod
@@ -106,6 +106,13 @@ class DurableDataLog(ABC):
         """Make the frame at `address` the first of the log: address durable, then what is before it deleted.
 
         An address at or below the present truncation point changes nothing.
+        """
+
+    @abstractmethod
+    async def check_primary(self) -> None:
+        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if that cannot be told.
+
+        For who misses something he should have found: it may have been truncated by a new owner. Costs a look at the log's state.
         """
 
     @abstractmethod

@@ -141,6 +141,13 @@ class MemoryDataLog(DurableDataLog):
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         self._contents.frames = kept
 
+    async def check_primary(self) -> None:
+        await asyncio.sleep(0)
+        if self._closed:
+            raise self._not_open()
+        if self._fenced():
+            raise self._not_primary()
+
     async def close(self) -> None:
         self._closed = True
         self._fail(lambda: ContainerStoppedError(self._container_id))

@@ -10,8 +10,8 @@ recorded place compared instead of given, then the same commit.
 Rules (DESIGN 4.1, Pravega's SegmentMetadataUpdateTransaction):
 - attribute conditions are checked before the expected offset; merged before sealed before offset;
 - a refused operation changes nothing; a sequence number given is never given again;
-- storage updates are about what Tier 2 has, not about what callers want: they never fail live, and pass
-  over what their segment no longer wants.
+- storage updates and replaced chunks are about what Tier 2 has, not about what callers want: they never
+  fail live, and pass over what their segment no longer wants.
 
 Pure: no await, no clock, no I/O.
 """
@@ -32,6 +32,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -129,6 +130,7 @@ class MetadataUpdater:
             CheckpointOperation: self._accept_checkpoint,
             StorageUpdateOperation: self._accept_anything,
             ObjectsDeletedOperation: self._accept_anything,
+            ReplaceChunksOperation: self._accept_anything,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
             SealOperation: self._commit_seal,
@@ -140,6 +142,7 @@ class MetadataUpdater:
             CheckpointOperation: self._commit_checkpoint,
             StorageUpdateOperation: self._commit_storage_update,
             ObjectsDeletedOperation: self._commit_objects_deleted,
+            ReplaceChunksOperation: self._commit_replace_chunks,
         }
 
     # --- the three moves --------------------------------------------------------------------------
@@ -417,6 +420,9 @@ class MetadataUpdater:
     def _commit_objects_deleted(self, operation: ObjectsDeletedOperation) -> None:
         for name in operation.names:
             self.metadata.garbage.pop(name, None)
+
+    def _commit_replace_chunks(self, operation: ReplaceChunksOperation) -> None:
+        storage_metadata.apply_replace_chunks(self.metadata, operation)
 
     def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
         segment = self.metadata.segments[segment_id]

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from durablelog.operations import (
     AppendOperation,
     CheckpointOperation,
+    ChunkReplacement,
     CreateOperation,
     DeleteOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -42,6 +44,8 @@ _COUNT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _OBJECT = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">QQQIQQQ")
+_BARE_CHUNK = struct.Struct(">QQIQQQ")
+_REPLACEMENT = struct.Struct(">QII")
 
 APPEND_HEAD_LENGTH = _APPEND.size
 """Bytes of an encoded append before its attributes and data."""
@@ -182,9 +186,7 @@ def _encode_checkpoint(operation: CheckpointOperation) -> bytes:
 
 def _encode_storage_update(operation: StorageUpdateOperation) -> bytes:
     numbers = {record.name: index for index, record in enumerate(operation.objects)}
-    parts = [_COUNT.pack(len(operation.objects))]
-    for record in operation.objects:
-        parts += (encode_text(record.name), _OBJECT.pack(record.size, record.created_ms))
+    parts = _encode_objects(operation.objects)
     parts.append(_COUNT.pack(len(operation.chunks)))
     parts += [
         _CHUNK.pack(
@@ -201,6 +203,32 @@ def _encode_storage_update(operation: StorageUpdateOperation) -> bytes:
     parts.append(_COUNT.pack(len(operation.links)))
     parts += [_TWO.pack(target_id, source_id) for target_id, source_id in operation.links]
     return b"".join(parts)
+
+
+def _encode_replace_chunks(operation: ReplaceChunksOperation) -> bytes:
+    parts = _encode_objects(operation.objects)
+    names = {record.name: index for index, record in enumerate(operation.objects)}
+    known = len(names)
+    for replacement in operation.replacements:
+        for chunk in replacement.old:
+            names.setdefault(chunk.object_name, len(names))
+    others = list(names)[known:]
+    parts.append(_COUNT.pack(len(others)))
+    parts += [encode_text(name) for name in others]
+    parts.append(_COUNT.pack(len(operation.replacements)))
+    for segment_id, old, new in operation.replacements:
+        parts.append(_REPLACEMENT.pack(segment_id, len(old), len(new)))
+        for chunk in (*old, *new):
+            start, length, name, block_offset, block_segment_id, block_start = chunk
+            parts.append(_BARE_CHUNK.pack(start, length, names[name], block_offset, block_segment_id, block_start))
+    return b"".join(parts)
+
+
+def _encode_objects(objects: Sequence[ObjectRecord]) -> list[bytes]:
+    parts = [_COUNT.pack(len(objects))]
+    for record in objects:
+        parts += (encode_text(record.name), _OBJECT.pack(record.size, record.created_ms))
+    return parts
 
 
 def _encode_delete(operation: DeleteOperation) -> bytes:
@@ -250,14 +278,7 @@ def _decode_checkpoint(body: Buffer) -> Operation:
 
 
 def _decode_storage_update(body: Buffer) -> Operation:
-    (count,) = _COUNT.unpack_from(body)
-    position = _COUNT.size
-    objects: list[ObjectRecord] = []
-    for _ in range(count):
-        name, position = decode_text(body, position)
-        size, created_ms = _OBJECT.unpack_from(body, position)
-        position += _OBJECT.size
-        objects.append(ObjectRecord(name, size, created_ms))
+    objects, position = _decode_objects(body)
     (count,) = _COUNT.unpack_from(body, position)
     position += _COUNT.size
     chunks: list[tuple[int, ChunkRecord]] = []
@@ -274,6 +295,42 @@ def _decode_storage_update(body: Buffer) -> Operation:
         links.append(_TWO.unpack_from(body, position))
         position += _TWO.size
     return StorageUpdateOperation(objects, chunks, links)
+
+
+def _decode_replace_chunks(body: Buffer) -> Operation:
+    objects, position = _decode_objects(body)
+    names = [record.name for record in objects]
+    (count,) = _COUNT.unpack_from(body, position)
+    position += _COUNT.size
+    for _ in range(count):
+        name, position = decode_text(body, position)
+        names.append(name)
+    (count,) = _COUNT.unpack_from(body, position)
+    position += _COUNT.size
+    replacements: list[ChunkReplacement] = []
+    for _ in range(count):
+        segment_id, old_count, new_count = _REPLACEMENT.unpack_from(body, position)
+        position += _REPLACEMENT.size
+        chunks: list[ChunkRecord] = []
+        for _ in range(old_count + new_count):
+            start, length, number, block_offset, block_segment_id, block_start = _BARE_CHUNK.unpack_from(body, position)
+            chunks.append(ChunkRecord(start, length, names[number], block_offset, block_segment_id, block_start))
+            position += _BARE_CHUNK.size
+        replacements.append(ChunkReplacement(segment_id, tuple(chunks[:old_count]), tuple(chunks[old_count:])))
+    return ReplaceChunksOperation(objects, replacements)
+
+
+def _decode_objects(body: Buffer) -> tuple[list[ObjectRecord], int]:
+    """The objects a body begins with, and the position behind them."""
+    (count,) = _COUNT.unpack_from(body)
+    position = _COUNT.size
+    objects: list[ObjectRecord] = []
+    for _ in range(count):
+        name, position = decode_text(body, position)
+        size, created_ms = _OBJECT.unpack_from(body, position)
+        position += _OBJECT.size
+        objects.append(ObjectRecord(name, size, created_ms))
+    return objects, position
 
 
 def _decode_delete(body: Buffer) -> Operation:
@@ -300,6 +357,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     StorageUpdateOperation: _encode_storage_update,
     DeleteOperation: _encode_delete,
     ObjectsDeletedOperation: _encode_objects_deleted,
+    ReplaceChunksOperation: _encode_replace_chunks,
 }
 
 _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
@@ -313,6 +371,7 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     StorageUpdateOperation.type_id: _decode_storage_update,
     DeleteOperation.type_id: _decode_delete,
     ObjectsDeletedOperation.type_id: _decode_objects_deleted,
+    ReplaceChunksOperation.type_id: _decode_replace_chunks,
 }
 
 

@@ -5,15 +5,14 @@ values. So replay decides nothing; it only checks that what the log says fits wh
 
 An operation is made without a place (`sequence_number` 0), is given one by the metadata updater, and
 never changes afterwards. Several plain appends to one segment that share a frame are one operation.
-Type ids are part of the stored format and never reused; 5 and 12 are kept free (5 is retired in Pravega's
-numbering, 12 is for the replacing of chunks by consolidation).
+Type ids are part of the stored format and never reused; 5 is kept free (it is retired in Pravega's numbering).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -117,6 +116,11 @@ class StorageUpdateOperation(Operation):
     `chunks` are in flush order; one that its segment no longer wants (deleted, truncated past it) is
     passed over, and an object none of whose chunks was wanted becomes garbage at once. `links` are
     (target id, source id) of merges whose source is whole in Tier 2: its chunks become the target's.
+
+    An object the metadata know already, live or garbage, is passed over: so objects alone, without
+    chunks, say that what Tier 2 holds of them is garbage, and can never harm a live one. One upload of many
+    chunks may be told by several operations, each naming the object; once it is garbage, chunks in it are
+    passed over: their segments still owe these bytes to Tier 2.
     """
 
     type_id: ClassVar[int] = 9
@@ -143,6 +147,32 @@ class ObjectsDeletedOperation(Operation):
     type_id: ClassVar[int] = 11
 
     names: Sequence[str]
+
+
+class ChunkReplacement(NamedTuple):
+    """One stretch of a segment that lies elsewhere in Tier 2 now: the same bytes, other chunks."""
+
+    segment_id: int
+    old: tuple[ChunkRecord, ...]
+    """Neighbours, exactly as the metadata had them; at least one."""
+    new: tuple[ChunkRecord, ...]
+    """Neighbours that cover exactly the same range; at least one."""
+
+
+@dataclass(slots=True)
+class ReplaceChunksOperation(Operation):
+    """What a consolidation made true: the same bytes of segments, in other objects.
+
+    A segment whose chunks are no longer exactly the old ones (truncated past, deleted, merged, replaced
+    before) is passed over, live and in replay alike. An object none of whose chunks was taken becomes
+    garbage at once; so does an old one that lost its last chunk. One object may be told of by several
+    operations: the first makes it known; if it is garbage by the time of a later one, that one has no effect.
+    """
+
+    type_id: ClassVar[int] = 12
+
+    objects: Sequence[ObjectRecord] = ()
+    replacements: Sequence[ChunkReplacement] = ()
 
 
 def commit_runs(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:

@@ -1,33 +1,43 @@
 """What Tier 2 holds of a container, kept in its metadata: chunks gained, dropped, linked; objects counted.
 
 Called by the metadata updater alone, on committed state, so live and replay go the same way. Pure.
+The bytes of a segment stay at their offsets whatever happens here: only where Tier 2 has them changes.
 An object leaves `objects` for `garbage` in the very operation that drops its last chunk: that the log
 says so, and since when, is what makes deletion safe to resume after any crash.
 """
 
 from __future__ import annotations
 
-from durablelog.operations import StorageUpdateOperation
-from segmentstore.contracts.chunks import ChunkRecord
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from durablelog.operations import ChunkReplacement, ReplaceChunksOperation, StorageUpdateOperation
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
 
 
 def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOperation) -> None:
     """Make uploaded objects known and their chunks visible, then link merges that are whole in Tier 2."""
-    for record in operation.objects:
-        metadata.objects[record.name] = LiveObject(record)
+    _add_objects(metadata, operation.objects)
     for segment_id, chunk in operation.chunks:
         segment = metadata.segments.get(segment_id)
         if segment is not None:
             _add_chunk(metadata, segment, chunk)
-    for record in operation.objects:
-        live = metadata.objects.get(record.name)
-        if live is not None and not live.live_chunks:
-            _retire(metadata, record.name, operation.timestamp_ms)
+    _retire_unwanted(metadata, operation.objects, operation.timestamp_ms)
     for target_id, source_id in operation.links:
         target, source = metadata.segments.get(target_id), metadata.segments.get(source_id)
         if target is not None and source is not None:
             _link(metadata, target, source, operation.timestamp_ms)
+
+
+def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOperation) -> None:
+    """Make consolidated objects known, and put their chunks where their segments still have exactly the old ones."""
+    _add_objects(metadata, operation.objects)
+    for replacement in operation.replacements:
+        segment = metadata.segments.get(replacement.segment_id)
+        if segment is not None:
+            _replace(metadata, segment, replacement, operation.timestamp_ms)
+    _retire_unwanted(metadata, operation.objects, operation.timestamp_ms)
 
 
 def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, timestamp_ms: int) -> None:
@@ -50,23 +60,82 @@ def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int,
 
 def discard(metadata: ContainerMetadata, segment: SegmentMetadata, timestamp_ms: int) -> None:
     """Remove a segment's record with everything that hangs on it: chunks, and sources merged into it."""
-    del metadata.segments[segment.segment_id]
-    for chunk in segment.chunks:
+    # Without recursion: sources have sources, as deep as callers merged while Tier 2 was away.
+    left = [segment]
+    while left:
+        each = left.pop()
+        del metadata.segments[each.segment_id]
+        for chunk in each.chunks:
+            _release(metadata, chunk, timestamp_ms)
+        left += [metadata.segments[merge.source_id] for merge in reversed(each.merges)]
+
+
+def _add_objects(metadata: ContainerMetadata, records: Sequence[ObjectRecord]) -> None:
+    for record in records:
+        if record.name not in metadata.objects and record.name not in metadata.garbage:
+            metadata.objects[record.name] = LiveObject(record)
+
+
+def _retire_unwanted(metadata: ContainerMetadata, records: Sequence[ObjectRecord], timestamp_ms: int) -> None:
+    for record in records:
+        live = metadata.objects.get(record.name)
+        if live is not None and not live.live_chunks:
+            _retire(metadata, record.name, timestamp_ms)
+
+
+def _replace(
+    metadata: ContainerMetadata, segment: SegmentMetadata, replacement: ChunkReplacement, timestamp_ms: int
+) -> None:
+    _, old, new = replacement
+    first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
+    end = first + len(old)
+    if tuple(segment.chunks[first:end]) != old:
+        return
+    # An object told of by several operations may have lost everything of the first ones before the last comes.
+    if any(chunk.object_name not in metadata.objects for chunk in new):
+        return
+    _check_same_range(segment, replacement)
+    taken = []
+    for chunk in new:
+        live = metadata.objects[chunk.object_name]
+        live.live_chunks += 1
+        live.live_bytes += chunk.length
+        taken.append(chunk._replace(object_name=live.record.name))
+    segment.chunks[first:end] = taken
+    segment.encoded = None
+    for chunk in old:
         _release(metadata, chunk, timestamp_ms)
-    for merge in segment.merges:
-        discard(metadata, metadata.segments[merge.source_id], timestamp_ms)
+
+
+def _check_same_range(segment: SegmentMetadata, replacement: ChunkReplacement) -> None:
+    """Every byte of the segment stays at its offset, with nothing missing and nothing twice."""
+    position = replacement.old[0].start_offset
+    for chunk in replacement.new:
+        assert chunk.length > 0, (segment, chunk)
+        assert chunk.start_offset == position, (segment, chunk)
+        position = chunk.end_offset
+    assert position == replacement.old[-1].end_offset, (segment, replacement)
+
+
+def _start_of(chunk: ChunkRecord) -> int:
+    return chunk.start_offset
 
 
 def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: ChunkRecord) -> None:
     # Truncation may have passed the chunk while it was uploaded: wholly (unwanted) or in part (still fits).
     if chunk.end_offset <= segment.storage_length:
         return
+    # An object told of by several operations may have lost everything of the first ones before the last comes: it is
+    # garbage and stays so. Its segment still owes these bytes to Tier 2.
+    live = metadata.objects.get(chunk.object_name)
+    if live is None:
+        return
     assert chunk.start_offset <= segment.storage_length, (segment, chunk)
     assert chunk.end_offset <= segment.length, (segment, chunk)
     if segment.chunks:
         assert chunk.start_offset == segment.chunks[-1].end_offset, (segment, chunk)
-    live = metadata.objects[chunk.object_name]
     live.live_chunks += 1
+    live.live_bytes += chunk.length
     segment.chunks.append(chunk._replace(object_name=live.record.name))
     segment.storage_length = chunk.end_offset
     segment.encoded = None
@@ -93,6 +162,7 @@ def _link(metadata: ContainerMetadata, target: SegmentMetadata, source: SegmentM
 def _release(metadata: ContainerMetadata, chunk: ChunkRecord, timestamp_ms: int) -> None:
     live = metadata.objects[chunk.object_name]
     live.live_chunks -= 1
+    live.live_bytes -= chunk.length
     if not live.live_chunks:
         _retire(metadata, chunk.object_name, timestamp_ms)
 

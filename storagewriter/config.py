@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import ConfigError
+from tier2.extent_codec import CODECS_BY_NAME
 
 MIB = 1024 * 1024
 
@@ -13,24 +14,32 @@ MIB = 1024 * 1024
 class StorageWriterConfig:
     """When bytes go to Tier 2, in what pieces, and how patiently. Raises ConfigError for what contradicts itself."""
 
-    flush_bytes: int = 8 * MIB
+    flush_bytes: int = 64 * MIB
     """Un-flushed bytes at which a segment goes at once, into an object of its own."""
     flush_age_s: float = 30.0
     """Longest that a committed byte waits before its segment goes, whatever its size."""
     object_bytes: int = 64 * MIB
     """Most payload bytes of one object, and so of one block."""
-    object_segments_max: int = 4096
+    object_segments_max: int = 16384
     """Most segments that share an object; bounds the size of one storage update in the log."""
     extent_bytes: int = 64 * 1024
     """Bytes under one checksum."""
+    compression: str = "none"
+    """What becomes of an extent: a key of `tier2.extent_codec.CODECS_BY_NAME`."""
     unflushed_target_bytes: int = 64 * MIB
     """Bytes not yet on their way at which everything pending goes: bounds memory and log with any number of slow segments."""
     uploads_max: int = 4
     """Objects in flight."""
-    upload_bytes_max: int = 128 * MIB
+    upload_bytes_max: int = 256 * MIB
     """Payload bytes in flight; at least `object_bytes`."""
+    consolidation: bool = True
+    """Whether small and mostly dead objects are made into large ones."""
+    consolidation_bytes: int = 256 * MIB
+    """Living bytes that a consolidated object has at least; one that has half of it is left as it is."""
     deletion_lag_s: float = 4 * 3600.0
     """How long an object must have been unreferenced in the log before it is deleted."""
+    orphan_sweep_spacing_s: float = 60.0
+    """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody looks."""
     retry_min_s: float = 0.1
     """First back-off after Tier 2 did not answer; doubles with each failure."""
     retry_max_s: float = 30.0
@@ -44,9 +53,12 @@ class StorageWriterConfig:
             "extent_bytes",
             "unflushed_target_bytes",
             "uploads_max",
+            "consolidation_bytes",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"{getattr(self, name)} is not at least 1")
+        if self.compression not in CODECS_BY_NAME:
+            raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(CODECS_BY_NAME)}")
         if self.flush_bytes > self.object_bytes:
             raise ConfigError("flush_bytes", f"{self.flush_bytes} does not fit into object_bytes, {self.object_bytes}")
         if self.upload_bytes_max < self.object_bytes:
@@ -55,6 +67,8 @@ class StorageWriterConfig:
             )
         if self.flush_age_s < 0 or self.deletion_lag_s < 0:
             raise ConfigError("flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s", "a duration is not negative")
+        if self.orphan_sweep_spacing_s < 0:
+            raise ConfigError("orphan_sweep_spacing_s", "a duration is not negative")
         if not 0 < self.retry_min_s <= self.retry_max_s:
             raise ConfigError("retry_min_s", f"{self.retry_min_s} is not above 0 and at most {self.retry_max_s}")
 
@@ -77,7 +91,27 @@ class StorageWriterStatistics:
     upload_failures: int
     name_collisions: int
     """Uploads that found a foreign object under a name of ours: always 0 unless somebody else writes there."""
+    consolidations: int
+    """Objects made of others."""
+    consolidated_objects: int
+    """The others."""
+    bytes_copied: int
+    """Of these objects, by the store itself."""
+    bytes_rewritten: int
+    """Of these objects, downloaded and uploaded."""
+    replacements_refused: int
+    """Stretches of segments that were no longer what had been read when the log came to them."""
+    consolidation_failures: int
+    """Groups given up because an object of theirs is lost or corrupt."""
     garbage_waiting: int
     """Objects nothing refers to that are not deleted yet."""
     garbage_deleted: int
     garbage_failures: int
+    sweeps: int
+    """Searches for orphans that went through all shards."""
+    sweep_failures: int
+    orphans_found: int
+    """Objects that no operation of the log named, made garbage."""
+    orphan_bytes: int
+    uploads_aborted: int
+    """Uploads in parts that nobody would have finished."""

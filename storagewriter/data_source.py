@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from durablelog.operations import ObjectsDeletedOperation, StorageUpdateOperation
+from durablelog.operations import ObjectsDeletedOperation, ReplaceChunksOperation, StorageUpdateOperation
 from segmentstore.contracts.metadata import ContainerMetadata
 
 
@@ -26,11 +26,13 @@ class WriterDataSource(Protocol):
         Raises SegmentNotFoundError or SegmentTruncatedError if the segment has changed meanwhile.
         """
 
-    async def commit(self, operation: StorageUpdateOperation | ObjectsDeletedOperation) -> None:
+    async def commit(
+        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
+    ) -> None:
         """Put an operation through the log; returns when it is committed to the metadata.
 
         Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops then.
         """
 
     def object_in_use(self, name: str) -> bool:
-        """True while a read has this object open."""
+        """True while a read, or a consolidation, has this object open, or an upload of it is not all committed."""

@@ -4,18 +4,23 @@ Rules:
 - a block never crosses a merge's border: it is own bytes, from the storage length on;
 - a segment with `flush_bytes` or more gets an object of its own; smaller ones share;
 - an object is at most `object_bytes` of payload and `object_segments_max` segments;
-- an object that goes because of age takes along what else is pending: a request costs more than its bytes.
+- an object that goes because of age takes along what else is pending: a request costs more than its bytes;
+- an object that goes because too much is pending altogether is full: what is left over waits for the next one.
+  So requests go by bytes, whatever the number of segments.
 
 Pure: no await, no clock, no I/O. Nothing is taken here; the caller does that with the plan it accepts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from heapq import nlargest
 from typing import NamedTuple
 
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from storagewriter.config import StorageWriterConfig
 from storagewriter.pending_segments import PendingSegments
+from storagewriter.segment_aggregator import SegmentAggregator
 
 MISSES_MAX = 64
 """Blocks that do not fit before the search for smaller ones ends."""
@@ -92,6 +97,36 @@ def plan_object(
     if by_age:
         _take_along(blocks, room, pending, metadata, config)
     return ObjectPlan(tuple(blocks)) if blocks else None
+
+
+def plan_full_object(
+    pending: PendingSegments, metadata: ContainerMetadata, config: StorageWriterConfig, bytes_max: int
+) -> ObjectPlan | None:
+    """An object of what waits and is not due; None if `bytes_max` allows none of `object_bytes`.
+
+    Filled oldest first while one object can hold a block of each segment, else with the largest ones: they make the
+    most room for a request. O(waiting segments), or times their logarithm.
+    """
+    room = config.object_bytes
+    if bytes_max < room:
+        return None
+    waiting: Iterable[SegmentAggregator] = pending.waiting()
+    if len(pending.dirty) > config.object_segments_max:
+        waiting = nlargest(config.object_segments_max, waiting, key=_pending_bytes)
+    blocks: list[BlockPlan] = []
+    for aggregator in waiting:
+        segment = metadata.segments.get(aggregator.segment_id)
+        block = next_block(segment, room) if segment is not None else None
+        if block is not None:
+            blocks.append(block)
+            room -= block.length
+        if not room or len(blocks) == config.object_segments_max:
+            break
+    return ObjectPlan(tuple(blocks)) if blocks else None
+
+
+def _pending_bytes(aggregator: SegmentAggregator) -> int:
+    return aggregator.pending_bytes
 
 
 def _take_along(

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
 from durablelog.operations import StorageUpdateOperation
@@ -20,16 +20,25 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 from storagewriter.flush_plan import BlockPlan, ObjectPlan
 from storagewriter.retry import BackOff, TierHealth
+from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
-from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavailableError
+from tier2.object_names import ObjectKind, new_unique_id, object_name
+from tier2.object_storage import ObjectExistsError, ObjectStorage, ObjectStorageError, StorageUnavailableError
 
 BLOCKS_PER_TURN = 64
 """Small blocks built before the event loop gets a turn."""
 INLINE_BYTES = 64 * 1024
 """Blocks up to this are built on the loop; handing over costs more than their checksums."""
+INLINE_COMPRESSED_BYTES = 4096
+"""The same for blocks that are compressed, which takes sixty times as long."""
+OPERATION_CHUNKS = 1024
+"""Chunks that one operation makes visible, or replaces: bounds the turn of the loop that commits it, and its size."""
 PIECE_BYTES_MIN = 4096
 """Pieces shorter than this on average are joined: each costs about as much as the checksum of so many bytes."""
+
+
+async def _nothing_first() -> None:
+    pass
 
 
 class ObjectUploader:
@@ -49,23 +58,42 @@ class ObjectUploader:
         self._runtime = runtime
         self._executor = executor
         self.health = TierHealth(f"tier2 {storage.url}", runtime.clock)
+        self.first: Callable[[], Awaitable[None]] = _nothing_first
+        """Done before an object is sent; may raise StorageUnavailableError."""
         self.collisions = 0
+        self.in_flight: dict[str, None] = {}
+        """Names drawn for objects that are not committed yet: no orphans, whatever the metadata say."""
 
-    async def upload(self, plan: ObjectPlan) -> StorageUpdateOperation | None:
-        """Store the plan's bytes; return the operation that makes them visible, None if nobody wants any of them now.
+    async def upload(self, plan: ObjectPlan) -> list[StorageUpdateOperation]:
+        """Store the plan's bytes; return the operations that make them visible, none if nobody wants any of them now.
 
+        Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn of the loop.
         Retries for ever while Tier 2 does not answer. Raises what reading the bytes raises.
         """
-        builder = ObjectBuilder(self._source.metadata.container_id, self._source.epoch, self._config.extent_bytes)
+        builder = ObjectBuilder(
+            self._source.metadata.container_id,
+            self._source.epoch,
+            self._config.extent_bytes,
+            codec=CODECS_BY_NAME[self._config.compression],
+        )
         for number, block in enumerate(plan.blocks, start=1):
             await self._add_block(builder, block)
             if number % BLOCKS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if not builder.placements:
-            return None
-        name = await self._put(builder)
+            return []
+        name = await self.store(
+            "flush", lambda name, unique_id: self._storage.put(name, builder.parts, unique_id), self.health
+        )
         record, chunks = builder.finish(name, self._runtime.clock.time_ms())
-        return StorageUpdateOperation(objects=(record,), chunks=chunks)
+        return [
+            StorageUpdateOperation(objects=(record,), chunks=chunks[first : first + OPERATION_CHUNKS])
+            for first in range(0, len(chunks), OPERATION_CHUNKS)
+        ]
+
+    def settled(self, name: str) -> None:
+        """All that an upload led to is committed: what becomes of the object is up to the metadata alone."""
+        self.in_flight.pop(name, None)
 
     async def _add_block(self, builder: ObjectBuilder, block: BlockPlan) -> None:
         try:
@@ -77,32 +105,45 @@ class ObjectUploader:
             return
         length = sum(map(len, parts))
         assert length == block.length, (block, length)
-        if block.length <= INLINE_BYTES:
-            _build(builder, block, parts)
+        segment = self._source.metadata.segments.get(block.segment_id)
+        name = segment.name if segment is not None else ""
+        if block.length <= (INLINE_BYTES if self._config.compression == "none" else INLINE_COMPRESSED_BYTES):
+            _build(builder, block, parts, name)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, _build, builder, block, parts)
+            await loop.run_in_executor(self._executor, _build, builder, block, parts, name)
 
-    async def _put(self, builder: ObjectBuilder) -> str:
+    async def store(self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth) -> str:
+        """Have `send(name, unique_id)` make an object under a name of ours, until it succeeds; return the name.
+
+        Until what it led to is `settled` the name is in flight. Raises what `send` raises about other objects, never
+        that Tier 2 does not answer, or that a name is taken.
+        """
         metadata = self._source.metadata
         back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
         unique_id = new_unique_id(self._runtime.random)
         while True:
-            name = object_name(metadata.container_id, self._source.epoch, "flush", unique_id)
+            name = object_name(metadata.container_id, self._source.epoch, kind, unique_id)
+            self.in_flight[name] = None
             try:
-                await self._storage.put(name, builder.parts, unique_id)
+                await self.first()
+                await send(name, unique_id)
             except StorageUnavailableError as error:
-                self.health.failed(error)
+                health.failed(error)
             except ObjectExistsError:
                 self.collisions += 1
+                del self.in_flight[name]
                 unique_id = new_unique_id(self._runtime.random)
+            except ObjectStorageError:
+                del self.in_flight[name]
+                raise
             else:
-                self.health.succeeded()
+                health.succeeded()
                 return name
             await asyncio.sleep(back_off.failed())
 
 
-def _build(builder: ObjectBuilder, block: BlockPlan, parts: Sequence[bytes]) -> None:
+def _build(builder: ObjectBuilder, block: BlockPlan, parts: Sequence[bytes], segment_name: str) -> None:
     if len(parts) * PIECE_BYTES_MIN > block.length:
         parts = (b"".join(parts),)
-    builder.add(block.segment_id, block.offset, parts)
+    builder.add(block.segment_id, block.offset, parts, segment_name=segment_name)

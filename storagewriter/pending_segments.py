@@ -184,18 +184,6 @@ class PendingSegments:
                 self._force(each)
         return wanted
 
-    def force_largest_first(self) -> int:
-        """Make all that waits due, largest first; return how many segments. O(n log n)."""
-        waiting = [
-            aggregator
-            for segment_id, aggregator in self.dirty.items()
-            if segment_id not in self.ready and segment_id not in self.busy
-        ]
-        waiting.sort(key=_pending_bytes, reverse=True)
-        for aggregator in waiting:
-            self._force(aggregator.segment_id)
-        return len(waiting)
-
     def collect_aged(self, now: float) -> float | None:
         """Make due what is old enough at `now`; return when the next one will be, None if none waits."""
         queue, age = self._by_age, self._config.flush_age_s
@@ -268,6 +256,11 @@ class PendingSegments:
 
     def settle(self, segment_id: int) -> None:
         """Take over how far the metadata say the segment is in Tier 2, or that it is gone. Idempotent."""
+        ids = [segment_id]
+        for each in ids:  # grows while it is walked: sources that went with it have sources, however deep
+            ids += self._settle_one(each)
+
+    def _settle_one(self, segment_id: int) -> list[int]:
         segment = self._metadata.segments.get(segment_id)
         aggregator = self.dirty.get(segment_id)
         if aggregator is not None:
@@ -279,22 +272,20 @@ class PendingSegments:
             elif segment_id not in self.busy and aggregator.is_due(self._config.flush_bytes, float("-inf")):
                 self._make_ready(aggregator)
         self.touched.add(segment_id)
-        self._settle_merges(segment_id, segment)
+        return self._settle_merges(segment_id, segment)
 
-    def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> None:
-        known = self.sources.pop(segment_id, None)
-        if known is not None:
-            left = [source_id for source_id in known if source_id in self._metadata.segments]
-            if left and segment is not None:
-                self.sources[segment_id] = left
-                self.link_candidates.add(segment_id)
-                self.news = True
-            for source_id in known:
-                if source_id not in self._metadata.segments:
-                    self.settle(source_id)
+    def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> list[int]:
+        """Give the sources that are gone, and are to be settled too."""
+        known = self.sources.pop(segment_id, [])
+        left = [source_id for source_id in known if source_id in self._metadata.segments]
+        if left and segment is not None:
+            self.sources[segment_id] = left
+            self.link_candidates.add(segment_id)
+            self.news = True
         if segment is not None and segment.merged_into is not None:
             self.link_candidates.add(segment.merged_into)
             self.news = True
+        return [source_id for source_id in known if source_id not in self._metadata.segments]
 
     def first_sequence_number(self) -> int | None:
         """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is none. O(log n)."""
@@ -315,7 +306,3 @@ def own_unflushed_bytes(segment: SegmentMetadata) -> int:
     """Bytes of a segment not in Tier 2, without those of sources merged into it."""
     merged = sum(merge.end_offset - max(merge.offset, segment.storage_length) for merge in segment.merges)
     return segment.length - segment.storage_length - merged
-
-
-def _pending_bytes(aggregator: SegmentAggregator) -> int:
-    return aggregator.pending_bytes

@@ -14,7 +14,7 @@ outcome unknown) ends the writer: its container ends too, and recovery goes on f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, KeysView, Sequence
 
 from durablelog.operations import Operation, StorageUpdateOperation
 from segmentstore.contracts.errors import (
@@ -26,11 +26,13 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
+from storagewriter.consolidator import Consolidator
 from storagewriter.data_source import WriterDataSource
-from storagewriter.flush_plan import ObjectPlan, plan_links, plan_object
+from storagewriter.flush_plan import ObjectPlan, plan_full_object, plan_links, plan_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
 from storagewriter.object_uploader import ObjectUploader
+from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
 from tier2.object_storage import ObjectStorage
 
@@ -64,6 +66,19 @@ class StorageWriter:
         self._config = config
         self._executor = runtime.executor("storagewriter", 1)
         self._uploader = ObjectUploader(source, storage, config, runtime, self._executor)
+        self.orphan_sweeper = OrphanSweeper(
+            source, storage, config, runtime, self.in_flight_names, self.garbage_collector.notice
+        )
+        self.consolidator = Consolidator(
+            source,
+            storage,
+            config,
+            runtime,
+            self._uploader,
+            self._executor,
+            may_run=lambda: not self._is_over_target(),
+            on_garbage=self.garbage_collector.notice,
+        )
         self._pending = PendingSegments(source, config)
         self._waiters = FlushWaiters()
         self._wake = asyncio.Event()
@@ -92,6 +107,10 @@ class StorageWriter:
         if pending.news or self._advanced or (self._flights < self._config.uploads_max and self._is_over_target()):
             self._wake.set()
 
+    def upload_after(self, first: Callable[[], Awaitable[None]]) -> None:
+        """Have `first` done before each object is sent; StorageUnavailableError of it is as of the object itself."""
+        self._uploader.first = first
+
     def start(self) -> None:
         """Begin to flush; after replay. Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too."""
         assert self._task is None, "a writer starts once"
@@ -104,12 +123,10 @@ class StorageWriter:
 
         Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close, before `stop`.
         """
-        self._landing = True
+        self._landing = self.consolidator.landing = True
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience_s
-        while (
-            self._flights and not self._stopped and self._uploader.health.describe() is None and loop.time() < give_up
-        ):
+        while self._is_landing() and loop.time() < give_up:
             self._landed.clear()
             timer = loop.call_later(_LANDING_LOOK_S, self._landed.set)
             try:
@@ -117,12 +134,20 @@ class StorageWriter:
             finally:
                 timer.cancel()
 
+    def _is_landing(self) -> bool:
+        """Something is on its way that is worth waiting for."""
+        if self._stopped:
+            return False
+        flying = self._flights and self._uploader.health.describe() is None
+        return bool(flying) or (self.consolidator.uploading and self.consolidator.health.describe() is None)
+
     async def stop(self) -> None:
         """Cancel what runs and wait for it; those who wait for a flush get an error. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._close(None)
+        await self.consolidator.close()
         self._executor.shutdown(wait=False)
 
     async def flush(self, segment_id: int | None = None) -> None:
@@ -156,7 +181,21 @@ class StorageWriter:
         """None while healthy, else one sentence."""
         if self.failure is not None:
             return f"storage writer stopped by {type(self.failure).__name__}: {self.failure}"
-        return self._uploader.health.describe() or self.garbage_collector.health.describe()
+        return (
+            self._uploader.health.describe() or self.garbage_collector.health.describe() or self.consolidator.describe()
+        )
+
+    @property
+    def in_flight_names(self) -> KeysView[str]:
+        """Names of objects that may be in Tier 2 and are not in the metadata yet, for an upload is under way. A live view."""
+        return self._uploader.in_flight.keys()
+
+    def in_use(self, name: str) -> bool:
+        """Whether an object is being consolidated, or told of by operations of which one may still come.
+
+        An object forgotten between two of these would come to life again by the second, without its bytes.
+        """
+        return self.consolidator.in_use(name) or name in self._uploader.in_flight
 
     def statistics(self) -> StorageWriterStatistics:
         """Numbers as of now. O(1)."""
@@ -171,9 +210,20 @@ class StorageWriter:
             links=self._links,
             upload_failures=self._uploader.health.failures,
             name_collisions=self._uploader.collisions,
+            consolidations=self.consolidator.consolidations,
+            consolidated_objects=self.consolidator.sources,
+            bytes_copied=self.consolidator.bytes_copied,
+            bytes_rewritten=self.consolidator.bytes_rewritten,
+            replacements_refused=self.consolidator.refused,
+            consolidation_failures=self.consolidator.failures,
             garbage_waiting=len(self._source.metadata.garbage),
             garbage_deleted=self.garbage_collector.deleted,
             garbage_failures=self.garbage_collector.health.failures,
+            sweeps=self.orphan_sweeper.sweeps,
+            sweep_failures=self.orphan_sweeper.health.failures,
+            orphans_found=self.orphan_sweeper.orphans_found,
+            orphan_bytes=self.orphan_sweeper.orphan_bytes,
+            uploads_aborted=self.orphan_sweeper.uploads_aborted,
         )
 
     # --- the task -----------------------------------------------------------------------------------
@@ -182,6 +232,9 @@ class StorageWriter:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.garbage_collector.run())
+                group.create_task(self.orphan_sweeper.run())
+                if self._config.consolidation:
+                    group.create_task(self.consolidator.run())
                 await self._flush_what_is_due(group)
         except BaseExceptionGroup as errors:
             error = _first(errors)
@@ -219,13 +272,11 @@ class StorageWriter:
         while self._flights < config.uploads_max and not self._landing:
             room = config.upload_bytes_max - self._flying_bytes
             plan = plan_object(pending, self._source.metadata, config, room)
+            # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake us.
+            if plan is None and not pending.ready and self._is_over_target():
+                plan = plan_full_object(pending, self._source.metadata, config, room)
             if plan is None:
-                # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake us.
-                if pending.ready or not self._is_over_target() or not pending.force_largest_first():
-                    return
-                plan = plan_object(pending, self._source.metadata, config, room)
-                if plan is None:
-                    return
+                return
             pending.take(plan.segment_ids)
             self._flights += 1
             self._flying_bytes += plan.payload_bytes
@@ -236,20 +287,19 @@ class StorageWriter:
 
     async def _fly(self, plan: ObjectPlan) -> None:
         try:
-            update = await self._uploader.upload(plan)
-            if update is not None:
+            updates = await self._uploader.upload(plan)
+            for update in updates:
                 await self._source.commit(update)
+            for update in updates:
+                self._uploader.settled(update.objects[0].name)
         finally:
             self._flights -= 1
             self._flying_bytes -= plan.payload_bytes
             self._landed.set()
-        if update is not None:
-            self._objects += 1
+        self._objects += bool(updates)
+        for update in updates:
             self._blocks += len(update.chunks)
-            for segment_id, chunk in update.chunks:
-                self._bytes += chunk.length
-                segment = self._source.metadata.segments.get(segment_id)
-                assert segment is None or segment.storage_length >= chunk.end_offset, (segment, chunk)
+            self._bytes += sum(chunk.length for _, chunk in update.chunks)
         self._land(plan.segment_ids)
 
     async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
@@ -267,6 +317,7 @@ class StorageWriter:
         self._waiters.settle(self._pending.touched, self._source.metadata)
         self._pending.touched.clear()
         self.garbage_collector.notice()
+        self.consolidator.notice()
 
     # --- the end ------------------------------------------------------------------------------------
 

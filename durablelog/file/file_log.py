@@ -57,6 +57,7 @@ class FileLog(DurableDataLog):
     """One opening of the log in `directory`, which is made if it is not there.
 
     `file_bytes`: size of a log file, at most 4 GiB; must hold a frame of `payload_bytes_max` (ConfigError).
+    `epoch_min`: the least epoch of this opening, for a log that follows one that was lost (recovery/restore.py).
     An object is opened once; after `close` make a new one.
     """
 
@@ -68,6 +69,7 @@ class FileLog(DurableDataLog):
         *,
         file_bytes: int = FILE_BYTES,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        epoch_min: int = 1,
     ) -> None:
         least = FILE_HEADER_LENGTH + FRAME_HEADER_LENGTH + payload_bytes_max
         if payload_bytes_max < 1 or not least <= file_bytes <= FILE_BYTES_MAX:
@@ -76,7 +78,8 @@ class FileLog(DurableDataLog):
         self._runtime = runtime
         self._file_bytes = file_bytes
         self._payload_bytes_max = payload_bytes_max
-        self._folder = LogFolder(directory, container_id, runtime.disk, f"{runtime.random.getrandbits(64):016x}")
+        tag = f"{runtime.random.getrandbits(64):016x}"
+        self._folder = LogFolder(directory, container_id, runtime.disk, tag, epoch_min)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lane: Executor | None = None
         self._helper: Executor | None = None
@@ -361,6 +364,15 @@ class FileLog(DurableDataLog):
             self._folder.remove([prepared.path])
         self._folder.remove_spares()
         self._folder.close()
+
+    async def check_primary(self) -> None:
+        loop, lane, _ = self._running()
+        try:
+            fenced = await loop.run_in_executor(lane, self._folder.is_fenced)
+        except OSError as error:
+            raise TierUnavailableError("tier1", f"looking at the log in {self._folder.directory}: {error}") from error
+        if fenced:
+            raise self._not_primary()
 
     async def _remove_files(self) -> None:
         """Discard what was truncated, once nobody reads it; what stays behind goes with the next opening."""

@@ -35,9 +35,10 @@ from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotP
 class LogFolder:
     """What one owner knows of the folder. `tag` tells this opening from all others; `writer` is for the lane alone."""
 
-    def __init__(self, directory: str, container_id: int, disk: Disk, tag: str) -> None:
+    def __init__(self, directory: str, container_id: int, disk: Disk, tag: str, epoch_min: int = 1) -> None:
         self.directory = directory
         self._tag = tag
+        self._epoch_min = epoch_min
         self.disk = disk
         self._container_id = container_id
         self._lock: DiskFile | None = None
@@ -74,7 +75,7 @@ class LogFolder:
         make_directories(self.disk, self.directory)
         self._lock = lock_log(self.directory, self.disk)
         before, scan = self._scan()
-        self._state = StateFile.claim(self.directory, self.disk, self._container_id, self._tag)
+        self._state = StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
         state = self._state.state
         if has_grown(self.directory, self.disk, before, state, scan):
             scan = self._scan_again(state)

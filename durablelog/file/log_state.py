@@ -127,13 +127,14 @@ class StateFile:
         self.state = record.state
 
     @classmethod
-    def claim(cls, directory: str, disk: Disk, container_id: int, tag: str) -> StateFile:
-        """Write the next epoch durably. From then on no earlier owner can acknowledge anything.
+    def claim(cls, directory: str, disk: Disk, container_id: int, tag: str, epoch_min: int = 1) -> StateFile:
+        """Write the next epoch, at least `epoch_min`, durably. From then on no earlier owner can acknowledge anything.
 
         `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at the same time, OSError.
         """
         for _ in range(_CLAIM_TRIES):
             there = _read_record(directory, disk) or _Record(0, LogState(container_id, 0, LogAddress(0), 1), None)
+            there = there._replace(state=there.state._replace(epoch=max(there.state.epoch, epoch_min - 1)))
             owned = cls(directory, disk, tag, there)
             try:
                 owned._follow(there.state._replace(epoch=there.state.epoch + 1))

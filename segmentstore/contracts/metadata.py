@@ -119,13 +119,15 @@ def _start_of(chunk: ChunkRecord) -> int:
 
 
 class LiveObject:
-    """A Tier-2 object and how many chunks of this container's segments lie in it."""
+    """A Tier-2 object and how much of this container's segments lies in it."""
 
-    __slots__ = ("live_chunks", "record")
+    __slots__ = ("live_bytes", "live_chunks", "record")
 
-    def __init__(self, record: ObjectRecord, live_chunks: int = 0) -> None:
+    def __init__(self, record: ObjectRecord, live_chunks: int = 0, live_bytes: int = 0) -> None:
         self.record = record
         self.live_chunks = live_chunks
+        self.live_bytes = live_bytes
+        """Sum of the lengths of these chunks: bytes of segments, as callers see them."""
 
 
 class GarbageObject(NamedTuple):

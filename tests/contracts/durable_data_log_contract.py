@@ -256,9 +256,13 @@ class DurableDataLogContract(ABC):
         async def scenario() -> None:
             old = await self.opened()
             addresses = await append_all(old, range(5))
+            await old.check_primary()
             self.world.usurp()
             new = await self.opened()
             assert new.epoch > old.epoch
+            await new.check_primary()
+            with pytest.raises(NotPrimaryError):
+                await old.check_primary()
             for number in (900, 901):
                 with pytest.raises(NotPrimaryError):
                     await old.append([payload(number)])

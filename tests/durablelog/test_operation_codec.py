@@ -13,11 +13,13 @@ from durablelog.operation_codec import OperationFormatError, decode_operation, e
 from durablelog.operations import (
     AppendOperation,
     CheckpointOperation,
+    ChunkReplacement,
     CreateOperation,
     DeleteOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -53,6 +55,18 @@ def storage_updates(draw: st.DrawFn) -> StorageUpdateOperation:
     return StorageUpdateOperation(records, chunks, draw(st.lists(st.tuples(numbers, numbers), max_size=3)))
 
 
+@st.composite
+def replaced_chunks(draw: st.DrawFn) -> ReplaceChunksOperation:
+    records = draw(objects)
+    known = [record.name for record in records]
+    old = st.lists(st.builds(ChunkRecord, numbers, numbers, names, numbers, numbers, numbers), max_size=4).map(tuple)
+    new: st.SearchStrategy[tuple[ChunkRecord, ...]] = st.just(())
+    if known:
+        chunk = st.builds(ChunkRecord, numbers, numbers, st.sampled_from(known), numbers, numbers, numbers)
+        new = st.lists(chunk, max_size=3).map(tuple)
+    return ReplaceChunksOperation(records, draw(st.lists(st.builds(ChunkReplacement, numbers, old, new), max_size=3)))
+
+
 operations = st.one_of(
     st.builds(AppendOperation, numbers, numbers, st.binary(max_size=50), values),
     st.builds(SealOperation, numbers, numbers),
@@ -64,6 +78,7 @@ operations = st.one_of(
     storage_updates(),
     st.builds(DeleteOperation, numbers),
     st.builds(ObjectsDeletedOperation, st.lists(names, max_size=3)),
+    replaced_chunks(),
 )
 
 
@@ -159,6 +174,18 @@ def test_golden_operations_and_checkpoint() -> None:
         DeleteOperation(5, sequence_number=8, timestamp_ms=1),
         ObjectsDeletedOperation(["00/3/1/flush-x"], sequence_number=9, timestamp_ms=1),
         CheckpointOperation(encode_checkpoint(_metadata()), sequence_number=100, timestamp_ms=1),
+        ReplaceChunksOperation(
+            [ObjectRecord("00/3/1/consolidation-z", 900, 12)],
+            [
+                ChunkReplacement(
+                    5,
+                    (ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0), ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40)),
+                    (ChunkRecord(0, 60, "00/3/1/consolidation-z", 0, 5, 0),),
+                )
+            ],
+            sequence_number=101,
+            timestamp_ms=1,
+        ),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()
     assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples

@@ -15,6 +15,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -27,7 +28,7 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
 from tests.support.loop_clock import LoopClock
 from tier2.block_object import parse_block_header
-from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 
 LOG_LATENCY_S = 0.001
 
@@ -45,17 +46,40 @@ def make_config(**changes: Any) -> StorageWriterConfig:
     return StorageWriterConfig(**(settings | changes))
 
 
+class StorageWithoutCompose(MemoryObjectStorage):
+    """As its parent; but where there is no least length of a range it copies nothing itself."""
+
+    def __init__(
+        self, runtime: Runtime, bucket: MemoryBucket | None = None, *, compose_bytes_min: int | None = None
+    ) -> None:
+        super().__init__(runtime, bucket, compose_bytes_min=compose_bytes_min or 1)
+        self._offers_compose = compose_bytes_min is not None
+
+    @property
+    def compose_bytes_min(self) -> int | None:
+        return super().compose_bytes_min if self._offers_compose else None
+
+
 class FakeContainer:
     """What the writer sees of a container, and what a caller does to it."""
 
-    def __init__(self, config: StorageWriterConfig, before: FakeContainer | None = None) -> None:
+    def __init__(
+        self,
+        config: StorageWriterConfig,
+        before: FakeContainer | None = None,
+        *,
+        storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
+    ) -> None:
         if before is None:
             self.runtime = Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
             self.epoch = 1
         else:
             self.runtime = before.runtime
             self.epoch = before.epoch + 1
-        self.storage: MemoryObjectStorage = MemoryObjectStorage(
+        self.storage_type: Callable[..., MemoryObjectStorage] = (
+            before.storage_type if before is not None else storage_type
+        )
+        self.storage: MemoryObjectStorage = self.storage_type(
             self.runtime, before.storage.bucket if before is not None else None
         )
         self.metadata = ContainerMetadata(7)
@@ -88,14 +112,16 @@ class FakeContainer:
         middle = len(data) // 2
         return [data[:middle], data[middle:]]
 
-    async def commit(self, operation: StorageUpdateOperation | ObjectsDeletedOperation) -> None:
+    async def commit(
+        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
+    ) -> None:
         await asyncio.sleep(LOG_LATENCY_S)
         if self.commit_error is not None:
             raise self.commit_error
         self.put(operation)
 
     def object_in_use(self, name: str) -> bool:
-        return name in self.in_use
+        return name in self.in_use or self.writer.in_use(name)
 
     # --- callers ------------------------------------------------------------------------------------
 
@@ -156,9 +182,10 @@ class FakeContainer:
             header = parse_block_header(data[chunk.block_offset :])
             block_end = chunk.block_offset + header.block_length
             payload = data[block_end - header.payload_length : block_end]
-            assert (header.segment_id, header.start_offset) == (chunk.block_segment_id, chunk.block_start_offset)
-            assert len(payload) == chunk.length
-            found += payload
+            first = chunk.block_start_offset - header.start_offset
+            assert header.segment_id == chunk.block_segment_id
+            assert 0 <= first < first + chunk.length <= len(payload)
+            found += payload[first : first + chunk.length]
         return bytes(found[segment.start_offset - segment.chunks[0].start_offset :]) if segment.chunks else b""
 
     def expected(self, segment_id: int) -> bytes:
@@ -168,9 +195,13 @@ class FakeContainer:
     def check_stored(self) -> None:
         """Every byte that Tier 2 is said to have is there, and right."""
         self.metadata.check()
+        live_bytes = dict.fromkeys(self.metadata.objects, 0)
         for segment_id, segment in self.metadata.segments.items():
+            for chunk in segment.chunks:
+                live_bytes[chunk.object_name] += chunk.length
             if segment.length:
                 assert self.stored(segment_id) == self.expected(segment_id), segment
+        assert {name: live.live_bytes for name, live in self.metadata.objects.items()} == live_bytes
 
     def check_covered(self) -> None:
         """No operation at or above `first_unflushed_sequence` is missing: what is below it is in Tier 2 or unwanted."""
@@ -194,11 +225,16 @@ class FakeContainer:
         return after
 
 
-def run(body: Callable[[FakeContainer], Coroutine[Any, Any, None]], **changes: Any) -> None:
+def run(
+    body: Callable[[FakeContainer], Coroutine[Any, Any, None]],
+    *,
+    storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
+    **changes: Any,
+) -> None:
     """Run a test against a started writer in virtual time; stop it, and check what must always hold."""
 
     async def main() -> None:
-        container = FakeContainer(make_config(**changes))
+        container = FakeContainer(make_config(**changes), storage_type=storage_type)
         container.writer.start()
         await body(container)
         container.check_stored()

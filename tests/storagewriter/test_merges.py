@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -218,3 +219,23 @@ def test_nothing_is_linked_while_a_flight_has_either_side() -> None:
         await c.writer.stop()
 
     run_virtual(main())
+
+
+def test_merges_of_merges_are_settled_however_deep_they_are() -> None:
+    async def body(c: FakeContainer) -> None:
+        c.read_gate = asyncio.Event()
+        ids = [c.create(f"s{number}") for number in range(1100)]
+        for each in ids:
+            c.append(each, 1)
+        for source, target in pairwise(ids):
+            c.merge(target, source)
+        flush = asyncio.create_task(c.writer.flush(ids[-1]))
+        await asyncio.sleep(0.1)
+        c.delete(ids[-1])
+        await flush
+        assert not c.metadata.segments
+        assert not c.writer.unflushed_bytes
+        c.read_gate.set()
+        await asyncio.sleep(1)
+
+    run(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 from durablelog.operations import AppendOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import SegmentMetadata
+from storagewriter.config import StorageWriterConfig
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
-from tests.storagewriter.fake_container import FakeContainer, make_config
+from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config
+from tier2.memory_object_storage import Method
 
 ACTIONS = [
     "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate", "delete", "merge", "merge",
-    "nap", "wait", "flush", "fail", "lose reply", "heal", "restart",
+    "nap", "wait", "flush", "fail", "fail others", "lose reply", "heal", "restart",
 ]  # fmt: skip
 
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**32)), min_size=20, max_size=120)
@@ -62,6 +65,10 @@ async def _act(c: FakeContainer, action: str, chance: random.Random, number: int
         assert all(c.segment(each).storage_length >= length for each, length in wanted.items())
     elif action in {"fail", "lose reply"}:
         c.storage.fail("put", chance.randint(1, 4), after_effect=action == "lose reply")
+    elif action == "fail others":
+        methods: tuple[Method, ...] = ("compose", "get_range")
+        method = chance.choice(methods)
+        c.storage.fail(method, chance.randint(1, 4), after_effect=chance.random() < 0.5)
     elif action == "heal":
         c.storage.heal()
     elif action == "restart":
@@ -75,30 +82,53 @@ async def _act(c: FakeContainer, action: str, chance: random.Random, number: int
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 2**32), target=st.sampled_from([200, 100_000]))
 def test_no_byte_is_lost_or_doubled(steps: list[tuple[str, int]], seed: int, target: int) -> None:
-    async def main() -> None:
-        config = make_config(unflushed_target_bytes=target, object_segments_max=4)
-        c = FakeContainer(config)
-        c.writer.start()
-        for number, (action, draw) in enumerate(steps):
-            c = await _act(c, action, random.Random(seed ^ draw), number, config)
-            c.check_covered()
-        c.check_stored()
-        c.storage.heal()
-        await c.writer.flush()
+    config = make_config(unflushed_target_bytes=target, object_segments_max=4)
+    run_virtual(_run(FakeContainer(config), config, steps, seed))
+
+
+GROWTH = ["append"] * 30 + ["wait"] * 10
+"""So that there is more to consolidate than is deleted."""
+
+
+@pytest.mark.parametrize("compose_bytes_min", [1, 400, None])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_byte_is_lost_or_doubled_by_consolidation(seed: int, compose_bytes_min: int | None) -> None:
+    chance = random.Random(seed)
+    config = make_config(
+        flush_bytes=chance.choice([1, 50]),
+        unflushed_target_bytes=chance.choice([50, 100_000]),
+        object_segments_max=4,
+        consolidation_bytes=chance.choice([30, 300, 2000]),
+        deletion_lag_s=chance.choice([0.0, 3.0, 1000.0]),
+    )
+    storage_type = partial(StorageWithoutCompose, compose_bytes_min=compose_bytes_min)
+    steps = [(chance.choice(ACTIONS + GROWTH), chance.getrandbits(32)) for _ in range(200)]
+    run_virtual(_run(FakeContainer(config, storage_type=storage_type), config, steps, seed))
+
+
+async def _run(c: FakeContainer, config: StorageWriterConfig, steps: list[tuple[str, int]], seed: int) -> None:
+    c.writer.start()
+    for number, (action, draw) in enumerate(steps):
+        c = await _act(c, action, random.Random(seed ^ draw), number, config)
         c.check_covered()
         c.check_stored()
-        for segment in c.metadata.segments.values():
-            assert segment.storage_length == segment.length
-            assert segment.merged_into is None
-            assert not segment.merges
-        await asyncio.sleep(40)
-        # An upload cut by a restart is garbage without a record; every other object is accounted for.
-        if all(action != "restart" for action, _ in steps):
-            assert set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
-        await c.writer.stop()
-        assert not c.failures, c.failures
-
-    run_virtual(main())
+    c.storage.heal()
+    await c.writer.flush()
+    c.check_covered()
+    c.check_stored()
+    for segment in c.metadata.segments.values():
+        assert segment.storage_length == segment.length
+        assert segment.merged_into is None
+        assert not segment.merges
+    await asyncio.sleep(40)
+    c.check_stored()
+    assert c.writer.health() is None
+    # An upload cut by a restart is garbage without a record; every other object is accounted for.
+    assert c.metadata.objects.keys() <= set(c.storage.bucket.objects)
+    if all(action != "restart" for action, _ in steps):
+        assert set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
+    await c.writer.stop()
+    assert not c.failures, c.failures
 
 
 @given(

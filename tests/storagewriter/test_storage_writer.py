@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 
+from durablelog.operations import StorageUpdateOperation
+from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import ConfigError
+from storagewriter import object_uploader
 from storagewriter.config import StorageWriterConfig
-from tests.storagewriter.fake_container import FakeContainer, run
+from tests.storagewriter.fake_container import FakeContainer, make_config, run
 
 EPSILON_S = 0.1
 
@@ -155,7 +159,7 @@ class TestTriggers:
 
         run(body, unflushed_target_bytes=150, flush_age_s=1000.0)
 
-    def test_largest_goes_first(self) -> None:
+    def test_largest_go_first_where_not_all_can_go(self) -> None:
         async def body(c: FakeContainer) -> None:
             ids = [c.create(f"s{i}") for i in range(5)]
             c.read_gate = asyncio.Event()
@@ -166,12 +170,54 @@ class TestTriggers:
             await asyncio.sleep(EPSILON_S)
             assert len(c.metadata.objects) == 1
             blocks = sorted((chunk.block_offset, chunk.length) for each in ids for chunk in c.segment(each).chunks)
-            assert [length for _, length in blocks] == [50, 40, 30, 20, 10]
+            assert [length for _, length in blocks] == [50, 40, 30]
 
-        run(body, unflushed_target_bytes=150, flush_age_s=1000.0)
+        run(body, unflushed_target_bytes=150, flush_age_s=1000.0, object_segments_max=3)
+
+    def test_what_goes_for_the_total_fills_objects_and_leaves_the_rest(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            ids = [c.create(f"s{i}") for i in range(9)]
+            for segment_id in ids:
+                c.append(segment_id, 60)
+            await asyncio.sleep(EPSILON_S)
+            # 400 of 540 bytes: the seventh segment in part, the last two not at all.
+            assert [c.segment(each).storage_length for each in ids] == [60] * 6 + [40, 0, 0]
+            assert len(c.metadata.objects) == 1
+
+        run(body, unflushed_target_bytes=400, flush_age_s=1000.0)
 
 
 class TestObjects:
+    def test_many_segments_in_one_object_are_made_visible_by_several_operations(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Deleting(FakeContainer):
+            """Deletes what the first operation made visible, before the second."""
+
+            async def commit(self, operation: Any) -> None:
+                await super().commit(operation)
+                if isinstance(operation, StorageUpdateOperation) and len(self.metadata.segments) == 10:
+                    for segment_id, _ in operation.chunks:
+                        self.delete(segment_id)
+
+        async def main() -> None:
+            c = Deleting(make_config())
+            c.writer.start()
+            for number in range(10):
+                c.append(c.create(f"s{number}"), 10)
+            await c.writer.flush()
+            updates = [operation for operation in c.log if isinstance(operation, StorageUpdateOperation)]
+            assert [len(update.chunks) for update in updates] == [3, 3, 3, 1, 3, 3, 1], "what was refused went again"
+            assert (len(c.metadata.objects), len(c.metadata.garbage)) == (1, 1)
+            assert not c.writer.in_flight_names
+            c.check_stored()
+            c.check_covered()
+            await c.writer.stop()
+            assert not c.failures
+
+        monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 3)
+        run_virtual(main())
+
     def test_small_segments_share_one(self) -> None:
         async def body(c: FakeContainer) -> None:
             ids = [c.create(f"s{i}") for i in range(10)]

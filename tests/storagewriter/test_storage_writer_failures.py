@@ -333,7 +333,7 @@ def test_an_idle_writer_sets_no_timer() -> None:
     """Nothing pending and no garbage: nothing wakes up, ever."""
 
     async def main() -> None:
-        c = FakeContainer(StorageWriterConfig())
+        c = FakeContainer(StorageWriterConfig(orphan_sweep_spacing_s=0))
         c.writer.start()
         await asyncio.Event().wait()
 

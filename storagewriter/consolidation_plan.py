@@ -1,0 +1,284 @@
+"""Which objects become one, how their blocks come to lie in it, and which chunks then stand for which.
+
+Rules of this file:
+
+- an object is worth consolidating if what lives in it is little (less than half of what a consolidated object
+  holds) or if most of it is dead; a group is worth it if it fills a consolidated object, or frees enough. So what
+  comes out is hardly ever a candidate again: each byte is written about once more in its life;
+- objects so small, or of so many chunks, that as many as a group may hold do not fill one come together all the same,
+  those of about one size: what is kept of objects and chunks in memory and log must not grow with every flush. Each
+  byte goes up by sizes then, and is written again once or twice for each eightfold;
+- in the new object the bytes of a segment lie together, in order;
+- the store copies blocks itself only where it needs few ranges, long enough, with little dead between them: else
+  what a request costs, and what is copied in vain, is more than what a download costs;
+- chunks are replaced only where the segment still has exactly those that were read: what was truncated, deleted,
+  merged or replaced meanwhile is left out here, and refused by the log where it comes later still.
+
+Pure: no await, no clock, no I/O. Nothing here is on a path of callers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from durablelog.operations import ChunkReplacement
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
+from tier2.block_object import EXTENT_BYTES_DEFAULT, NAMED_HEADER_BYTES_MAX, block_prefix_length
+from tier2.object_storage import ObjectRange
+
+SOURCES_MAX = 4096
+"""Objects that become one."""
+CHUNKS_MAX = 65536
+"""Chunks in them: bounds the memory of a plan, and what is written to the log for it."""
+RANGES_PER_SOURCE = 2
+"""Ranges the store may be asked to copy, for each source: each costs as much as the put of a whole object."""
+_SIZE_BITS = 3
+"""Sizes between two powers of two so far apart count as about one."""
+_ABOUT_ONE_SIZE_MIN = 4
+"""Objects of about one size in a group, at least: what comes out is larger by so much."""
+_DEAD_SHARE = 4
+"""Dead bytes of a share of a consolidated object are worth rewriting what lives beside them."""
+_WASTE_SHARE = 4
+"""Dead bytes copied along are at most a share of the living ones."""
+
+
+class Run(NamedTuple):
+    """Neighbouring chunks of one segment, all of them in objects of the group."""
+
+    segment_id: int
+    chunks: tuple[ChunkRecord, ...]
+
+
+class PlacedBlock(NamedTuple):
+    """A block of the new object, and the bytes of its segment that are in it."""
+
+    start_offset: int
+    length: int
+    block_offset: int
+
+
+class CopyPlan(NamedTuple):
+    """The new object as ranges of old ones."""
+
+    ranges: tuple[ObjectRange, ...]
+    places: Mapping[tuple[str, int], int]
+    """Where the block at a place in an old object comes to lie in the new one."""
+    size: int
+
+
+# --- which objects ------------------------------------------------------------------------------------
+
+
+def dead_bytes(live: LiveObject) -> int:
+    """Bytes of an object nobody will ask for again, at least; headers are not among them."""
+    tables = NAMED_HEADER_BYTES_MAX * live.live_chunks + 8 * (live.live_bytes // EXTENT_BYTES_DEFAULT)
+    return max(0, live.record.size - live.live_bytes - tables)
+
+
+def is_candidate(live: LiveObject, consolidation_bytes: int) -> bool:
+    """Whether an object may be a part of a group at all."""
+    if live.live_chunks > CHUNKS_MAX or live.live_bytes > consolidation_bytes:
+        return False
+    return live.live_bytes < consolidation_bytes / 2 or 2 * dead_bytes(live) >= live.record.size
+
+
+def choose_group(candidates: Iterable[LiveObject], consolidation_bytes: int) -> tuple[LiveObject, ...]:
+    """The oldest group that is worth consolidating; empty if none is. `candidates` in order of commit.
+
+    It holds at most twice `consolidation_bytes` of living bytes. O(n log n).
+    """
+    ordered = sorted(candidates, key=_created_ms)
+    for group in _neighbours(ordered, consolidation_bytes):
+        if _live_bytes(group) >= consolidation_bytes / 2:
+            return group
+    mostly_dead = [live for live in ordered if 2 * dead_bytes(live) >= live.record.size]
+    for group in _neighbours([*mostly_dead, None], consolidation_bytes):
+        if sum(map(dead_bytes, group)) >= consolidation_bytes / _DEAD_SHARE:
+            return group
+    by_size: dict[int, list[LiveObject]] = defaultdict(list)
+    for live in ordered:
+        by_size[live.live_bytes.bit_length() // _SIZE_BITS].append(live)
+    for size in sorted(by_size):
+        for group in _neighbours(by_size[size], consolidation_bytes):
+            if len(group) >= _ABOUT_ONE_SIZE_MIN:
+                return group
+    return ()
+
+
+def _neighbours(candidates: Sequence[LiveObject | None], consolidation_bytes: int) -> Iterator[tuple[LiveObject, ...]]:
+    """Groups that are full by bytes, sources or chunks; what is left over at the end only if None stands there."""
+    group: list[LiveObject] = []
+    size = chunks = 0
+    for live in candidates:
+        if group and (live is None or chunks + live.live_chunks > CHUNKS_MAX or len(group) == SOURCES_MAX):
+            yield tuple(group)
+            group, size, chunks = [], 0, 0
+        if live is not None:
+            group.append(live)
+            size += live.live_bytes
+            chunks += live.live_chunks
+        if size >= consolidation_bytes:
+            yield tuple(group)
+            group, size, chunks = [], 0, 0
+
+
+def _created_ms(live: LiveObject) -> int:
+    return live.record.created_ms
+
+
+def _live_bytes(group: Iterable[LiveObject]) -> int:
+    return sum(live.live_bytes for live in group)
+
+
+# --- what is in them ----------------------------------------------------------------------------------
+
+
+def runs_of(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iterator[Run]:
+    """The runs of a segment's chunks that lie in objects of these names, in order. O(chunks)."""
+    run: list[ChunkRecord] = []
+    for chunk in segment.chunks:
+        if chunk.object_name in names:
+            run.append(chunk)
+        elif run:
+            yield Run(segment.segment_id, tuple(run))
+            run = []
+    if run:
+        yield Run(segment.segment_id, tuple(run))
+
+
+def chunks_by_source(runs: Iterable[Run]) -> dict[str, list[ChunkRecord]]:
+    """The chunks of all runs under the object they lie in, in the order of their blocks."""
+    found: dict[str, list[ChunkRecord]] = defaultdict(list)
+    for run in runs:
+        for chunk in run.chunks:
+            found[chunk.object_name].append(chunk)
+    for chunks in found.values():
+        chunks.sort(key=_block_place)
+    return found
+
+
+def plan_copy(
+    runs: Sequence[Run], names: Mapping[str, ObjectRecord], bytes_min: int, extent_bytes: int
+) -> CopyPlan | None:
+    """The group copied by the store itself, run after run; None if it had better be downloaded and uploaded.
+
+    `bytes_min` is the least length of a range, but for one. Where a block ends without another living one behind it
+    is not known: what is dead there is copied along.
+    """
+    sources = chunks_by_source(runs)
+    ends = _block_ends(sources, names)
+    pieces: list[tuple[str, int, int]] = []
+    seen: set[tuple[str, int]] = set()
+    wanted = 0
+    for run in runs:
+        for chunk in run.chunks:
+            place = (chunk.object_name, chunk.block_offset)
+            wanted += block_prefix_length(chunk.length, extent_bytes) + chunk.length
+            if place in seen:
+                continue
+            seen.add(place)
+            if pieces and pieces[-1][0] == place[0] and pieces[-1][2] == place[1]:
+                pieces[-1] = (place[0], pieces[-1][1], ends[place])
+            else:
+                pieces.append((*place, ends[place]))
+    pieces.sort(key=lambda piece: piece[2] - piece[1] < bytes_min)  # stable: one that is too short goes last
+    if len(pieces) > RANGES_PER_SOURCE * len(sources) or any(end - start < bytes_min for _, start, end in pieces[:-1]):
+        return None
+    size = sum(end - start for _, start, end in pieces)
+    return None if size > wanted + wanted // _WASTE_SHARE else _lay_out(pieces, seen)
+
+
+def _block_ends(
+    sources: Mapping[str, Sequence[ChunkRecord]], names: Mapping[str, ObjectRecord]
+) -> dict[tuple[str, int], int]:
+    """Where the block at each place ends at the latest: at the next living one, or with its object."""
+    ends: dict[tuple[str, int], int] = {}
+    for name, chunks in sources.items():
+        places = sorted({chunk.block_offset for chunk in chunks})
+        for place, end in zip(places, [*places[1:], names[name].size], strict=True):
+            ends[name, place] = end
+    return ends
+
+
+def _lay_out(pieces: Sequence[tuple[str, int, int]], blocks: set[tuple[str, int]]) -> CopyPlan:
+    starts: dict[str, list[int]] = defaultdict(list)
+    for name, place in sorted(blocks):
+        starts[name].append(place)
+    places: dict[tuple[str, int], int] = {}
+    position = 0
+    for name, start, end in pieces:
+        known = starts[name]
+        for block in known[bisect_left(known, start) : bisect_left(known, end)]:
+            places[name, block] = position + block - start
+        position += end - start
+    return CopyPlan(tuple(ObjectRange(name, start, end - start) for name, start, end in pieces), places, position)
+
+
+def blocks_to_write(run: Run, block_bytes: int) -> Iterator[tuple[ChunkRecord, ...]]:
+    """The run's chunks in groups that become one block each, of at most `block_bytes` (or one chunk)."""
+    block: list[ChunkRecord] = []
+    size = 0
+    for chunk in run.chunks:
+        if block and size + chunk.length > block_bytes:
+            yield tuple(block)
+            block, size = [], 0
+        block.append(chunk)
+        size += chunk.length
+    if block:
+        yield tuple(block)
+
+
+# --- which chunks stand for which ---------------------------------------------------------------------
+
+
+def still_there(segment: SegmentMetadata, run: Run) -> Iterator[tuple[ChunkRecord, ...]]:
+    """The stretches of a run that the segment still has exactly so. O(run)."""
+    chunks = segment.chunks
+    index = bisect_left(chunks, run.chunks[0].start_offset, key=_start_of)
+    kept: list[ChunkRecord] = []
+    for chunk in run.chunks:
+        while index < len(chunks) and chunks[index].start_offset < chunk.start_offset:
+            index += 1
+        if index < len(chunks) and chunks[index] == chunk:
+            kept.append(chunk)
+        elif kept:
+            yield tuple(kept)
+            kept = []
+    if kept:
+        yield tuple(kept)
+
+
+def replaced_by_copy(segment: SegmentMetadata, run: Run, plan: CopyPlan, name: str) -> Iterator[ChunkReplacement]:
+    """What becomes of a run whose blocks were copied: each chunk keeps its block, which lies in `name` now."""
+    for old in still_there(segment, run):
+        new = [
+            chunk._replace(object_name=name, block_offset=plan.places[chunk.object_name, chunk.block_offset])
+            for chunk in old
+        ]
+        yield ChunkReplacement(segment.segment_id, old, tuple(new))
+
+
+def replaced_by_rewrite(
+    segment: SegmentMetadata, run: Run, blocks: Sequence[PlacedBlock], name: str
+) -> Iterator[ChunkReplacement]:
+    """What becomes of a run that was written into `blocks` of `name`, which cover it in order."""
+    for old in still_there(segment, run):
+        start, end = old[0].start_offset, old[-1].end_offset
+        new = []
+        for block in blocks:
+            first, last = max(block.start_offset, start), min(block.start_offset + block.length, end)
+            if first < last:
+                new.append(ChunkRecord(first, last - first, name, block.block_offset, segment.segment_id, first))
+        yield ChunkReplacement(segment.segment_id, old, tuple(new))
+
+
+def _start_of(chunk: ChunkRecord) -> int:
+    return chunk.start_offset
+
+
+def _block_place(chunk: ChunkRecord) -> tuple[int, int]:
+    return chunk.block_offset, chunk.block_start_offset

@@ -1,0 +1,359 @@
+"""Consolidator: makes one large object of many small or mostly dead ones, and has the log say so.
+
+One consolidation at a time, in turns with everything else on the loop: choose a group, gather its chunks, have the
+store copy their blocks or download and write them anew, commit. Rules:
+
+- flushing goes first: nothing begins while more than the flush target waits for it;
+- what is read is pinned (`in_use`): the garbage collector leaves it alone until the consolidation has ended;
+- every byte that passes through here was checked (BlockReader), and gets checksums of its own again;
+- an object that is lost or corrupt is left alone from then on, counted and told in `health`; it holds up nothing;
+- only the committed operation changes where bytes are read from. The old objects become garbage by it, and go after
+  the deletion lag; cut off anywhere, a consolidation leaves at most an object nobody refers to.
+
+Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of what lies dead
+between them, and one run of a source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+
+from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import LiveObject
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
+from storagewriter.consolidation_plan import (
+    CopyPlan,
+    PlacedBlock,
+    Run,
+    blocks_to_write,
+    choose_group,
+    chunks_by_source,
+    is_candidate,
+    plan_copy,
+    replaced_by_copy,
+    replaced_by_rewrite,
+    runs_of,
+)
+from storagewriter.data_source import WriterDataSource
+from storagewriter.object_uploader import INLINE_BYTES, OPERATION_CHUNKS, ObjectUploader
+from storagewriter.retry import BackOff, TierHealth
+from tier2.block_reader import BlockReader
+from tier2.extent_codec import CODECS_BY_NAME
+from tier2.object_builder import ObjectBuilder
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+)
+
+PASS_SPACING_S = 1.0
+"""Looks for a group are at least this far apart, and come only after something changed."""
+PASS_SPACINGS = 50
+"""And at least so many times as far as a look through all objects took: some hundred thousand take a while."""
+OBJECTS_PER_TURN = 4096
+CHUNKS_PER_TURN = 4096
+BLOCKS_PER_TURN = 64
+"""Objects or chunks looked at, small blocks written, before the event loop gets a turn."""
+LEFT_ALONE_MAX = 1024
+"""Objects remembered as lost or corrupt; the first is tried again when there are more."""
+
+_ChunkKey = tuple[str, int, int]
+
+
+class Consolidator:
+    """The consolidating half of a storage writer, which owns the task that runs it.
+
+    `may_run()` says whether flushing leaves room; `on_garbage()` is called when objects may have become garbage.
+    """
+
+    def __init__(
+        self,
+        source: WriterDataSource,
+        storage: ObjectStorage,
+        config: StorageWriterConfig,
+        runtime: Runtime,
+        uploader: ObjectUploader,
+        executor: Executor,
+        may_run: Callable[[], bool],
+        on_garbage: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._storage = storage
+        self._config = config
+        self._clock = runtime.clock
+        self._uploader = uploader
+        self._executor = executor
+        self._may_run = may_run
+        self._on_garbage = on_garbage
+        self._reader = BlockReader(
+            storage, source.metadata.container_id, runtime, header_cache_blocks=64, extent_bytes=config.extent_bytes
+        )
+        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._pinned: dict[str, ObjectRecord] = {}
+        self._left_alone: dict[str, str] = {}
+        self.health = TierHealth(f"consolidation in tier2 {storage.url}", runtime.clock)
+        self.landing = False
+        """Nothing new may begin."""
+        self.uploading = False
+        """An object is on its way that is worth waiting for."""
+        self.consolidations = self.sources = self.failures = self.refused = 0
+        self.bytes_copied = self.bytes_rewritten = 0
+
+    # --- the writer's side ------------------------------------------------------------------------------
+
+    def notice(self) -> None:
+        """Tier 2 has more than before, or less of it is wanted. Cheap."""
+        self._wake.set()
+
+    def in_use(self, name: str) -> bool:
+        """Whether an object is being read or copied from."""
+        return name in self._pinned
+
+    def describe(self) -> str | None:
+        """None while healthy, else one sentence."""
+        if self._left_alone:
+            name, reason = next(iter(self._left_alone.items()))
+            return f"consolidation leaves {len(self._left_alone)} objects alone, the first: {name}: {reason}"
+        return self.health.describe()
+
+    async def run(self) -> None:
+        """Consolidate until cancelled. Raises what a commit raises."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            begun = asyncio.get_running_loop().time()
+            candidates = await self._candidates()
+            delay = max(PASS_SPACING_S, PASS_SPACINGS * (asyncio.get_running_loop().time() - begun))
+            try:
+                await self._consolidate_what_is_worth_it(candidates)
+                self._back_off.succeeded()
+            except StorageUnavailableError as error:
+                self.health.failed(error)
+                delay = max(delay, self._back_off.failed())
+                self._wake.set()
+            await asyncio.sleep(delay)
+
+    async def close(self) -> None:
+        """Release what reading holds. After `run` has ended. Idempotent."""
+        await self._reader.close()
+
+    # --- one after the other ----------------------------------------------------------------------------
+
+    async def _consolidate_what_is_worth_it(self, candidates: dict[str, LiveObject]) -> None:
+        while self._may_run() and not self.landing:
+            group = choose_group(candidates.values(), self._config.consolidation_bytes)
+            if not group:
+                # What failed before is not wanted any more.
+                self.health.succeeded()
+                return
+            for live in group:
+                del candidates[live.record.name]
+            await self._consolidate(group)
+
+    async def _candidates(self) -> dict[str, LiveObject]:
+        metadata, consolidation_bytes = self._source.metadata, self._config.consolidation_bytes
+        for name in [name for name in self._left_alone if name not in metadata.objects]:
+            del self._left_alone[name]
+        found: dict[str, LiveObject] = {}
+        for number, (name, live) in enumerate(list(metadata.objects.items())):
+            if is_candidate(live, consolidation_bytes) and name not in self._left_alone:
+                found[name] = live
+            if number % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        return found
+
+    async def _consolidate(self, group: Sequence[LiveObject]) -> None:
+        known = self._source.metadata.objects
+        self._pinned = {live.record.name: live.record for live in group if live.record.name in known}
+        try:
+            runs = await self._gather()
+            if runs:
+                await (self._copy(plan, runs) if (plan := self._copy_plan(runs)) is not None else self._rewrite(runs))
+                self.health.succeeded()
+                self.consolidations += 1
+                self.sources += len(self._pinned)
+        except DataCorruptionError as error:
+            self._leave_alone([name for name in self._pinned if name in str(error)], error)
+        except (ObjectNotFoundError, InvalidRangeError) as error:
+            self._leave_alone([error.name], error)
+        finally:
+            self.uploading = False
+            self._pinned = {}
+
+    def _leave_alone(self, names: Sequence[str], error: Exception) -> None:
+        # What nobody wants any more may be gone: nothing is wrong then.
+        wanted = [name for name in names or self._pinned if name in self._source.metadata.objects]
+        self.failures += bool(wanted)
+        self._left_alone.update(dict.fromkeys(wanted, str(error)))
+        while len(self._left_alone) > LEFT_ALONE_MAX:
+            del self._left_alone[next(iter(self._left_alone))]
+
+    async def _gather(self) -> list[Run]:
+        """Everything that lives in the pinned objects, by segment. A pass over all chunks, in turns."""
+        runs: list[Run] = []
+        looked = 0
+        for segment in list(self._source.metadata.segments.values()):
+            runs += runs_of(segment, self._pinned)
+            looked += len(segment.chunks) + 1
+            if looked >= CHUNKS_PER_TURN:
+                looked = 0
+                await asyncio.sleep(0)
+        # A merge linked between two turns was met twice: in the source, which is gone, and in its target.
+        known = self._source.metadata.segments
+        runs = [run for run in runs if run.segment_id in known]
+        runs.sort(key=_place_of)
+        return runs
+
+    # --- the two ways -----------------------------------------------------------------------------------
+
+    def _copy_plan(self, runs: Sequence[Run]) -> CopyPlan | None:
+        bytes_min = self._storage.compose_bytes_min
+        if bytes_min is None:
+            return None
+        return plan_copy(runs, self._pinned, bytes_min, self._config.extent_bytes)
+
+    async def _copy(self, plan: CopyPlan, runs: Sequence[Run]) -> None:
+        self.uploading = True
+        name = await self._uploader.store(
+            "consolidation",
+            lambda name, unique_id: self._storage.compose(name, plan.ranges, unique_id),
+            self.health,
+        )
+        self.bytes_copied += plan.size
+        record = ObjectRecord(name, plan.size, self._clock.time_ms())
+        segments = self._source.metadata.segments
+        await self._commit(
+            record,
+            (
+                replacement
+                for run in runs
+                if (segment := segments.get(run.segment_id)) is not None
+                for replacement in replaced_by_copy(segment, run, plan, name)
+            ),
+        )
+
+    async def _rewrite(self, runs: Sequence[Run]) -> None:
+        payloads = await self._download(runs)
+        if self.landing:
+            return
+        builder = ObjectBuilder(
+            self._source.metadata.container_id,
+            self._source.epoch,
+            self._config.extent_bytes,
+            codec=CODECS_BY_NAME[self._config.compression],
+        )
+        written = await self._build(builder, runs, payloads)
+        payloads.clear()
+        if not builder.placements:
+            return
+        self.uploading = True
+        name = await self._uploader.store(
+            "consolidation",
+            lambda name, unique_id: self._storage.put(name, builder.parts, unique_id),
+            self.health,
+        )
+        self.bytes_rewritten += builder.size
+        record, _ = builder.finish(name, self._clock.time_ms())
+        builder.parts.clear()
+        segments = self._source.metadata.segments
+        await self._commit(
+            record,
+            (
+                replacement
+                for run, blocks in written
+                if (segment := segments.get(run.segment_id)) is not None
+                for replacement in replaced_by_rewrite(segment, run, blocks, name)
+            ),
+        )
+
+    async def _download(self, runs: Sequence[Run]) -> dict[_ChunkKey, list[Buffer]]:
+        """The bytes of every chunk, in pieces: few large GETs, one after the other."""
+        payloads: dict[_ChunkKey, list[Buffer]] = {}
+        # A full object and the headers in it are one GET.
+        run_bytes = self._config.object_bytes + self._config.object_bytes // 4
+        for name, chunks in chunks_by_source(runs).items():
+            size = self._pinned[name].size
+            for run in self._reader.plan(name, size, chunks, run_bytes):
+                if self.landing:
+                    return {}
+                found = await self._reader.read_run(run)
+                # Views hold all that was fetched: worth it only where that is mostly wanted.
+                sparse = 2 * sum(len(payload.data) for payload in found) < run.end - run.start
+                for chunk, _, data in found:
+                    payloads.setdefault(_key(chunk), []).append(bytes(data) if sparse else data)
+        return payloads
+
+    async def _build(
+        self, builder: ObjectBuilder, runs: Sequence[Run], payloads: dict[_ChunkKey, list[Buffer]]
+    ) -> list[tuple[Run, list[PlacedBlock]]]:
+        """Write the runs into the builder, each in as few blocks as may be; return where they came to lie."""
+        written: list[tuple[Run, list[PlacedBlock]]] = []
+        loop, count = asyncio.get_running_loop(), 0
+        for run in runs:
+            segment = self._source.metadata.segments.get(run.segment_id)
+            if segment is None:
+                continue
+            blocks: list[PlacedBlock] = []
+            for chunks in blocks_to_write(run, self._config.object_bytes):
+                parts = [part for chunk in chunks for part in payloads[_key(chunk)]]
+                length = chunks[-1].end_offset - chunks[0].start_offset
+                assert sum(map(len, parts)) == length, (segment, chunks[0], length)
+                add = _added(builder, run.segment_id, chunks[0].start_offset, parts, segment.name)
+                if length <= INLINE_BYTES and self._config.compression == "none":
+                    add()
+                else:
+                    await loop.run_in_executor(self._executor, add)
+                blocks.append(PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset))
+                count += 1
+                if count % BLOCKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            written.append((run, blocks))
+        return written
+
+    # --- the log ----------------------------------------------------------------------------------------
+
+    async def _commit(self, record: ObjectRecord, replacements: Iterator[ChunkReplacement]) -> None:
+        """Put them through the log, many in an operation; at least one operation, so that the log knows the object."""
+        batch: list[ChunkReplacement] = []
+        chunks = 0
+        committed = False
+        for replacement in replacements:
+            batch.append(replacement)
+            chunks += len(replacement.old)
+            if chunks >= OPERATION_CHUNKS:
+                await self._commit_batch(record, batch)
+                batch, chunks, committed = [], 0, True
+        if batch or not committed:
+            await self._commit_batch(record, batch)
+        self._uploader.settled(record.name)
+
+    async def _commit_batch(self, record: ObjectRecord, batch: Sequence[ChunkReplacement]) -> None:
+        await self._source.commit(ReplaceChunksOperation((record,), batch))
+        self._on_garbage()
+        for segment_id, _, new in batch:
+            segment = self._source.metadata.segments.get(segment_id)
+            found = segment.find_chunk(new[-1].start_offset) if segment is not None else None
+            self.refused += found is None or found.object_name != record.name
+
+
+def _added(
+    builder: ObjectBuilder, segment_id: int, start_offset: int, parts: Sequence[Buffer], name: str
+) -> Callable[[], None]:
+    return lambda: builder.add(segment_id, start_offset, parts, segment_name=name)
+
+
+def _key(chunk: ChunkRecord) -> _ChunkKey:
+    return chunk.object_name, chunk.block_offset, chunk.block_start_offset
+
+
+def _place_of(run: Run) -> tuple[int, int]:
+    return run.segment_id, run.chunks[0].start_offset

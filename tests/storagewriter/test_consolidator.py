@@ -1,0 +1,371 @@
+"""Consolidation: few large objects of many small ones, whoever reads, writes and truncates meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import SegmentMetadata
+from storagewriter import consolidator
+from storagewriter.consolidation_plan import Run, runs_of
+from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
+from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config, run
+from tier2.block_reader import BlockReader
+from tier2.memory_object_storage import MemoryObjectStorage
+
+
+class TestWhatComesOut:
+    @WAYS
+    def test_small_objects_of_a_segment_become_one(self, storage_type: Any) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 4)
+            assert kinds(c) == ["flush"] * 4
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+            assert len(c.metadata.garbage) == 4
+            assert c.writer.statistics().consolidated_objects == 4
+            [name] = c.metadata.objects
+            assert c.metadata.objects[name].record.size == len(c.storage.bucket.objects[name].data)
+
+        run(body, storage_type=storage_type, consolidation_bytes=400)
+
+    def test_downloaded_bytes_come_together_in_one_block(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a, b = c.create("a"), c.create("b")
+            for _ in range(4):
+                c.append(a, 40)
+                c.append(b, 50)
+                await c.writer.flush()
+            await asyncio.sleep(LONG_S)
+            assert [(k.start_offset, k.length) for k in c.segment(a).chunks] == [(0, 160)]
+            assert [(k.start_offset, k.length) for k in c.segment(b).chunks] == [(0, 200)]
+            assert c.storage.statistics().requests("get") == 4, "a GET for each object, not for each chunk"
+
+        storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
+        run(body, storage_type=storage_type, consolidation_bytes=300)
+
+    def test_a_block_stays_within_object_bytes(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 6)
+            await asyncio.sleep(LONG_S)
+            assert [k.length for k in c.segment(a).chunks] == [200, 200, 200]
+
+        storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
+        run(body, storage_type=storage_type, consolidation_bytes=600, object_bytes=250)
+
+    def test_blocks_that_were_copied_keep_their_headers(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 4)
+            before = list(c.segment(a).chunks)
+            await asyncio.sleep(LONG_S)
+            assert c.storage.statistics().requests("get") == 0
+            for old, new in zip(before, c.segment(a).chunks, strict=True):
+                assert new == old._replace(object_name=new.object_name, block_offset=new.block_offset)
+
+        run(body, consolidation_bytes=400)
+
+    def test_many_short_ranges_are_downloaded_rather_than_copied(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            ids = [c.create(f"s{i}") for i in range(5)]
+            for _ in range(4):
+                for each in ids:
+                    c.append(each, 60)
+                await c.writer.flush()
+            await asyncio.sleep(LONG_S)
+            assert c.writer.statistics().bytes_copied == 0
+            assert c.writer.statistics().bytes_rewritten > 0
+            assert all(len(c.segment(each).chunks) == 1 for each in ids)
+
+        run(body, consolidation_bytes=1000)
+
+    @WAYS
+    def test_each_byte_is_written_about_once_more(self, storage_type: Any) -> None:
+        async def body(c: FakeContainer) -> None:
+            ids = [c.create(f"s{i}") for i in range(3)]
+            for _ in range(60):
+                for each in ids:
+                    c.append(each, 50)
+                await asyncio.sleep(1.2)
+            await asyncio.sleep(LONG_S)
+            statistics = c.writer.statistics()
+            assert statistics.consolidations >= 10
+            payload = statistics.bytes_written
+            consolidated = sum(live.live_bytes for live in c.metadata.objects.values())
+            assert consolidated == payload == 9000
+            # Of 800 bytes of payload each; the blocks' headers and tables are the rest.
+            blocks = sum(len(c.segment(each).chunks) for each in ids)
+            assert statistics.bytes_copied + statistics.bytes_rewritten <= payload + 400 * max(blocks, 180)
+
+        run(body, storage_type=storage_type, consolidation_bytes=800, flush_bytes=150, unflushed_target_bytes=150)
+
+    def test_a_mostly_dead_object_is_rewritten(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            ids = [c.create(f"s{i}") for i in range(10)]
+            for each in ids:
+                c.append(each, 8000)
+            await c.writer.flush()
+            [old] = c.metadata.objects
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["flush"], "it is large, and all of it lives"
+            for each in ids[:9]:
+                c.delete(each)
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+            assert old in c.metadata.garbage
+            await asyncio.sleep(LONG_S)
+            assert c.writer.statistics().consolidations == 1, "and not again"
+
+        run(
+            body,
+            consolidation_bytes=60_000,
+            flush_bytes=100_000,
+            object_bytes=100_000,
+            upload_bytes_max=100_000,
+            extent_bytes=1024,
+        )
+
+    def test_what_is_left_over_waits_until_it_fills_an_object(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 3)
+            await asyncio.sleep(100)
+            assert kinds(c) == ["flush"] * 3
+            await write(c, a, 1)
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+
+        run(body, consolidation_bytes=400)
+
+    def test_it_can_be_switched_off(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 20)
+            await asyncio.sleep(100)
+            assert kinds(c) == ["flush"] * 20
+
+        run(body, consolidation_bytes=400, consolidation=False)
+
+    @WAYS
+    def test_after_a_restart_it_goes_on_with_what_is_there(self, storage_type: Any) -> None:
+        async def main() -> None:
+            config = make_config(consolidation_bytes=400, consolidation=False)
+            c = FakeContainer(config, storage_type=storage_type)
+            c.writer.start()
+            a = c.create("a")
+            await write(c, a, 4)
+            await c.writer.stop()
+            c = c.restart(dataclasses.replace(config, consolidation=True))
+            c.writer.start()
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+            c.check_stored()
+            await c.writer.stop()
+            again = c.restart(config)
+            assert {n: o.live_chunks for n, o in again.metadata.objects.items()} == {
+                n: o.live_chunks for n, o in c.metadata.objects.items()
+            }
+            again.check_stored()
+            assert not c.failures
+
+        run_virtual(main())
+
+
+class TestMeanwhile:
+    @GATED
+    @pytest.mark.parametrize("change", ["truncate", "delete", "merge", "append"])
+    def test_what_changes_while_it_runs_is_left_as_it_is(self, storage_type: Any, change: str) -> None:
+        async def body(c: FakeContainer) -> None:
+            a, b = c.create("a"), c.create("b")
+            for _ in range(4):
+                c.append(a, 100)
+                c.append(b, 60)
+                await c.writer.flush()
+            gate = await held(c)
+            if change == "truncate":
+                c.truncate(a, 150)
+            elif change == "delete":
+                c.delete(a)
+            elif change == "merge":
+                c.merge(b, a)
+                await c.writer.flush()
+            else:
+                c.append(a, 30)
+                c.append(b, 30)
+            gate.set()
+            await asyncio.sleep(LONG_S)
+            c.check_stored()
+            statistics = c.writer.statistics()
+            # Chunks that a link moved meanwhile are found in the next pass.
+            assert statistics.consolidations == (2 if change == "merge" else 1)
+            assert statistics.replacements_refused == 0
+            if change == "truncate":
+                # The chunk the truncation falls into is still all there; what was wholly below is gone.
+                assert c.segment(a).chunks[0].start_offset == 100
+                assert "consolidation" in c.segment(a).chunks[0].object_name
+            assert "consolidation" in c.segment(b).chunks[0].object_name
+
+        run(body, storage_type=storage_type, consolidation_bytes=500)
+
+    @WAYS
+    def test_a_merge_linked_while_it_looks_for_chunks_is_not_written_twice(
+        self, storage_type: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def body(c: FakeContainer) -> None:
+            source = c.create("source")
+            await write(c, source, 5, 60)
+            target = c.create("target")
+
+            def looked(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iterator[Run]:
+                if segment.segment_id == source:
+                    asyncio.get_running_loop().call_soon(c.merge, target, source)
+                    asyncio.get_running_loop().call_soon(c.put, StorageUpdateOperation(links=[(target, source)]))
+                return runs_of(segment, names)
+
+            monkeypatch.setattr(consolidator, "CHUNKS_PER_TURN", 1)
+            monkeypatch.setattr(consolidator, "runs_of", looked)
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+            assert source not in c.metadata.segments
+
+        run(body, storage_type=storage_type, consolidation_bytes=300)
+
+    @GATED
+    def test_if_nothing_of_it_is_wanted_any_more_it_is_garbage(self, storage_type: Any) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 4)
+            gate = await held(c)
+            c.delete(a)
+            gate.set()
+            await asyncio.sleep(LONG_S)
+            assert not c.metadata.objects
+            assert set(c.storage.bucket.objects) <= set(c.metadata.garbage)
+            assert c.writer.health() is None
+
+        run(body, storage_type=storage_type, consolidation_bytes=400)
+
+    @WAYS
+    def test_refused_by_the_log_what_changed_on_the_way_there(self, storage_type: Any) -> None:
+        class Late(FakeContainer):
+            """Truncates in front of the first replacement of chunks."""
+
+            async def commit(self, operation: Any) -> None:
+                if isinstance(operation, ReplaceChunksOperation) and not self.segment(1).start_offset:
+                    self.truncate(1, 100)
+                await super().commit(operation)
+
+        async def main() -> None:
+            c = Late(make_config(consolidation_bytes=400), storage_type=storage_type)
+            c.writer.start()
+            a = c.create("a")
+            await write(c, a, 4)
+            await asyncio.sleep(LONG_S)
+            assert c.writer.statistics().replacements_refused == 1
+            assert kinds(c) == ["flush"] * 3
+            assert len(c.metadata.garbage) == 2
+            c.check_stored()
+            await c.writer.stop()
+            assert not c.failures
+
+        run_virtual(main())
+
+    @WAYS
+    def test_a_reader_in_the_middle_of_an_old_object_is_not_disturbed(self, storage_type: Any) -> None:
+        class Read(FakeContainer):
+            reader: BlockReader
+
+            def object_in_use(self, name: str) -> bool:
+                return self.reader.in_use(name) or super().object_in_use(name)
+
+        class SlowStorage(MemoryObjectStorage):
+            """A store of its own over the same bucket, whose reads take long."""
+
+            async def get_range(self, name: str, offset: int, length: int) -> bytes:
+                await asyncio.sleep(30)
+                return await super().get_range(name, offset, length)
+
+        async def main() -> None:
+            c = Read(
+                make_config(consolidation_bytes=400, deletion_lag_s=0.0, extent_bytes=16), storage_type=storage_type
+            )
+            c.reader = BlockReader(SlowStorage(c.runtime, c.storage.bucket), 7, c.runtime, extent_bytes=16)
+            c.writer.start()
+            a = c.create("a")
+            await write(c, a, 4)
+            chunk: ChunkRecord = c.segment(a).chunks[1]
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(c.reader.read(chunk, 120, 50))
+                await asyncio.sleep(10)
+                assert kinds(c) == ["consolidation"]
+                assert list(c.metadata.garbage) == [chunk.object_name], "the others are deleted"
+            assert reading.result() == c.bytes[a][120:170]
+            await asyncio.sleep(70)
+            assert not c.metadata.garbage
+            await c.writer.stop()
+            assert not c.failures
+
+        run_virtual(main())
+
+    @GATED
+    def test_what_it_reads_is_not_deleted_under_it(self, storage_type: Any) -> None:
+        async def body(c: FakeContainer) -> None:
+            a, b = c.create("a"), c.create("b")
+            await write(c, a, 3)
+            await write(c, b, 3)
+            gate = await held(c)
+            c.delete(a)
+            await asyncio.sleep(100)
+            assert len(c.metadata.garbage) == 3
+            assert c.object_count == 6
+            gate.set()
+            await asyncio.sleep(100)
+            assert c.writer.statistics().consolidation_failures == 0
+            assert kinds(c) == ["consolidation"]
+            assert c.object_count == 1
+
+        run(body, storage_type=storage_type, consolidation_bytes=600, deletion_lag_s=0.0)
+
+    def test_flushing_goes_first(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 3)
+            c.storage.fail("put", 10**9)
+            c.append(a, 100)
+            c.append(a, 450)
+            c.append(a, 450)
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["flush"] * 3
+            c.storage.heal()
+            await asyncio.sleep(60)
+            assert "consolidation" in kinds(c)
+
+        # Half of what waits is in flight; the other half is above the target.
+        run(body, consolidation_bytes=300, unflushed_target_bytes=300, flush_age_s=1000.0)
+
+    @GATED
+    def test_a_close_does_not_wait_for_a_download_but_for_an_upload(self, storage_type: Any) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 4)
+            gate = await held(c)
+            loop = asyncio.get_running_loop()
+            loop.call_later(1.0, gate.set)
+            begun = loop.time()
+            await c.writer.land(5.0)
+            copying = storage_type.keywords["compose_bytes_min"] is not None
+            assert (loop.time() - begun >= 1.0) == copying
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == (["consolidation"] if copying else ["flush"] * 4)
+
+        run(body, storage_type=storage_type, consolidation_bytes=400)
