@@ -24,18 +24,28 @@ class ReadIndexConfig:
     """One insert into the cache gathers about so much."""
     spill_retry_s: float = 1.0
     """Pause after the cache refused an insert."""
+    random_bytes: int = 64 * KIB
+    """A read that continues no other fetches what it wants, aligned to this within the chunk. Best the size of an extent."""
     piece_bytes: int = 1 * MIB
-    """Tier 2 is read in pieces of this size, aligned within the chunk."""
-    fetched_bytes_max: int = 32 * MIB
-    """Bound of the pieces kept in memory after a fetch. At least two pieces."""
-    read_ahead_pieces_max: int = 4
-    """Pieces asked for ahead of a sequential reader; 0 turns read-ahead off."""
+    """A read that continues another fetches pieces of this size, aligned within the chunk. At least `random_bytes`."""
+    get_bytes_max: int = 8 * MIB
+    """Read-ahead asks for neighbouring pieces in one GET of up to so much: a GET costs CPU by the request. Never less than a piece."""
+    read_ahead_bytes_max: int = 64 * MIB
+    """What is asked for ahead of one sequential reader at most; 0 turns read-ahead off."""
+    fetched_bytes_max: int = 128 * MIB
+    """Bound of what is kept in memory after a fetch, and on its way ahead of readers. At least two pieces."""
     fetches_in_flight_max: int = 16
-    """Fetches from Tier 2 at one time; the others wait their turn."""
+    """Fetches from Tier 2 at one time, the others wait their turn; three quarters of them may be read-ahead."""
     fetch_attempts: int = 3
     """Tries of one fetch before its readers are told that Tier 2 is not available."""
     fetch_backoff_s: float = 0.05
     """Pause before the second try; doubles from try to try, with jitter."""
+    stream_idle_s: float = 10.0
+    """What was fetched ahead of a reader that has not come on for so long is dropped."""
+    catch_up_bytes_per_s: int = 0
+    """What sequential readers may fetch from Tier 2, all together; 0: as much as it gives."""
+    turn_bytes: int = 1 * MIB
+    """Fetched bytes handed out in one turn of the loop; readers that get more wait for another (DeliveryPacer)."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.small_bytes <= self.block_bytes
@@ -43,10 +53,14 @@ class ReadIndexConfig:
         assert self.cache_bytes_max >= 0
         assert self.spill_batch_bytes >= 1
         assert self.spill_retry_s > 0
-        assert self.piece_bytes >= 1
+        assert 1 <= self.random_bytes <= self.piece_bytes
+        assert self.get_bytes_max >= 1
+        assert self.read_ahead_bytes_max >= 0
         # A piece just fetched and one fetched ahead must both have room, or reading ahead throws away what it fetched.
         assert self.fetched_bytes_max >= 2 * self.piece_bytes
-        assert self.read_ahead_pieces_max >= 0
         assert self.fetches_in_flight_max >= 1
         assert self.fetch_attempts >= 1
         assert self.fetch_backoff_s >= 0
+        assert self.stream_idle_s > 0
+        assert self.catch_up_bytes_per_s >= 0
+        assert self.turn_bytes >= 1

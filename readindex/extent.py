@@ -11,6 +11,10 @@ whatever happens to chunks and objects in Tier 2. What moves is its home:
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from readindex.streams import Stream
 
 
 class Home(enum.Enum):
@@ -33,12 +37,14 @@ class Extent:
 
     __slots__ = (
         "address",
+        "ahead",
         "counted_bytes",
         "data",
         "flushed",
         "high_water",
         "home",
         "length",
+        "owner",
         "position",
         "reread",
         "segment_id",
@@ -61,7 +67,11 @@ class Extent:
         self.high_water = start_offset
         """FETCHED: end of the furthest read of it."""
         self.reread = False
-        """FETCHED: a read began below the high-water mark, so keeping it pays."""
+        """FETCHED: a read that follows no other began below the high-water mark, so keeping it pays."""
+        self.ahead = False
+        """FETCHED: it came before anybody asked for it, and nobody has yet."""
+        self.owner: Stream | None = None
+        """FETCHED: the sequential reader it is kept for; FetchedPieces' own."""
 
     @property
     def end_offset(self) -> int:

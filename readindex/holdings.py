@@ -5,8 +5,8 @@ Three bounded stocks, each with its own order of going:
 - *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is dropped,
   the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are dropped too:
   Tier 1 has them and a refill brings them back.
-- *fetched*: pieces that came from Tier 2. First in, first out, with a second life for what was read twice,
-  which goes to the cache then; what was read once, in sequence, does not churn the cache.
+- *fetched*: what came from Tier 2, see FetchedPieces. What goes there and was read twice goes to the cache; what was
+  read once, or in sequence, does not churn the cache.
 - *cached*: blocks in the cache, see CachedBlocks.
 
 Every extent of every index is counted in exactly one stock; every change of an extent's home is made here.
@@ -22,8 +22,10 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
+from readindex.fetched_pieces import FetchedPieces
 from readindex.segment_read_index import SegmentReadIndex
-from segmentstore.contracts.metadata import ContainerMetadata
+from readindex.streams import Stream, Streams
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 HARD_BOUND = 2
 """Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
@@ -58,7 +60,8 @@ class Holdings:
         """Tail buffers and extents at home in TAIL, or SPILLING from there."""
         self.tail_bytes_flushed = 0
         """How much of `tail_bytes` Tier 2 has too."""
-        self.fetched_bytes = 0
+        self.streams = Streams(config, self._end_stream)
+        self.fetched = FetchedPieces(config, self.streams)
         self.demoted_bytes = 0
         """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
         self.trim_at = config.tail_bytes_max
@@ -68,7 +71,6 @@ class Holdings:
         self._position = 0
         self._open: OrderedDict[SegmentReadIndex, None] = OrderedDict()
         self._fifo: OrderedDict[Extent, None] = OrderedDict()
-        self._fetched: OrderedDict[Extent, None] = OrderedDict()
         self._demoted: OrderedDict[Extent, None] = OrderedDict()
 
     def index_of(self, segment_id: int) -> SegmentReadIndex:
@@ -77,6 +79,24 @@ class Holdings:
         if index is None:
             index = self.indexes[segment_id] = SegmentReadIndex(segment_id)
         return index
+
+    @property
+    def appended_bytes(self) -> int:
+        """Grows with every append that has data."""
+        return self._position
+
+    def missing_ranges(self, segment: SegmentMetadata) -> list[tuple[int, int]]:
+        """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory nor in the cache."""
+        ranges: list[tuple[int, int]] = []
+        position = max(segment.start_offset, segment.storage_length)
+        for merge in segment.merges:
+            if position < merge.offset:
+                ranges.append((position, merge.offset))
+            position = max(position, merge.end_offset)
+        if position < segment.length:
+            ranges.append((position, segment.length))
+        index = self.indexes.get(segment.segment_id)
+        return ranges if index is None else [gap for start, end in ranges for gap in index.gaps(start, end)]
 
     @property
     def has_demoted(self) -> bool:
@@ -131,27 +151,34 @@ class Holdings:
             self._fifo[extent] = None
             self.tail_bytes += extent.length
 
-    def insert_fetched(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
-        """Keep bytes that came from Tier 2 around what is there; older pieces go when the bound is reached."""
+    def insert_fetched(
+        self, index: SegmentReadIndex, offset: int, data: bytes, stream: Stream | None = None, *, ahead: bool = False
+    ) -> None:
+        """Keep bytes that came from Tier 2 around what is there, for `stream` if it still wants them."""
         for extent in index.insert_around(offset, data, Home.FETCHED):
             extent.flushed = True
-            self._fetched[extent] = None
-            self.fetched_bytes += extent.length
-        while self.fetched_bytes > self._config.fetched_bytes_max:
-            extent = next(iter(self._fetched))
-            if extent.reread and self.demoted_bytes + extent.length <= self._config.spill_batch_bytes:
-                self._demote(extent)
-            else:
-                self.release(extent)
+            self.fetched.add(extent, stream, ahead=ahead)
+        while self.fetched.bytes_total > self._config.fetched_bytes_max:
+            first = self.fetched.first_to_go(ahead_of_all=True)
+            assert first is not None
+            self._give_up(first)
 
-    def touch_if_fetched(self, extent: Extent, offset: int, end_offset: int) -> None:
-        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece."""
+    def make_room(self, count: int) -> bool:
+        """Give up fetched bytes until `count` more fit; False if that would cost a stream its share."""
+        while self.fetched.bytes_total + count > self._config.fetched_bytes_max:
+            extent = self.fetched.first_to_go(ahead_of_all=False)
+            if extent is None:
+                return False
+            self._give_up(extent)
+        return True
+
+    def touch_fetched(self, extent: Extent, offset: int, end_offset: int, reader: Stream) -> None:
+        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece; it may go with that."""
         if extent.home is not Home.FETCHED:
             return
-        if offset < extent.high_water:
-            extent.reread = True
-            self._fetched.move_to_end(extent)
-        extent.high_water = max(extent.high_water, min(end_offset, extent.end_offset))
+        self.fetched.touch(extent, offset, end_offset, reader)
+        while (consumed := self.fetched.lingering()) is not None:
+            self.release(consumed)
 
     # --- bytes going out ---
 
@@ -162,8 +189,7 @@ class Holdings:
             self.cached.remove(extent)
             self._forget_blocks((extent.address,))
         elif home is Home.FETCHED:
-            del self._fetched[extent]
-            self.fetched_bytes -= extent.length
+            self.fetched.remove(extent)
         elif extent.counted_bytes:
             self._uncount(extent)
             self._fifo.pop(extent, None)
@@ -201,6 +227,7 @@ class Holdings:
         """
         source = self.indexes.get(source_id)
         if source is None:
+            self.streams.move(source_id, target_id, offset)
             return
         self.cut(source)
         target = self.index_of(target_id)
@@ -217,6 +244,7 @@ class Holdings:
             extent.high_water += offset
             target.put(extent)
         del self.indexes[source_id]
+        self.streams.move(source_id, target_id, offset)
 
     # --- what changes in place ---
 
@@ -335,9 +363,21 @@ class Holdings:
         parts = [(self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)]
         return SpillItem(extent, data, parts)
 
+    def _end_stream(self, stream: Stream) -> None:
+        """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is needed."""
+        unread = [extent for extent in stream.held if extent.ahead]
+        self.fetched.let_go(stream)
+        for extent in unread:
+            self.release(extent)
+
+    def _give_up(self, extent: Extent) -> None:
+        if extent.reread and self.demoted_bytes + extent.length <= self._config.spill_batch_bytes:
+            self._demote(extent)
+        else:
+            self.release(extent)
+
     def _demote(self, extent: Extent) -> None:
-        del self._fetched[extent]
-        self.fetched_bytes -= extent.length
+        self.fetched.remove(extent)
         extent.home = Home.SPILLING
         self._demoted[extent] = None
         self.demoted_bytes += extent.length
@@ -380,7 +420,7 @@ class Holdings:
                 demoted_bytes += extent.length if extent.home is Home.SPILLING and not extent.counted_bytes else 0
                 assert extent.counted_bytes in ((extent.length,) if extent.home is Home.TAIL else (0, extent.length))
                 assert (extent.home is Home.TAIL) == (extent in self._fifo), extent
-                assert (extent.home is Home.FETCHED) == (extent in self._fetched), extent
+                assert (extent.home is Home.FETCHED) == (extent in self.fetched), extent
             assert (index.tail is not None) == (index in self._open), index
             if index.tail is not None:
                 tail_bytes += len(index.tail.data)
@@ -388,5 +428,7 @@ class Holdings:
         assert tail_bytes == self.tail_bytes, (tail_bytes, self.tail_bytes)
         assert flushed_bytes == self.tail_bytes_flushed, (flushed_bytes, self.tail_bytes_flushed)
         assert demoted_bytes == self.demoted_bytes, (demoted_bytes, self.demoted_bytes)
-        assert homes[Home.FETCHED] == self.fetched_bytes
+        self.streams.check()
+        self.fetched.check()
+        assert homes[Home.FETCHED] == self.fetched.bytes_total <= self._config.fetched_bytes_max
         assert homes[Home.CACHED] == self.cached.bytes_total

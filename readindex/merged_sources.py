@@ -6,6 +6,7 @@ holdings of sources that went together with their target.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -34,13 +35,13 @@ class MergedSources:
 
     def sweep(self, target_id: int) -> list[int]:
         """Forget, and give, the sources of a target that the metadata have lost, with what was merged into them."""
-        sources = self._sources.get(target_id)
-        if sources is None:
-            return []
-        lost = []
-        for source_id in [source_id for source_id in sources if source_id not in self._metadata.segments]:
-            del sources[source_id]
-            lost += [source_id, *self.sweep(source_id)]
-        if not sources:
-            del self._sources[target_id]
+        lost: list[int] = []
+        for each in itertools.chain((target_id,), lost):  # grows while it is walked: sources have sources
+            sources = self._sources.get(each, {})
+            gone = [source_id for source_id in sources if source_id not in self._metadata.segments]
+            for source_id in gone:
+                del sources[source_id]
+            if not sources:
+                self._sources.pop(each, None)
+            lost += gone
         return lost

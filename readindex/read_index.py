@@ -4,7 +4,8 @@ The commit side is synchronous and called in log order, right after the metadata
 replay alike. The read side looks in this order: memory, cache, Tier 2 (below storage_length), a merged
 source, and last Tier 1 by a refill. Rules:
 
-- a read that lies in memory awaits nothing;
+- a read of appended bytes that lie in memory awaits nothing; one of fetched bytes gives way to others in the loop
+  when much has been handed out (DeliveryPacer), and nothing else;
 - after every await everything is looked at again: the segment may have been truncated, deleted, merged or
   flushed, and the bytes evicted. The loop ends with bytes or with an error;
 - the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the reader may
@@ -95,6 +96,8 @@ class ReadIndex:
         self._waiting = WaitingReads()
         self._sources = MergedSources(metadata)
         self._cache_misses = 0
+        self._gives_way = False
+        """What was just taken, in this turn, makes its reader wait for another."""
         self._closed = False
 
     # --- commit side ---
@@ -209,9 +212,11 @@ class ReadIndex:
         segment = self._readable(segment_id, offset, str(segment_id))
         index = self._holdings.indexes.get(segment_id)
         data = None if index is None else self._read_memory(segment, index, offset, max_length)
-        if data is not None:
-            return data
-        return await self._read_slow(segment, offset, max_length, wait)
+        if data is None:
+            return await self._read_slow(segment, offset, max_length, wait)
+        if self._gives_way:
+            await self._give_way(segment, offset)
+        return data
 
     async def read_unflushed(self, segment_id: int, offset: int, length: int) -> list[bytes]:
         """Exactly the bytes [offset, offset + length), for the storage writer: pieces to be joined, mostly not copied.
@@ -243,18 +248,7 @@ class ReadIndex:
         Sources have ranges of their own, under their own ids.
         """
         segment = self._metadata.segments.get(segment_id)
-        if segment is None:
-            return []
-        ranges: list[tuple[int, int]] = []
-        position = max(segment.start_offset, segment.storage_length)
-        for merge in segment.merges:
-            if position < merge.offset:
-                ranges.append((position, merge.offset))
-            position = max(position, merge.end_offset)
-        if position < segment.length:
-            ranges.append((position, segment.length))
-        index = self._holdings.indexes.get(segment_id)
-        return ranges if index is None else [gap for start, end in ranges for gap in index.gaps(start, end)]
+        return [] if segment is None else self._holdings.missing_ranges(segment)
 
     def object_in_use(self, name: str) -> bool:
         """True while a fetch from this Tier-2 object is in flight."""
@@ -296,11 +290,18 @@ class ReadIndex:
             tail_bytes_unflushed=holdings.tail_bytes - holdings.tail_bytes_flushed,
             cached_bytes=holdings.cached.bytes_total,
             cached_bytes_unflushed=holdings.cached.bytes_unflushed,
-            fetched_bytes=holdings.fetched_bytes,
+            fetched_bytes=holdings.fetched.bytes_total,
             readers_waiting=len(self._waiting),
             fetches_in_flight=self._fetcher.in_flight,
             fetches=self._fetcher.fetches,
+            fetches_random=self._fetcher.fetches_random,
             prefetches=self._fetcher.prefetches,
+            fetch_bytes=self._fetcher.fetched_bytes,
+            prefetch_bytes=self._fetcher.prefetched_bytes,
+            read_ahead_hits=holdings.fetched.ahead_hits,
+            read_ahead_wasted_bytes=holdings.fetched.ahead_wasted_bytes,
+            sequential_readers=len(holdings.streams.running),
+            delivery_pauses=self._fetcher.pacer.pauses,
             refills=self._refiller.refills,
             cache_misses=self._cache_misses,
             spilled_bytes=holdings.spilled_bytes,
@@ -365,14 +366,18 @@ class ReadIndex:
         if extent is None or extent.data is None:
             return None
         if extent.home is Home.FETCHED:
-            # Given alone, up to its end, so that a sequential reader comes to the beginning of the next piece.
-            self._fetcher.advance(segment, extent.start_offset, extent.end_offset, offset)
-            self._holdings.touch_if_fetched(extent, offset, offset + length)
-            return extent.slice(offset, length)
+            data = self._fetcher.read_held(segment, extent, offset, length)
+            self._gives_way = self._fetcher.pacer.spend(len(data))
+            return data
         if extent.end_offset - offset >= length:
             return extent.slice(offset, length)
         pieces = index.memory_pieces(offset, length)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _give_way(self, segment: SegmentMetadata, offset: int) -> None:
+        self._gives_way = False
+        await self._fetcher.pacer.give_way()
+        self._readable(segment.segment_id, offset, segment.name)
 
     async def _read_slow(self, segment: SegmentMetadata, offset: int, max_length: int, wait: float | None) -> bytes:
         loop = asyncio.get_running_loop()
@@ -391,6 +396,8 @@ class ReadIndex:
             if place.held is not None:
                 data = self._read_memory(place.segment, place.held, place.offset, place.length)
             if data is not None:
+                if self._gives_way:
+                    await self._give_way(segment, offset)
                 return data
             data = await self._load(place, attempt)
             if data is not None:
@@ -480,9 +487,10 @@ class ReadIndex:
             raise DataCorruptionError(f"object {chunk.object_name}", f"it is gone, but {where} is still kept in it")
         try:
             data = await self._fetcher.fetch(segment, chunk, offset, length)
-        except ObjectNotFoundError:
-            # The chunk may have been replaced meanwhile: look it up again, and only then believe it.
-            attempt.lost_chunk = chunk
+        except ObjectNotFoundError as error:
+            # The chunk may have been replaced meanwhile, or before others began this fetch: look it up again.
+            if error.name == chunk.object_name:
+                attempt.lost_chunk = chunk
             return None
         except InvalidRangeError as error:
             raise DataCorruptionError(f"object {chunk.object_name}", f"too short for {where}") from error

@@ -19,8 +19,23 @@ class ReadIndexStatistics:
     readers_waiting: int
     fetches_in_flight: int
     fetches: int
+    """Requests to Tier 2 for bytes, retries not counted."""
+    fetches_random: int
+    """Of `fetches`, those for reads that continued no other."""
     prefetches: int
-    """Of `fetches`, those begun ahead of a sequential reader."""
+    """Of `fetches`, those begun ahead of a sequential reader. The rest are what sequential readers had to wait for."""
+    fetch_bytes: int
+    """Brought by all fetches that succeeded."""
+    prefetch_bytes: int
+    """Of `fetch_bytes`, those fetched ahead."""
+    read_ahead_hits: int
+    """Pieces fetched ahead that somebody came to read."""
+    read_ahead_wasted_bytes: int
+    """Fetched ahead, and dropped before anybody came."""
+    sequential_readers: int
+    """Places being read in sequence now: how many share the memory of fetched bytes."""
+    delivery_pauses: int
+    """Reads of fetched bytes that gave way to others in the loop."""
     refills: int
     cache_misses: int
     """Blocks the cache did not have any more when they were asked for."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from readindex.config import ReadIndexConfig
 from recovery.harness.simulation.virtual_loop import VirtualLoop
 from segmentstore.contracts.errors import BadOffsetError, EndOfSegmentError, SegmentNotFoundError, SegmentTruncatedError
-from tests.readindex.world import World
+from tests.readindex.world import TINY, World
+
+CONFIGS = (
+    TINY,
+    replace(TINY, fetched_bytes_max=64, fetches_in_flight_max=1),
+    replace(TINY, fetched_bytes_max=1280, fetches_in_flight_max=16, stream_idle_s=0.01),
+    replace(TINY, random_bytes=1, piece_bytes=5, get_bytes_max=11, fetched_bytes_max=60, turn_bytes=1),
+    replace(TINY, catch_up_bytes_per_s=500),
+    replace(TINY, read_ahead_bytes_max=0),
+)
 
 
 class ReadIndexMachine(RuleBasedStateMachine):
@@ -45,10 +56,10 @@ class ReadIndexMachine(RuleBasedStateMachine):
             return self.world.metadata.sequence_number
         return data.draw(st.sampled_from(ids))
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(config=st.sampled_from(CONFIGS))
+    def start(self, config: ReadIndexConfig) -> None:
         async def make() -> World:
-            return await World().open()
+            return await World(config).open()
 
         self.world: World = self.run(make())
         for _ in range(3):
@@ -153,6 +164,43 @@ class ReadIndexMachine(RuleBasedStateMachine):
             return bytes(result)
 
         assert self.run(read_all()) == self.world.truth[segment_id][segment.start_offset :]
+
+    @rule(
+        data=st.data(),
+        places=st.lists(st.tuples(st.floats(0, 0.99), st.integers(1, 70)), min_size=1, max_size=4),
+        name=st.sampled_from(("nothing", "flush", "truncate", "append", "consolidate", "delete", "pass_time")),
+    )
+    def readers_in_sequence(self, data: st.DataObject, places: list[tuple[float, int]], name: str) -> None:
+        """Each reads on from a place of its own, in steps of its own, while something happens to the segment."""
+        segment_id = self.pick(data, open_only=True)
+        segment = self.world.segment(segment_id)
+        truth = self.world.truth[segment_id]
+        begin, end = segment.start_offset, segment.length
+
+        async def read_on(start: int, size: int) -> None:
+            offset = start
+            while offset < end:
+                try:
+                    got = await self.world.index.read(segment_id, offset, size)
+                except (SegmentTruncatedError, SegmentNotFoundError):
+                    assert name in ("truncate", "delete")
+                    return
+                assert 1 <= len(got) <= size
+                assert got == truth[offset : offset + len(got)]
+                offset += len(got)
+                self.world.index.check()
+
+        async def race() -> None:
+            reads = [asyncio.ensure_future(read_on(begin + int(share * (end - begin)), size)) for share, size in places]
+            await asyncio.sleep(data.draw(st.sampled_from((0, 0.0005, 0.0035))))
+            if name == "pass_time":
+                await asyncio.sleep(3.0)
+            elif name != "nothing":
+                arguments: dict[str, list[Any]] = {"truncate": [(begin + end) // 2], "append": [b"x" * 40]}
+                getattr(self.world, name)(segment_id, *arguments.get(name, []))
+            await asyncio.gather(*reads)
+
+        self.run(race())
 
     @rule(data=st.data())
     def read_unflushed(self, data: st.DataObject) -> None:

@@ -21,8 +21,14 @@ TINY = ReadIndexConfig(
     tail_bytes_max=64,
     cache_bytes_max=100,
     spill_batch_bytes=32,
+    random_bytes=8,
     piece_bytes=32,
-    fetched_bytes_max=160,
+    get_bytes_max=96,
+    read_ahead_bytes_max=256,
+    fetched_bytes_max=320,
+    fetches_in_flight_max=4,
+    stream_idle_s=1.0,
+    turn_bytes=64,
 )
 
 
@@ -35,6 +41,7 @@ class ObjectSource:
         self.unavailable = 0
         """So many of the next reads fail."""
         self.gate: asyncio.Event | None = None
+        self.latency_s = 0.001
         self._names = 0
 
     def put(self, payload: bytes) -> str:
@@ -46,7 +53,7 @@ class ObjectSource:
     async def read(self, chunk: ChunkRecord, offset: int, length: int) -> bytes:
         assert chunk.start_offset <= offset < offset + length <= chunk.end_offset
         self.reads.append((chunk.object_name, offset, length))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.latency_s)
         if self.gate is not None:
             await self.gate.wait()
         if self.unavailable:
