@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
-from durablelog.operations import ObjectsDeletedOperation
+from durablelog.operations import ObjectsDeletedOperation, ReplaceChunksOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.checksum import Buffer
+from storagewriter import consolidator, object_uploader
+from storagewriter.garbage_collector import DELETES_MAX
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tests.support.loop_clock import LoopClock
 
@@ -159,5 +163,88 @@ def test_the_next_owner_goes_on(deleted_already: bool) -> None:
         assert not after.metadata.garbage
         assert after.object_count == 0
         await after.writer.stop()
+
+    run_virtual(main())
+
+
+def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
+    async def body(c: FakeContainer) -> None:
+        await _garbage(c, 30)
+        most, deleting = 0, 0
+        delete = c.storage.delete
+
+        async def counted(name: str) -> None:
+            nonlocal most, deleting
+            deleting += 1
+            most = max(most, deleting)
+            await asyncio.sleep(0.01)
+            await delete(name)
+            deleting -= 1
+
+        c.storage.delete = counted  # type: ignore[method-assign]
+        before = c.storage.statistics()
+        await asyncio.sleep(LAG_S + SLACK_S)
+        after = c.storage.statistics()
+        assert c.object_count == 0
+        assert after.requests("delete") - before.requests("delete") == 30
+        assert after.requests("head") - before.requests("head") == 30
+        assert most == DELETES_MAX
+
+    run(body, orphan_sweep_spacing_s=0.0)
+
+
+def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made garbage by the first and gone before the last, it would come to life again by that, without its bytes."""
+    monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 1)
+
+    async def body(c: FakeContainer) -> None:
+        ids = [c.create(f"s{number}") for number in range(20)]
+        for each in ids:
+            c.append(each, 10)
+        c.read_gate = asyncio.Event()
+        flush = asyncio.create_task(c.writer.flush())
+        await asyncio.sleep(SLACK_S)
+        put = c.storage.put
+
+        async def late(name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+            await put(name, parts, unique_id)
+            if ids[0] in c.metadata.segments:
+                c.delete(ids[0])
+
+        monkeypatch.setattr(c.storage, "put", late)
+        c.read_gate.set()
+        await flush
+        await asyncio.sleep(SLACK_S)
+        assert c.metadata.objects.keys() == c.storage.bucket.objects.keys()
+        assert not c.writer.in_flight_names
+
+    run(body, deletion_lag_s=0.0)
+
+
+def test_nor_between_those_of_a_consolidation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consolidator, "OPERATION_CHUNKS", 1)
+
+    class Changing(FakeContainer):
+        """Deletes the first segment in front of the first replacement of chunks."""
+
+        async def commit(self, operation: Any) -> None:
+            if isinstance(operation, ReplaceChunksOperation) and 1 in self.metadata.segments:
+                self.delete(1)
+            await super().commit(operation)
+
+    async def main() -> None:
+        c = Changing(make_config(deletion_lag_s=0.0, consolidation_bytes=500))
+        c.writer.start()
+        ids = [c.create(f"s{number}") for number in range(20)]
+        for _ in range(3):
+            for each in ids:
+                c.append(each, 10)
+            await c.writer.flush()
+        await asyncio.sleep(10)
+        assert c.writer.statistics().consolidations
+        assert c.metadata.objects.keys() == c.storage.bucket.objects.keys()
+        c.check_stored()
+        await c.writer.stop()
+        assert not c.failures
 
     run_virtual(main())

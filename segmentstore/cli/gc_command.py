@@ -1,0 +1,109 @@
+"""The command that looks for what nobody needs in Tier 2 and deletes what is due: `gc`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from durablelog.file.log_state import read_state
+from segmentstore.cli import output
+from segmentstore.cli.exit_codes import CommandError
+from segmentstore.cli.stopped_store import StoppedStore
+from segmentstore.cli.stores import require_store, run, with_store
+from segmentstore.config import merge_settings
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.garbage import GarbageReport, StoppedContainer, survey_garbage
+from segmentstore.store_files import read_store_file, tier2_url
+from tier2.locations import open_object_storage
+from tier2.object_storage import StorageUnavailableError
+from tier2.store_markers import StoreMarkers, marker_name
+
+_ROWS_MAX = 1000
+"""Rows of the table for people; programs get all."""
+
+
+def gc(
+    store: output.StoreArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: show what would be deleted, of a stopped store.")
+    ] = False,
+    forget_store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Another store has its marker where the objects are, and is gone for good: remove the marker first.",
+        ),
+    ] = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Collect garbage in Tier 2 now: search all of it for objects that a crash left, abort unfinished uploads, delete what is due.
+
+    What is found now is deleted by a later collection, or by the store itself, once the deletion lag is over.
+    """
+    if forget_store is not None:
+        if dry_run:
+            raise typer.BadParameter("--forget-store changes something, --dry-run nothing")
+        run(_forget(store, forget_store))
+    report = _survey(store) if dry_run else with_store(store, lambda opened: opened.collect_garbage())
+    if as_json:
+        output.print_json({"store": store, "dry_run": dry_run, "items": report.items, "problems": report.problems})
+        return
+    if report.items:
+        columns = ("state", "container", "size", "until", "object")
+        output.out().print(output.table(None, columns, report.items[:_ROWS_MAX]))
+        if len(report.items) > _ROWS_MAX:
+            output.out().print(f"and {len(report.items) - _ROWS_MAX:,} more (--json shows all)")
+    for problem in report.problems:
+        output.out().print(problem)
+    output.out().print(f"{store}: {_summary(report)}")
+
+
+def _summary(report: GarbageReport) -> str:
+    states = list(dict.fromkeys(item.state for item in report.items))
+    said = [f"{report.count(state):,} {state} ({output.size(report.size(state))})" for state in states]
+    return ", ".join(said) or "no garbage"
+
+
+def _survey(location: str) -> GarbageReport:
+    with StoppedStore(location) as stopped:
+        containers: dict[int, StoppedContainer] = {}
+        for container_id, folder in stopped.log_folders.items():
+            state = read_state(folder, stopped.runtime.disk) if stopped.runtime.disk.is_directory(folder) else None
+            if state is not None:
+                containers[container_id] = StoppedContainer(stopped.metadata(container_id), state.epoch)
+        file = read_store_file(location, stopped.runtime)
+        assert file is not None, location
+        config = merge_settings({}, os.environ, file.settings, existing=True)
+
+        async def survey() -> GarbageReport:
+            storage = open_object_storage(stopped.tier2_url, stopped.runtime)
+            try:
+                return await survey_garbage(containers, storage, config.deletion_lag_s, stopped.runtime.clock.time_ms())
+            finally:
+                await storage.close()
+
+        return run(survey())
+
+
+async def _forget(location: str, other_id: str) -> None:
+    require_store(location)
+    runtime = Runtime()
+    file = read_store_file(location, runtime)
+    assert file is not None, location
+    try:
+        mine = marker_name(other_id) == marker_name(file.store_id)
+    except ValueError:
+        raise CommandError(f"--forget-store {other_id}: that is not the id of a store") from None
+    if mine:
+        raise CommandError(f"--forget-store {other_id}: that is this store")
+    storage = open_object_storage(tier2_url(location, merge_settings({}, {}, file.settings, existing=True)), runtime)
+    try:
+        if not await StoreMarkers(storage, file.store_id).forget(other_id):
+            raise CommandError(f"--forget-store {other_id}: no such store has a marker in {storage.url}")
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+    finally:
+        await storage.close()

@@ -1,0 +1,190 @@
+"""Everything in Tier 2 that nobody needs, of a whole store: looked for and collected at once, or only counted.
+
+What a storage writer does slowly and all the time, done now: one listing of all objects, handed page by page to the
+orphan sweepers of the containers, then what is due is deleted. The rules stay theirs; nothing here judges or deletes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from storagewriter.orphan_rules import Verdict, is_abandoned, judge_object
+from storagewriter.orphan_sweeper import SweepStoppedError
+from tier2.object_names import parse_object_name
+from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
+
+GarbageState = Literal["deleted", "waiting", "due", "orphan", "aborted upload", "unfinished upload"]
+"""What became, or would become, of something nobody needs.
+
+`deleted`: gone, and confirmed to be. `waiting`: nothing refers to it; deleted once the deletion lag is over. `due`: the lag
+is over, and it is still there: a read has it open, Tier 2 did not answer, or nothing was to be deleted. `orphan`: no
+operation of the log names it, and it was not condemned: nothing was to be changed, or too much waits already.
+`aborted upload` and `unfinished upload`: an upload in parts that nobody would finish.
+"""
+
+
+class GarbageItem(NamedTuple):
+    """An object or an upload that nobody needs."""
+
+    state: GarbageState
+    container_id: int
+    size: int | None
+    """Bytes; None for an upload, of which no provider tells."""
+    until: datetime | None
+    """When the deletion lag of what is waiting is over."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageReport:
+    """What a collection found and did."""
+
+    items: tuple[GarbageItem, ...]
+    """By state, container and name."""
+    problems: tuple[str, ...]
+    """Why something was left undone, one sentence each; empty when all was done that could be."""
+
+    def count(self, *states: GarbageState) -> int:
+        """How many items are in these states; all if none is named."""
+        return sum(1 for item in self.items if not states or item.state in states)
+
+    def size(self, *states: GarbageState) -> int:
+        """Bytes of the objects in these states; of all if none is named."""
+        return sum(item.size or 0 for item in self.items if not states or item.state in states)
+
+
+class StoppedContainer(NamedTuple):
+    """A container nobody has open, as its log has it."""
+
+    metadata: ContainerMetadata
+    last_epoch: int
+    """Of its last owner."""
+
+
+async def collect_garbage(
+    containers: Sequence[SegmentContainer], storage: ObjectStorage, lag_s: float, now_ms: int
+) -> GarbageReport:
+    """Condemn all orphans, abort abandoned uploads, delete what is due. See `SegmentStore.collect_garbage`."""
+    before = {container.container_id: dict(container.metadata.garbage) for container in containers}
+    items: list[GarbageItem] = []
+    problems: list[str] = []
+    try:
+        items += await _sweep(containers, storage, before, problems)
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+    for container in containers:
+        collector = container.writer.garbage_collector
+        failures = collector.health.failures
+        await collector.collect_now()
+        if collector.health.failures > failures:
+            problems.append(f"container {container.container_id}: {collector.health.describe()}")
+        container_id, metadata = container.container_id, container.metadata
+        items += _waiting(metadata, lag_s, now_ms)
+        for name, garbage in before[container_id].items():
+            if name not in metadata.garbage:
+                items.append(GarbageItem("deleted", container_id, garbage.record.size, None, name))
+    return _report(items, problems)
+
+
+async def survey_garbage(
+    containers: Mapping[int, StoppedContainer], storage: ObjectStorage, lag_s: float, now_ms: int
+) -> GarbageReport:
+    """What `collect_garbage` would find in a store that nobody has open; changes nothing.
+
+    Costs one listing of all objects. Raises TierUnavailableError.
+    """
+    items: list[GarbageItem] = []
+    problems: dict[int, str] = {}
+    nothing: frozenset[str] = frozenset()
+    try:
+        async for page in storage.list():
+            for container_id, stored in _by_container(page):
+                known = containers.get(container_id)
+                if known is None:
+                    continue
+                verdict = judge_object(stored.name, known.metadata, known.last_epoch + 1, nothing)
+                if verdict is Verdict.ORPHAN:
+                    items.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
+                elif verdict is not Verdict.KNOWN and verdict is not Verdict.LEFT_ALONE:
+                    detail = f"{stored.name} is of an epoch after the last of the log, {known.last_epoch}"
+                    problems.setdefault(container_id, f"container {container_id}: {detail}: this log is not the newest")
+        uploads = await storage.list_unfinished()
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+    for container_id, known in containers.items():
+        items += _waiting(known.metadata, lag_s, now_ms)
+        items += [
+            GarbageItem("unfinished upload", container_id, None, None, upload.name)
+            for upload in uploads
+            if is_abandoned(upload, container_id, known.last_epoch + 1, nothing, now_ms)
+        ]
+    return _report(items, [problems[container_id] for container_id in sorted(problems)])
+
+
+async def _sweep(
+    containers: Sequence[SegmentContainer],
+    storage: ObjectStorage,
+    before: dict[int, dict[str, GarbageObject]],
+    problems: list[str],
+) -> list[GarbageItem]:
+    """One sweep of all containers. What was condemned is added to `before`; the rest of what was found is returned."""
+    sweepers = {container.container_id: container.writer.orphan_sweeper for container in containers}
+    left: list[GarbageItem] = []
+    try:
+        await sweepers[containers[0].container_id].check_alone()
+        uploads = await storage.list_unfinished()
+        for container_id, sweeper in sweepers.items():
+            await sweeper.remove_probes()
+            aborted = await sweeper.abort_abandoned(uploads)
+            left += [GarbageItem("aborted upload", container_id, None, None, upload.name) for upload in aborted]
+        async for page in storage.list():
+            pages: dict[int, list[StoredObject]] = defaultdict(list)
+            for container_id, stored in _by_container(page):
+                pages[container_id].append(stored)
+            for container_id, mine in pages.items():
+                if container_id not in sweepers:
+                    continue
+                metadata = containers[container_id].metadata
+                try:
+                    found = sweepers[container_id].sift(mine)
+                    condemned = await sweepers[container_id].condemn(found)
+                except SweepStoppedError as error:
+                    problems.append(f"container {container_id}: {error}")
+                    del sweepers[container_id]
+                    continue
+                taken = {stored.name for stored in condemned}
+                for stored in found:
+                    if stored.name in taken and stored.name in metadata.garbage:
+                        before[container_id][stored.name] = metadata.garbage[stored.name]
+                    elif stored.name not in metadata.objects and stored.name not in metadata.garbage:
+                        left.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
+    except SweepStoppedError as error:
+        problems.append(f"nothing was searched for orphans: {error}")
+    return left
+
+
+def _by_container(page: Iterable[StoredObject]) -> Iterator[tuple[int, StoredObject]]:
+    for stored in page:
+        parts = parse_object_name(stored.name)
+        if parts is not None:
+            yield parts.container_id, stored
+
+
+def _waiting(metadata: ContainerMetadata, lag_s: float, now_ms: int) -> Iterator[GarbageItem]:
+    for name, garbage in metadata.garbage.items():
+        due_ms = garbage.unreferenced_ms + int(lag_s * 1000)
+        state: GarbageState = "waiting" if due_ms > now_ms else "due"
+        until = datetime.fromtimestamp(due_ms / 1000, UTC) if state == "waiting" else None
+        yield GarbageItem(state, metadata.container_id, garbage.record.size, until, name)
+
+
+def _report(items: list[GarbageItem], problems: Sequence[str]) -> GarbageReport:
+    items.sort(key=lambda item: (item.state, item.container_id, item.name))
+    return GarbageReport(items=tuple(items), problems=tuple(problems))

@@ -1,0 +1,83 @@
+"""Which objects and uploads in Tier 2 nobody will ever want: told from their names and the metadata alone.
+
+An orphan is an object whose upload ended and whose operation never committed: its owner died, was fenced, or a reply
+came too late. Rules (DESIGN 4.3):
+
+- only names that this program makes are judged; what does not match in every digit is not ours;
+- an epoch below the running one is dead: its owner can commit nothing more, so an object that the metadata do not know
+  will never be known;
+- in the running epoch only this very process makes objects: what it has under way it knows by name, and what else there
+  is stays suspect until it was seen twice, a deletion lag apart;
+- an epoch above ours means that we are the stale ones, and see metadata that are not the newest: hands off everything;
+- compaction is the work of jobs that outlive an epoch: their objects are left alone.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Container
+
+from segmentstore.contracts.metadata import ContainerMetadata
+from tier2.checkpoint_object import parse_checkpoint_name
+from tier2.object_names import PROBE_PREFIX, parse_object_name
+from tier2.object_storage import StoredObject, UnfinishedUpload
+
+UPLOAD_AGE_MS = 24 * 3600 * 1000
+"""An upload in parts of the running epoch that this process does not know of is given up after a day."""
+
+
+class Verdict(enum.Enum):
+    """What an object is to one container."""
+
+    NOT_OURS = "not ours"
+    KNOWN = "known"
+    LEFT_ALONE = "left alone"
+    """Under way, or the work of a job."""
+    ORPHAN = "orphan"
+    SUSPECT = "suspect"
+    """Of the running epoch, and nobody knows of it."""
+    NEWER = "newer"
+    """Of an epoch that began after ours."""
+
+
+def judge_object(name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str]) -> Verdict:
+    """What the object is to the container with these committed metadata, in its running epoch. O(1)."""
+    parts = parse_object_name(name)
+    if parts is None or parts.container_id != metadata.container_id:
+        return Verdict.NOT_OURS
+    if parts.epoch > epoch:
+        return Verdict.NEWER
+    if name in metadata.objects or name in metadata.garbage:
+        return Verdict.KNOWN
+    if parts.kind == "compaction" or name in in_flight:
+        return Verdict.LEFT_ALONE
+    return Verdict.ORPHAN if parts.epoch < epoch else Verdict.SUSPECT
+
+
+def is_left_over(probe: StoredObject, now_ms: int) -> bool:
+    """Whether a probe's owner, who deletes it within seconds, cannot have done so."""
+    return probe.name.startswith(PROBE_PREFIX) and now_ms - probe.modified_ms > UPLOAD_AGE_MS
+
+
+def is_abandoned(
+    upload: UnfinishedUpload, container_id: int, epoch: int, in_flight: Container[str], now_ms: int
+) -> bool:
+    """Whether nobody will ever finish this upload in parts."""
+    old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
+    if upload.name.startswith(PROBE_PREFIX):
+        return old and container_id == 0
+    begun_in = _epoch_of(upload.name, container_id)
+    if begun_in is None or begun_in > epoch:
+        return False
+    return begun_in < epoch or (old and upload.name not in in_flight)
+
+
+def _epoch_of(name: str, container_id: int) -> int | None:
+    """The epoch in which this container began an object or a checkpoint; None for what is another's, or a job's."""
+    parts = parse_object_name(name)
+    if parts is not None:
+        return parts.epoch if parts.container_id == container_id and parts.kind != "compaction" else None
+    checkpoint = parse_checkpoint_name(name)
+    return checkpoint.epoch if checkpoint is not None and checkpoint.container_id == container_id else None

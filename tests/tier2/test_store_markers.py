@@ -1,0 +1,69 @@
+"""Markers of stores: each knows its own from another's, whatever else lies in the place."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.runtime import Runtime
+from tests.support.loop_clock import LoopClock
+from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.store_markers import StoreMarkers, is_marker, marker_name
+
+ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
+
+
+def with_storage(body: Callable[[MemoryObjectStorage], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await body(MemoryObjectStorage(Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)))
+
+    run_virtual(main())
+
+
+def test_a_store_alone_shares_with_nobody() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        markers = StoreMarkers(storage, ONE)
+        await markers.put()
+        await markers.put()
+        assert await markers.others() == []
+        assert await markers.shared_with() is None
+        assert list(storage.bucket.objects) == [marker_name(ONE)]
+
+    with_storage(body)
+
+
+def test_others_are_named_until_they_are_forgotten() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        for store_id in (THREE, ONE, TWO):
+            await StoreMarkers(storage, store_id).put()
+        await storage.put("stores/notes", [b"of a person"], bytes(16))
+        markers = StoreMarkers(storage, ONE)
+        assert await markers.others() == [TWO, THREE]
+        assert f"store {TWO} and 1 more" in (await markers.shared_with() or "")
+        assert await markers.forget(TWO)
+        assert not await markers.forget(TWO)
+        assert await markers.others() == [THREE]
+        with pytest.raises(ValueError, match="badly formed"):
+            await markers.forget("two")
+
+    with_storage(body)
+
+
+def test_a_marker_whose_id_a_copy_lost_is_there_all_the_same() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        await storage.put(marker_name(ONE), [b"copied"], bytes(16))
+        await StoreMarkers(storage, ONE).put()
+        assert await StoreMarkers(storage, TWO).others() == [ONE]
+
+    with_storage(body)
+
+
+def test_what_is_a_marker() -> None:
+    assert is_marker(marker_name(ONE))
+    for name in ("stores/", "stores/" + "g" * 32, "stores/" + "0" * 31, "store/" + "0" * 32, marker_name(ONE).upper()):
+        assert not is_marker(name)
