@@ -1,0 +1,243 @@
+"""What a bucket holds of a store whose log is gone: listed once, checkpoints read, unknown objects walked by their headers.
+
+Only reads. Rules of this file:
+
+- a call that is not answered is made again a few times, then the restore ends with TierUnavailableError: an outage is
+  never taken for an absent object;
+- of an object that cannot be read to its end what was read before counts, and the place is said;
+- headers are walked in windows that grow where blocks are small: one GET for a large block, one for thousands of
+  small ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from durablelog.checkpoint_codec import decode_checkpoint
+from durablelog.operation_codec import OperationFormatError
+from recovery.restore_report import CheckpointUsed, FoundBlock
+from segmentstore.contracts.errors import TierUnavailableError
+from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
+from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_name, parse_checkpoint_object
+from tier2.object_names import PROBE_PREFIX, ObjectName, parse_object_name
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+)
+from tier2.store_markers import is_marker
+
+OBJECTS_AT_ONCE: Final = 8
+"""Objects walked together; each holds one window."""
+WINDOW_BYTES: Final = 4096
+"""Fetched to read one header."""
+WIDE_WINDOW_BYTES: Final = 256 * 1024
+"""Fetched where blocks are small, for the headers of many."""
+PIECE_BYTES: Final = 16 * 1024 * 1024
+"""A checkpoint is fetched in pieces of this size."""
+COMMITTED_WITHIN_MS: Final = 10 * 60 * 1000
+"""From the first to the last of the operations that commit one object; in truth milliseconds."""
+RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0)
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The listing, sorted by container."""
+
+    objects: dict[int, dict[str, StoredObject]] = field(default_factory=dict)
+    checkpoints: dict[int, list[StoredObject]] = field(default_factory=dict)
+    """In the order of their writing."""
+    epoch: int = 0
+    """The highest in any name."""
+    stores: list[str] = field(default_factory=list)
+    """Ids of the stores that have a marker here, sorted."""
+    foreign: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing in it is ours."""
+        return not self.objects and not self.checkpoints
+
+    def add(self, stored: StoredObject) -> None:
+        """Sort in one object."""
+        named = parse_object_name(stored.name)
+        if named is not None:
+            self.objects.setdefault(named.container_id, {})[stored.name] = stored
+            self.epoch = max(self.epoch, named.epoch)
+            return
+        checkpoint = parse_checkpoint_name(stored.name)
+        if checkpoint is not None:
+            self.checkpoints.setdefault(checkpoint.container_id, []).append(stored)
+            self.epoch = max(self.epoch, checkpoint.epoch)
+            return
+        if is_marker(stored.name):
+            self.stores.append(str(uuid.UUID(stored.name.rpartition("/")[2])))
+            return
+        self.foreign += not stored.name.startswith(PROBE_PREFIX)
+
+
+async def list_bucket(storage: ObjectStorage) -> Bucket:
+    """Everything in the bucket. Raises TierUnavailableError. Costs one LIST a page."""
+    bucket = Bucket()
+    last = ""
+
+    async def go_on() -> None:
+        nonlocal last
+        async for page in storage.list("", last):
+            for stored in page:
+                bucket.add(stored)
+                last = stored.name
+
+    await _again(go_on)
+    for checkpoints in bucket.checkpoints.values():
+        checkpoints.sort(key=lambda stored: stored.name)
+    return bucket
+
+
+async def newest_checkpoint(
+    storage: ObjectStorage, checkpoints: list[StoredObject]
+) -> tuple[CheckpointUsed | None, list[str]]:
+    """The newest that can be read, and a sentence for each younger one that cannot. Raises TierUnavailableError."""
+    damaged: list[str] = []
+    for stored in reversed(checkpoints):
+        try:
+            return await _read_checkpoint(storage, stored), damaged
+        except (CheckpointFormatError, OperationFormatError, ObjectNotFoundError, InvalidRangeError) as error:
+            damaged.append(f"checkpoint {stored.name}: {error}")
+    return None, damaged
+
+
+async def _read_checkpoint(storage: ObjectStorage, stored: StoredObject) -> CheckpointUsed:
+    pieces = [
+        await _get(storage, stored, position, min(PIECE_BYTES, stored.size - position))
+        for position in range(0, stored.size, PIECE_BYTES)
+    ]
+    header, blob = parse_checkpoint_object(b"".join(pieces), stored.name)
+    metadata = decode_checkpoint(blob)
+    if metadata.container_id != header.container_id:
+        raise CheckpointFormatError(f"its metadata are of container {metadata.container_id}")
+    return CheckpointUsed(
+        name=stored.name,
+        store_id=str(header.store_id),
+        containers=header.containers,
+        epoch=header.epoch,
+        sequence_number=header.sequence_number,
+        time_ms=header.time_ms,
+        metadata=metadata,
+    )
+
+
+def unknown_objects(
+    objects: dict[str, StoredObject], checkpoint: CheckpointUsed | None
+) -> tuple[list[StoredObject], int]:
+    """The objects whose blocks have to be looked at, by name, and how many are orphans that need not be.
+
+    The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint does not name was
+    never committed, and never will be. An object of many segments is committed by several operations, one soon after the
+    other: of one that is as young as the checkpoint, the checkpoint may know only a part.
+    """
+    if checkpoint is None:
+        return list(objects.values()), 0
+    known = checkpoint.metadata
+    unknown: list[StoredObject] = []
+    orphans = 0
+    for name, stored in objects.items():
+        live = known.objects.get(name)
+        if live is not None:
+            young = live.record.created_ms >= checkpoint.time_ms - COMMITTED_WITHIN_MS
+            if young and _parsed(name).epoch == checkpoint.epoch:
+                unknown.append(stored)
+        elif name in known.garbage:
+            continue
+        elif _parsed(name).epoch < checkpoint.epoch:
+            orphans += 1
+        else:
+            unknown.append(stored)
+    return unknown, orphans
+
+
+async def survey(
+    storage: ObjectStorage, container_id: int, objects: list[StoredObject], on_progress: Callable[[int], None]
+) -> tuple[list[FoundBlock], list[str]]:
+    """Every block of these objects, and a sentence for each object that could not be read to its end.
+
+    `on_progress(n)` is told when n more objects are done. Raises TierUnavailableError.
+    """
+    blocks: list[FoundBlock] = []
+    damaged: list[str] = []
+    for first in range(0, len(objects), OBJECTS_AT_ONCE):
+        some = objects[first : first + OBJECTS_AT_ONCE]
+        for found, damage in await asyncio.gather(*(_walk(storage, container_id, stored) for stored in some)):
+            blocks += found
+            if damage is not None:
+                damaged.append(damage)
+        on_progress(len(some))
+    return blocks, damaged
+
+
+async def _walk(storage: ObjectStorage, container_id: int, stored: StoredObject) -> tuple[list[FoundBlock], str | None]:
+    found: list[FoundBlock] = []
+    position, window_start, window = 0, 0, b""
+    wanted = WINDOW_BYTES
+    try:
+        while position < stored.size:
+            try:
+                header = parse_block_header(memoryview(window)[position - window_start :])
+            except BlockTooShortError as error:
+                if position + error.needed > stored.size:
+                    raise
+                length = min(max(wanted, error.needed), stored.size - position)
+                window_start, window = position, await _get(storage, stored, position, length)
+                continue
+            _check(stored, container_id, position, header)
+            found.append(_block(stored.name, position, header))
+            wanted = WIDE_WINDOW_BYTES if header.block_length <= WIDE_WINDOW_BYTES // 4 else WINDOW_BYTES
+            position += header.block_length
+    except (BlockFormatError, ObjectNotFoundError, InvalidRangeError) as error:
+        return found, f"object {stored.name} from {position} on: {error}"
+    return found, None
+
+
+def _check(stored: StoredObject, container_id: int, position: int, header: BlockHeader) -> None:
+    if header.container_id != container_id:
+        raise BlockFormatError(f"it is of container {header.container_id}, not {container_id}")
+    if header.epoch > _parsed(stored.name).epoch:
+        raise BlockFormatError(f"its epoch {header.epoch} is above that of its object")
+    if position + header.block_length > stored.size:
+        raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's end", "object")
+
+
+def _block(name: str, position: int, header: BlockHeader) -> FoundBlock:
+    return FoundBlock(
+        name, position, header.segment_id, header.start_offset, header.payload_length, header.segment_name
+    )
+
+
+def _parsed(name: str) -> ObjectName:
+    parsed = parse_object_name(name)
+    assert parsed is not None, name
+    return parsed
+
+
+async def _get(storage: ObjectStorage, stored: StoredObject, offset: int, length: int) -> bytes:
+    return await _again(lambda: storage.get_range(stored.name, offset, length))
+
+
+async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
+    for delay in RETRY_DELAYS_S:
+        try:
+            return await call()
+        except StorageUnavailableError:
+            await asyncio.sleep(delay)
+    try:
+        return await call()
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error

@@ -1,0 +1,324 @@
+"""A store made anew from what Tier 2 holds, when its log and its disk are lost (docs/restore.md).
+
+Theory of operation. The bucket is listed; for each container the newest readable checkpoint of its metadata is
+taken, what the checkpoint does not know is walked by its blocks' headers, and both become the metadata of the container
+(`recovery.rebuilding`). The new store has one log a container, and in it one operation: a checkpoint of that metadata.
+From then on it is a store as any other. Rules of this file:
+
+- nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that are there;
+- epochs, sequence numbers and ids of the new store are above all that the bucket shows, with room for those that were lost
+  with the log: none is given twice;
+- the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder that is none;
+- what cannot be known is said in the report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from durablelog.checkpoint_codec import encode_checkpoint
+from durablelog.data_frame_builder import DataFrameBuilder
+from durablelog.file.file_log import FileLog
+from durablelog.operation_codec import encode_operation, encoded_length
+from durablelog.operations import CheckpointOperation
+from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
+from recovery.rebuilding import rebuild
+from recovery.restore_report import CheckpointUsed, ContainerRestore, FoundBlock, RestoreReport
+from recovery.store_check import check_store
+from segmentstore.config import StoreConfig
+from segmentstore.contracts.disk import DiskFile, make_directories
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.segment_mapper import container_of
+from segmentstore.store_folder import LOCK_NAME, log_directory, new_store_id, write_store_file
+from tier2.checkpoint_object import CONTAINERS_MAX, parse_checkpoint_name
+from tier2.locations import MemoryStorages, open_object_storage
+from tier2.object_storage import ObjectStorage
+
+SEQUENCE_GAP = 1 << 32
+"""Sequence numbers left out for operations that were lost with the log."""
+EPOCH_GAP = 16
+"""Epochs left out: an owner that died before it wrote anything to Tier 2 took one that no name shows."""
+_FRAMES_IN_FLIGHT = 16
+
+_T = TypeVar("_T")
+
+Progress = Callable[[int, int], None]
+"""Told (container, objects surveyed since the last call)."""
+
+
+def _no_progress(_container_id: int, _objects: int) -> None:
+    pass
+
+
+async def restore_store(
+    tier2: str,
+    location: str,
+    runtime: Runtime,
+    *,
+    dry_run: bool = False,
+    predecessors: bool = False,
+    memory: MemoryStorages | None = None,
+    on_progress: Progress = _no_progress,
+) -> RestoreReport:
+    """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL) holds.
+
+    With `dry_run` nothing is made. Several stores that ever were on this bucket are refused, for whose an object is
+    cannot be told, unless `predecessors` says that each was restored from the one before. The old store must never run on this bucket again once the new one was opened.
+    Raises InvalidArgumentError (several stores), NotAStoreError (the folder is not empty; the bucket holds nothing of a store), DataCorruptionError (what is
+    in the bucket cannot be of one store), StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for 1,000
+    objects, one GET a container, and one or few GETs for each object the newest checkpoint does not know.
+    """
+    location = os.path.abspath(location)
+    storage = open_object_storage(tier2, runtime, memory=memory)
+    executor = runtime.executor("restore", 1)
+    try:
+        await _on_disk(executor, location, _check_folder, location, runtime)
+        report, metadata = await _rebuild_all(
+            storage, location, runtime, on_progress, dry_run=dry_run, predecessors=predecessors
+        )
+        if not dry_run:
+            lock = await _on_disk(executor, location, _take_folder, location, runtime)
+            try:
+                await _write(report, metadata, tier2, executor, runtime)
+                logs = {number: log_directory(location, number) for number in range(len(metadata))}
+                report.findings = await check_store(logs, storage, runtime)
+            finally:
+                lock.close()
+        return report
+    finally:
+        executor.shutdown(wait=False)
+        await storage.close()
+
+
+# --- what was --------------------------------------------------------------------------------------
+
+
+async def _rebuild_all(
+    storage: ObjectStorage,
+    location: str,
+    runtime: Runtime,
+    on_progress: Progress,
+    *,
+    dry_run: bool,
+    predecessors: bool,
+) -> tuple[RestoreReport, list[ContainerMetadata]]:
+    bucket = await list_bucket(storage)
+    if bucket.is_empty:
+        raise NotAStoreError(storage.url, "Tier 2 holds no object and no checkpoint of a segment store")
+    if len(bucket.stores) > 1 and not predecessors:
+        detail = f"the stores {', '.join(bucket.stores)} have been here: whose an object is cannot be told"
+        raise InvalidArgumentError(
+            "tier2", storage.url, f"{detail} (predecessors of one another must be said to be so)"
+        )
+    report = RestoreReport(
+        url=storage.url,
+        location=location,
+        dry_run=dry_run,
+        old_store_id=None,
+        epoch=bucket.epoch + EPOCH_GAP,
+        foreign_objects=bucket.foreign,
+    )
+    _check_that_one_store_wrote_them(bucket)
+    used: dict[int, CheckpointUsed] = {}
+    found: dict[int, ContainerRestore] = {}
+    for container_id in sorted({*bucket.objects, *bucket.checkpoints}):
+        checkpoint, damaged = await newest_checkpoint(storage, bucket.checkpoints.get(container_id, []))
+        found[container_id] = ContainerRestore(container_id=container_id, checkpoint=checkpoint, damaged=damaged)
+        if checkpoint is not None:
+            used[container_id] = checkpoint
+    blocks: dict[int, list[FoundBlock]] = {}
+    for container_id, container in found.items():
+        objects = bucket.objects.get(container_id, {})
+        unknown, container.passed_over = unknown_objects(objects, container.checkpoint)
+        container.objects, container.surveyed = len(objects), len(unknown)
+        blocks[container_id], damaged = await survey(storage, container_id, unknown, partial(on_progress, container_id))
+        container.damaged += damaged
+    count = _count_of_containers(used, found, blocks, report)
+    metadata = []
+    for container_id in range(count):
+        container = found.get(container_id) or ContainerRestore(container_id=container_id, checkpoint=None)
+        report.containers.append(container)
+        metadata.append(_rebuild_one(container, bucket, blocks.get(container_id, []), count, runtime))
+    if report.old_store_id is None and bucket.stores:
+        report.old_store_id = bucket.stores[-1] if len(bucket.stores) == 1 else None
+    _note_what_is_unknown(report, used)
+    return report, metadata
+
+
+def _check_that_one_store_wrote_them(bucket: Bucket) -> None:
+    """A store restored from another one begins above all its epochs: no epoch of a container has copies of two."""
+    for container_id, checkpoints in bucket.checkpoints.items():
+        writers: dict[int, bytes] = {}
+        for stored in checkpoints:
+            named = parse_checkpoint_name(stored.name)
+            assert named is not None, stored
+            if writers.setdefault(named.epoch, named.store_mark) != named.store_mark:
+                detail = f"more than one store has written in epoch {named.epoch}"
+                raise DataCorruptionError(f"checkpoints of container {container_id}", detail)
+
+
+def _count_of_containers(
+    used: dict[int, CheckpointUsed],
+    found: dict[int, ContainerRestore],
+    blocks: dict[int, list[FoundBlock]],
+    report: RestoreReport,
+) -> int:
+    """How many containers the store had. Raises DataCorruptionError if the bucket contradicts itself."""
+    highest = max(found)
+    said = sorted({checkpoint.containers for checkpoint in used.values()})
+    if len(said) > 1 or (said and said[0] <= highest):
+        detail = f"checkpoints speak of stores with {said} containers, and there are objects of container {highest}"
+        raise DataCorruptionError(report.url, f"{detail}: more than one store has written here")
+    if said:
+        newest = max(used.values(), key=lambda checkpoint: (checkpoint.time_ms, checkpoint.epoch))
+        report.old_store_id = newest.store_id
+        others = sorted({checkpoint.store_id for checkpoint in used.values()} - {newest.store_id})
+        if others:
+            # So it is after a restore whose store never came to write all of its checkpoints.
+            report.notes.append(f"checkpoints of other containers are of the store {', '.join(others)}")
+        return said[0]
+    report.notes.append("there is no readable checkpoint: all that is known comes from the headers of blocks")
+    names = {
+        block.segment_name: container_id
+        for container_id in found
+        for block in blocks[container_id]
+        if block.segment_name
+    }
+    for count in range(highest + 1, CONTAINERS_MAX + 1):
+        if all(container_of(name, count) == container_id for name, container_id in names.items()):
+            return count
+    report.notes.append("no number of containers fits the names found: names are made up where they do not fit")
+    return highest + 1
+
+
+def _rebuild_one(
+    container: ContainerRestore, bucket: Bucket, blocks: list[FoundBlock], count: int, runtime: Runtime
+) -> ContainerMetadata:
+    container_id = container.container_id
+    highest = max((block.segment_id for block in blocks), default=0)
+    for stored in bucket.checkpoints.get(container_id, ()):
+        named = parse_checkpoint_name(stored.name)
+        assert named is not None, stored
+        highest = max(highest, named.sequence_number)
+    checkpoint = container.checkpoint
+    if checkpoint is not None:
+        highest = max(highest, checkpoint.metadata.sequence_number, *checkpoint.metadata.segments)
+    rebuilt = rebuild(
+        container_id,
+        checkpoint.metadata if checkpoint is not None else None,
+        blocks,
+        bucket.objects.get(container_id, {}),
+        first_id=highest + SEQUENCE_GAP,
+        now_ms=runtime.clock.time_ms(),
+        fits=lambda name: container_of(name, count) == container_id,
+    )
+    container.segments = rebuilt.segments
+    unused = {block.object_name for block in blocks} - rebuilt.metadata.objects.keys()
+    container.passed_over += len(unused)
+    return rebuilt.metadata
+
+
+def _note_what_is_unknown(report: RestoreReport, used: dict[int, CheckpointUsed]) -> None:
+    if used:
+        report.notes.append(
+            "unknown since the checkpoints: seals, truncations, deletions, merges, attributes, segments of which nothing"
+            " was flushed, and appends that were not flushed"
+        )
+
+
+# --- the new store ---------------------------------------------------------------------------------
+
+
+async def _write(
+    report: RestoreReport, metadata: list[ContainerMetadata], tier2: str, executor: Executor, runtime: Runtime
+) -> None:
+    config = StoreConfig(containers=len(metadata), tier1="file", tier2=tier2)
+    for each in metadata:
+        await _write_log(report.location, each, report.epoch, config, runtime)
+    report.store_id = new_store_id(runtime)
+    await _on_disk(executor, report.location, write_store_file, report.location, report.store_id, config, runtime)
+
+
+async def _write_log(
+    location: str, metadata: ContainerMetadata, epoch: int, config: StoreConfig, runtime: Runtime
+) -> None:
+    """A log whose first and only operation is a checkpoint of the metadata."""
+    log = FileLog(
+        log_directory(location, metadata.container_id),
+        metadata.container_id,
+        runtime,
+        file_bytes=config.log_file_bytes,
+        payload_bytes_max=config.frame_bytes_max,
+        epoch_min=epoch,
+    )
+    operation = CheckpointOperation(
+        encode_checkpoint(metadata),
+        sequence_number=metadata.sequence_number + 1,
+        timestamp_ms=runtime.clock.time_ms(),
+    )
+    builder = DataFrameBuilder(log.payload_bytes_max)
+    parts = encode_operation(operation)
+    builder.add(parts, encoded_length(parts))
+    frames = builder.take_full()
+    last = builder.seal()
+    if last is not None:
+        frames.append(last)
+    await log.open()
+    try:
+        in_flight: deque[asyncio.Future[object]] = deque()
+        for frame in frames:
+            in_flight.append(log.append(frame))  # type: ignore[arg-type] # nobody looks at the address
+            if len(in_flight) == _FRAMES_IN_FLIGHT:
+                await in_flight.popleft()
+        while in_flight:
+            await in_flight.popleft()
+    finally:
+        await log.close()
+
+
+def _check_folder(location: str, runtime: Runtime) -> None:
+    """Raise NotAStoreError unless the folder is absent or empty. Blocking."""
+    disk = runtime.disk
+    if not disk.exists(location):
+        return
+    if not disk.is_directory(location):
+        raise NotAStoreError(location, "it is not a folder")
+    there = [name for name in disk.list_directory(location) if name != LOCK_NAME]
+    if there:
+        raise NotAStoreError(location, f"a restore makes a new store, and the folder is not empty ({there[0]})")
+
+
+def _take_folder(location: str, runtime: Runtime) -> DiskFile:
+    """Make and lock the folder. Blocking."""
+    make_directories(runtime.disk, location)
+    try:
+        lock = runtime.disk.lock(os.path.join(location, LOCK_NAME))
+    except BlockingIOError:
+        raise StoreInUseError(location, "another process has it open") from None
+    try:
+        _check_folder(location, runtime)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+async def _on_disk(executor: Executor, location: str, call: Callable[..., _T], *arguments: object) -> _T:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
+    except OSError as error:
+        raise TierUnavailableError("tier1", f"{location}: {error}") from error

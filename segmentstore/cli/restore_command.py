@@ -1,0 +1,132 @@
+"""`segmentstore restore`: a store made anew from what Tier 2 holds, when its log and its disk are lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from segmentstore.cli import output
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.stores import run
+from segmentstore.contracts.runtime import Runtime
+
+if TYPE_CHECKING:
+    from recovery.restore_report import RestoreReport, SegmentRestore
+
+_WARNING = "The old store must never run on this bucket again: from its first opening on the new one writes there, and deletes."
+
+
+def restore(
+    tier2: Annotated[str, typer.Argument(metavar="TIER2_URL", help="Where the objects are, e.g. s3://bucket/prefix.")],
+    new_store: Annotated[str, typer.Argument(metavar="NEW_STORE", help="Folder to make, absent or empty.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; make nothing.")] = False,
+    predecessors: Annotated[
+        bool,
+        typer.Option("--predecessors", help="Several stores were here one after another, each restored from the last."),
+    ] = False,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Make a store of what Tier 2 holds, when the old one's log is lost; ends with 3 if the new store is not sound.
+
+    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to be missing.
+    """
+    # Not at the top: the other commands do not pay for what rebuilds everything.
+    from recovery.consistency_check import Severity  # noqa: PLC0415
+    from recovery.restore import restore_store  # noqa: PLC0415
+
+    with ExitStack() as shown:
+        console = output.err()
+        progress = shown.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
+        task = progress.add_task("objects looked at", total=None)
+        report = run(
+            restore_store(
+                tier2,
+                new_store,
+                Runtime(),
+                dry_run=dry_run,
+                predecessors=predecessors,
+                on_progress=lambda _container, objects: progress.advance(task, objects),
+            )
+        )
+    harmful = any(finding.severity is Severity.HARMFUL for finding in report.findings)
+    if as_json:
+        output.print_json({**_plain(report), "harmful": harmful, "warning": _WARNING})
+    else:
+        _show(report)
+    if harmful:
+        raise typer.Exit(ExitCode.CORRUPTION)
+
+
+def _plain(report: RestoreReport) -> dict[str, Any]:
+    """The report without the metadata it was made from."""
+    document: dict[str, Any] = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    document["restored_bytes"], document["missing_bytes"] = report.restored_bytes, report.missing_bytes
+    document["containers"] = [
+        {
+            **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
+            "segments": [{**output.to_plain(segment), "missing": segment.missing_bytes} for segment in each.segments],
+            "checkpoint": None
+            if each.checkpoint is None
+            else {
+                field.name: getattr(each.checkpoint, field.name)
+                for field in dataclasses.fields(each.checkpoint)
+                if field.name != "metadata"
+            },
+        }
+        for each in report.containers
+    ]
+    return document
+
+
+def _show(report: RestoreReport) -> None:
+    out = output.out()
+    if report.segments:
+        columns = ("container", "segment", "from", "restored to", "known length", "missing", "gaps", "notes")
+        out.print(output.table(None, columns, (_row(segment) for segment in report.segments)))
+    for container in report.containers:
+        out.print(
+            f"container {container.container_id}: {_source(container.checkpoint)}; {container.objects:,} objects,",
+            end="",
+        )
+        out.print(f" {container.surveyed:,} walked by their headers, {container.passed_over:,} passed over")
+        for damage in container.damaged:
+            out.print(f"  damaged: {damage}")
+    for note in report.notes:
+        out.print(f"note: {note}")
+    for finding in report.findings:
+        out.print(f"{finding.severity.value} {finding.kind}: {finding.place}: {finding.detail}")
+    total = (
+        f"{len(report.segments):,} segments, {output.size(report.restored_bytes)},"
+        f" {output.size(report.missing_bytes)} known to be missing"
+    )
+    if report.dry_run:
+        out.print(f"{report.url} would give {total}; nothing was made")
+        return
+    out.print(f"{report.location}: store {report.store_id} restored from {report.url}: {total}")
+    out.print(_WARNING)
+
+
+def _row(segment: SegmentRestore) -> tuple[object, ...]:
+    gaps = ", ".join(f"{gap.start_offset:,} to {gap.end_offset:,}" for gap in segment.gaps)
+    return (
+        segment.container_id,
+        segment.name,
+        segment.start_offset,
+        segment.restored_to,
+        segment.known_length,
+        segment.missing_bytes,
+        gaps,
+        "; ".join(segment.notes),
+    )
+
+
+def _source(checkpoint: Any) -> str:
+    if checkpoint is None:
+        return "no checkpoint"
+    taken = datetime.fromtimestamp(checkpoint.time_ms / 1000, UTC)
+    return f"checkpoint of {output.cell(taken)} UTC, epoch {checkpoint.epoch}"

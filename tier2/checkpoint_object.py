@@ -1,0 +1,192 @@
+"""The object that keeps one container's metadata in Tier 2: its name, and a header around the metadata's own bytes.
+
+Nothing in an ordinary life reads it: the log is the only authority. It is for the day when the log is gone
+(docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
+
+- names begin with a fixed word, so that one short listing finds all of them, and sort as they were written;
+- an object says by itself what it is: store, containers, container, epoch, sequence number, time;
+- the blob is the durable log's checkpoint as it is, and is not looked into here;
+- magic, header length, version and header checksum keep their places in every version.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import struct
+import uuid
+from typing import NamedTuple
+
+from segmentstore.contracts.checksum import Buffer, crc32c
+from tier2.object_names import CONTAINER_ID_MAX, EPOCH_MAX, UNIQUE_ID_BYTES, check_unique_id
+
+PREFIX = "checkpoints/"
+"""What every name begins with."""
+MAGIC = b"SSMETA1\n"
+VERSION = 1
+HEADER_BYTES = 96
+"""Length of the header this version writes; a reader takes longer ones and skips what it does not know."""
+HEADER_BYTES_MAX = 4096
+CONTAINERS_MAX = 65_536
+_STORE_BYTES = 8
+
+_NAME = re.compile(r"checkpoints/([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})")
+_FIELDS = struct.Struct(">8sII16sIIQQQQI")
+_CHECKSUM = struct.Struct(">I")
+_PADDING = bytes(HEADER_BYTES - _FIELDS.size - _CHECKSUM.size)
+
+assert _FIELDS.size == 76, "the fields stand at the places the format page gives"
+
+
+class CheckpointFormatError(Exception):
+    """Bytes are not the checkpoint object they should be."""
+
+
+class CheckpointName(NamedTuple):
+    """The parts of a name. Two of one container compare as they were written."""
+
+    container_id: int
+    epoch: int
+    """Of the log's owner that wrote it."""
+    sequence_number: int
+    """Of the last operation it contains."""
+    unique_id: bytes
+
+    @property
+    def store_mark(self) -> bytes:
+        """Tells stores apart, as far as 8 bytes of a hash do."""
+        return self.unique_id[:_STORE_BYTES]
+
+    def is_of(self, store_id: uuid.UUID) -> bool:
+        """Whether a store of this id wrote it: stores that share a place leave each other's alone."""
+        return self.store_mark == _store_mark(store_id)
+
+
+class CheckpointHeader(NamedTuple):
+    """What a checkpoint object says of itself, after its checksum was found right."""
+
+    header_length: int
+    version: int
+    store_id: uuid.UUID
+    containers: int
+    """Of the store: names of segments are mapped to containers by it."""
+    container_id: int
+    epoch: int
+    sequence_number: int
+    time_ms: int
+    """Wall time of the writing, milliseconds since 1970 UTC."""
+    blob_length: int
+    blob_crc: int
+
+
+def container_prefix(container_id: int) -> str:
+    """What the names of one container's checkpoints begin with."""
+    return f"{PREFIX}{container_id:08x}/"
+
+
+def new_checkpoint_id(store_id: uuid.UUID, source: random.Random) -> bytes:
+    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn before."""
+    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - _STORE_BYTES))
+    return _store_mark(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - _STORE_BYTES, "big")
+
+
+def _store_mark(store_id: uuid.UUID) -> bytes:
+    return hashlib.sha256(store_id.bytes).digest()[:_STORE_BYTES]
+
+
+def checkpoint_name(container_id: int, epoch: int, sequence_number: int, unique_id: bytes) -> str:
+    """The name of a checkpoint object; ValueError for parts out of range."""
+    if not 0 <= container_id <= CONTAINER_ID_MAX:
+        raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
+    if not 0 <= epoch <= EPOCH_MAX or not 0 <= sequence_number <= EPOCH_MAX:
+        raise ValueError(f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}")
+    check_unique_id(unique_id)
+    return f"{container_prefix(container_id)}{epoch:016x}-{sequence_number:016x}-{unique_id.hex()}"
+
+
+def parse_checkpoint_name(name: str) -> CheckpointName | None:
+    """The parts of a name, or None if `checkpoint_name` cannot have made it."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    container, epoch, sequence_number, unique = match.groups()
+    return CheckpointName(int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique))
+
+
+def encode_checkpoint_object(
+    *,
+    store_id: uuid.UUID,
+    containers: int,
+    container_id: int,
+    epoch: int,
+    sequence_number: int,
+    time_ms: int,
+    blob: bytes,
+) -> list[Buffer]:
+    """Header and blob, to be put as one object. The blob is not copied. Costs one CRC32C of the blob."""
+    fields = _FIELDS.pack(
+        MAGIC,
+        HEADER_BYTES,
+        VERSION,
+        store_id.bytes,
+        containers,
+        container_id,
+        epoch,
+        sequence_number,
+        time_ms,
+        len(blob),
+        crc32c(blob),
+    )
+    checked = fields + _PADDING
+    return [checked + _CHECKSUM.pack(crc32c(checked)), blob]
+
+
+def parse_checkpoint_header(data: Buffer) -> CheckpointHeader:
+    """The header at the beginning of `data`, which may be longer. Raises CheckpointFormatError."""
+    if len(data) < HEADER_BYTES:
+        raise CheckpointFormatError(f"{len(data)} bytes where a header has {HEADER_BYTES}")
+    magic, header_length, version, store_id, containers, *rest, blob_crc = _FIELDS.unpack_from(data)
+    if magic != MAGIC:
+        raise CheckpointFormatError(f"it begins with {magic.hex(' ')}, not with a checkpoint's magic")
+    if not HEADER_BYTES <= header_length <= min(HEADER_BYTES_MAX, len(data)):
+        raise CheckpointFormatError(f"header length {header_length} in {len(data)} bytes")
+    checked_length = header_length - _CHECKSUM.size
+    (expected,) = _CHECKSUM.unpack_from(data, checked_length)
+    actual = crc32c(memoryview(data)[:checked_length])
+    if actual != expected:
+        raise CheckpointFormatError(f"header checksum {actual:08x} where {expected:08x} is recorded")
+    if not 1 <= version <= VERSION:
+        raise CheckpointFormatError(f"version {version}; this program reads 1 to {VERSION}")
+    container_id, epoch, sequence_number, time_ms, blob_length = rest
+    if not 1 <= containers <= CONTAINERS_MAX or container_id >= containers:
+        raise CheckpointFormatError(f"container {container_id} of {containers}")
+    return CheckpointHeader(
+        header_length,
+        version,
+        uuid.UUID(bytes=store_id),
+        containers,
+        container_id,
+        epoch,
+        sequence_number,
+        time_ms,
+        blob_length,
+        blob_crc,
+    )
+
+
+def parse_checkpoint_object(data: bytes, name: str) -> tuple[CheckpointHeader, memoryview]:
+    """Header and blob of the whole object `name`. Raises CheckpointFormatError if any check fails."""
+    header = parse_checkpoint_header(data)
+    named = parse_checkpoint_name(name)
+    if named is None or named[:3] != (header.container_id, header.epoch, header.sequence_number):
+        raise CheckpointFormatError("its header says that it is another one than its name does")
+    blob = memoryview(data)[header.header_length :]
+    if len(blob) != header.blob_length:
+        raise CheckpointFormatError(f"{len(blob)} bytes of metadata where {header.blob_length} are recorded")
+    actual = crc32c(blob)
+    if actual != header.blob_crc:
+        raise CheckpointFormatError(f"metadata checksum {actual:08x} where {header.blob_crc:08x} is recorded")
+    return header, blob
