@@ -28,6 +28,12 @@ CASES = {
     "recovery": "bench.recovery",
     "memory": "bench.memory",
     "many_segments": "bench.many_segments",
+    "isolation": "bench.isolation",
+    "request_costs": "bench.request_costs",
+    "s3_ingest": "bench.s3_ingest",
+    "s3_flush": "bench.s3_flush",
+    "s3_catch_up": "bench.s3_catch_up",
+    "s3_consolidation": "bench.s3_consolidation",
 }
 """Case to module, in the order they run. A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`."""
 
