@@ -18,9 +18,11 @@ from typing import NamedTuple, TypeVar
 
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
-from tier2.block_object import HEADER_BYTES
-from tier2.object_names import parse_object_name
+from tier2.block_header import BLOCK_BYTES_MIN
+from tier2.checkpoint_object import parse_checkpoint_name
+from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.object_storage import StoredObject
+from tier2.store_markers import is_marker
 
 _K = TypeVar("_K", int, str)
 
@@ -99,6 +101,12 @@ class Listing:
 
     def add(self, stored: StoredObject) -> None:
         """Look at one object of the listing."""
+        if is_marker(stored.name):
+            return  # Of this store or of another: it says where objects are, and holds none.
+        if parse_checkpoint_name(stored.name) is not None:
+            return  # A copy of metadata: nothing refers to it, and its writer looks after it.
+        if stored.name.startswith(PROBE_PREFIX):
+            return  # Of a check at an opening: gone in a moment, or swept after a day.
         parts = parse_object_name(stored.name)
         if parts is None or parts.container_id not in self._containers:
             self._foreign.add(stored)
@@ -157,7 +165,8 @@ def _check_chunks(metadata: ContainerMetadata) -> Iterator[Finding]:
             where = f"{place} offset {chunk.start_offset}"
             if live is None:
                 yield harmful("chunk", where, f"it lies in {chunk.object_name}, which the metadata does not know")
-            elif chunk.block_offset + HEADER_BYTES + chunk.length > live.record.size:
+            elif chunk.block_offset + BLOCK_BYTES_MIN > live.record.size:
+                # No more can be said from outside: how many bytes its payload takes only the block knows.
                 detail = f"{chunk.length} bytes in a block at {chunk.block_offset} of {chunk.object_name}"
                 yield harmful("chunk", where, f"{detail}, which has {live.record.size} bytes")
 

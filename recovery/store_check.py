@@ -24,7 +24,7 @@ from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import CheckpointOperation
-from recovery.block_check import BlockCheck
+from recovery.block_check import check_object
 from recovery.consistency_check import (
     Finding,
     Listing,
@@ -37,16 +37,15 @@ from recovery.consistency_check import (
     note_garbage,
 )
 from recovery.replay import Replay
-from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import MemoryStorages, open_object_storage
-from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 OBJECTS_AT_ONCE = 8
-"""Objects looked at together; deep, each holds one piece of whole extents (1 MiB at the default extent size)."""
+"""Objects looked at together; deep, each holds up to two pieces of 4 MiB."""
 
 
 async def check_store(
@@ -178,39 +177,15 @@ async def _check_tier2(
         for start in range(0, len(names), OBJECTS_AT_ONCE):
             results = await asyncio.gather(
                 *(
-                    _check_object(storage, container_id, metadata.objects[name].record, chunks.get(name, []), deep=deep)
+                    check_object(storage, container_id, metadata.objects[name].record, chunks.get(name, []), deep=deep)
                     for name in names[start : start + OBJECTS_AT_ONCE]
                 )
             )
             for result in results:
-                findings += result
+                findings += result.findings
     listing = Listing(containers)
     async for page in storage.list():
         for stored in page:
             listing.add(stored)
     findings += listing.findings()
     return findings
-
-
-async def _check_object(
-    storage: ObjectStorage, container_id: int, record: ObjectRecord, chunks: list[ChunkRecord], *, deep: bool
-) -> list[Finding]:
-    place = f"object {record.name}"
-    stored = await storage.head(record.name)
-    if stored is None:
-        return [harmful("object-missing", place, _loss(container_id, chunks))]
-    findings: list[Finding] = []
-    if stored.size != record.size:
-        detail = f"it has {stored.size} bytes where {record.size} are recorded"
-        findings.append(harmful("object-size", place, detail))
-    if deep:
-        try:
-            findings += await BlockCheck(storage, container_id, record, chunks).run()
-        except ObjectNotFoundError:
-            findings.append(harmful("object-missing", place, _loss(container_id, chunks)))
-    return findings
-
-
-def _loss(container_id: int, chunks: list[ChunkRecord]) -> str:
-    size = sum(chunk.length for chunk in chunks)
-    return f"{len(chunks)} chunks of container {container_id} lie in it, {size:,} bytes"

@@ -22,11 +22,13 @@ from segmentstore.contracts.errors import *  # noqa: F403 - every error is part 
 from segmentstore.contracts.segments import SegmentInfo
 
 if TYPE_CHECKING:
+    from segmentstore.garbage import GarbageReport
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
     from segmentstore.service import SegmentStore
     from segmentstore.sessions import SegmentReader, SegmentWriter
 
 _LAZY = {
+    "GarbageReport": "segmentstore.garbage",
     "SegmentReader": "segmentstore.sessions",
     "SegmentStore": "segmentstore.service",
     "SegmentWriter": "segmentstore.sessions",
@@ -36,6 +38,7 @@ _LAZY = {
 
 __all__ = [  # noqa: PLE0604 - every error, whatever there is
     "AttributeUpdate",
+    "GarbageReport",
     "SegmentInfo",
     "SegmentReader",
     "SegmentStore",

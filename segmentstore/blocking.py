@@ -25,6 +25,7 @@ from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.errors import StoreClosedError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.garbage import GarbageReport
 from segmentstore.opening import open as open_async
 from segmentstore.service import SegmentStore as AsyncSegmentStore
 from segmentstore.sessions import SegmentReader as AsyncSegmentReader
@@ -282,9 +283,17 @@ class SegmentStore:
         """Write a metadata checkpoint, truncate the log."""
         self._thread.run(self._store.checkpoint())
 
+    def collect_garbage(self) -> GarbageReport:
+        """Look through all of Tier 2 for what nobody needs, and delete what is due."""
+        return self._thread.run(self._store.collect_garbage())
+
     def stats(self) -> dict[str, object]:
         """Numbers by container and part."""
         return self._call(self._store.stats)
+
+    def metrics_text(self) -> bytes:
+        """The same as Prometheus reads it."""
+        return self._call(self._store.metrics_text)
 
     def _call(self, function: Callable[[], T]) -> T:
         async def call() -> T:

@@ -72,7 +72,7 @@ class StoreConfig:
     """A metadata checkpoint after so many bytes of log."""
 
     # Tier 2.
-    flush_bytes: int = _bytes(8 * MIB)
+    flush_bytes: int = _bytes(64 * MIB)
     """A segment is flushed when it has so many un-flushed bytes."""
     flush_age_s: float = _seconds(30.0)
     """A segment is flushed when its oldest un-flushed byte is so old."""
@@ -80,16 +80,24 @@ class StoreConfig:
     """Largest object one flush makes; small segments share one up to this size."""
     extent_bytes: int = _bytes(64 * KIB, 16, 16 * MIB)
     """Unit of checksums in a block: the least that is fetched to serve one byte."""
+    compression: str = "none"
+    """What becomes of bytes on their way to Tier 2: "none" or "zstd". Each block says its own; readers know both."""
     unflushed_target_bytes: int = _bytes(64 * MIB)
     """Everything pending is flushed when it adds up to so much."""
     unflushed_bytes_max: int = _bytes(4 * GIB)
     """Writers are slowed towards, and held at, so many un-flushed bytes: bounds the log when Tier 2 is away."""
     uploads_max: int = _bytes(4, 1, 256)
     """Objects uploaded at the same time."""
-    upload_bytes_max: int = _bytes(128 * MIB)
+    upload_bytes_max: int = _bytes(256 * MIB)
     """Bytes held by uploads at the same time."""
+    consolidation: bool = True
+    """Whether small and mostly dead objects are made into large ones, in the background."""
+    consolidation_bytes: int = _bytes(256 * MIB, 1, 4 * GIB)
+    """What is made of them has about so many bytes; 64 to 512 MiB is sensible. Held in memory, where the store cannot copy."""
     deletion_lag_s: float = _seconds(4 * 3600.0)
     """Objects nothing refers to stay so long before they are deleted."""
+    orphan_sweep_spacing_s: float = _seconds(60.0)
+    """One listing request of the store in so much time looks for objects that a crash left in Tier 2; 0: nobody looks."""
 
     # Reading.
     tail_bytes_max: int = _bytes(256 * MIB)
@@ -97,9 +105,21 @@ class StoreConfig:
     cache_bytes_max: int = _bytes(2 * GIB)
     """RocksDB cache of the store, for all containers together."""
     piece_bytes: int = _bytes(1 * MIB)
-    """Unit of reading from Tier 2."""
-    fetched_bytes_max: int = _bytes(32 * MIB)
-    """Pieces read from Tier 2 held in memory."""
+    """Unit of reading from Tier 2 in sequence; other reads fetch the extents they touch."""
+    read_ahead_bytes_max: int = _bytes(64 * MIB, 0)
+    """What is fetched ahead of one sequential reader at most; 0 turns read-ahead off."""
+    fetched_bytes_max: int = _bytes(128 * MIB)
+    """Bytes read from Tier 2 held in memory; sequential readers share three quarters of it."""
+    catch_up_bytes_per_s: int = _bytes(0, 0)
+    """What sequential readers may fetch from Tier 2 in a second, all together; 0 sets no bound."""
+
+    # Watching.
+    scrub_bytes_per_s: int = _bytes(0, 0)
+    """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody does it."""
+    metrics_port: int = _bytes(0, 0, 65535)
+    """TCP port on which Prometheus finds the numbers of the store; 0: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address that port is opened on."""
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
@@ -107,6 +127,8 @@ class StoreConfig:
             low, high = setting.metadata.get("low"), setting.metadata.get("high")
             if low is not None and not low <= value <= high:
                 raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(COMPRESSIONS)}")
         for small, large in (
             ("append_bytes_max", "queue_bytes_max"),
             ("flush_bytes", "object_bytes"),
@@ -120,8 +142,12 @@ class StoreConfig:
             raise ConfigError("log_file_bytes", f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more")
 
 
+COMPRESSIONS = ("none", "zstd")
 FIXED = ("containers", "tier1", "tier2")
 """Settings that belong to the store, not to the process that opens it."""
+_KINDS: Mapping[type, str] = {str: "text", bool: "true or false"}
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+"""What the environment may say for a setting that is on or off."""
 _FIELDS = {setting.name: setting for setting in dataclasses.fields(StoreConfig)}
 
 
@@ -192,6 +218,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 def _parsed(name: str, text: str, key: str) -> object:
     default: Any = _FIELDS[name].default
     kind = type(default)
+    if kind is bool:
+        if text not in _TRUTH:
+            raise ConfigError(key, f"{text!r} is not one of {', '.join(_TRUTH)}")
+        return _TRUTH[text]
     try:
         return kind(text)
     except ValueError:
@@ -206,7 +236,7 @@ def _typed(name: str, value: object) -> object:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(name, f"{value!r} is not {'text' if kind is str else 'a number'}")
+        raise ConfigError(name, f"{value!r} is not {_KINDS.get(kind, 'a number')}")
     return value
 
 

@@ -31,6 +31,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -42,19 +43,26 @@ from readindex.config import ReadIndexConfig
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentNotFoundError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    DataCorruptionError,
+    NotPrimaryError,
+    SegmentNotFoundError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
+from storagewriter.metadata_backup import MetadataBackup
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_reader import BlockReader
-from tier2.object_storage import ObjectStorage
+from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 _log = logging.getLogger(__name__)
 
 
 _LANDING_PATIENCE_S = 5.0
-"""Longest that an ordinary close waits for uploads on their way."""
+"""Longest that an ordinary close waits for uploads on their way, and as long again for a copy of the metadata."""
 
 
 class ContainerState(enum.Enum):
@@ -79,6 +87,8 @@ class SegmentContainer:
         addresses: CacheAddresses,
         config: StoreConfig,
         runtime: Runtime,
+        store_id: str,
+        made: bool = False,
     ) -> None:
         self.container_id = container_id
         self.state = ContainerState.NEW
@@ -88,15 +98,20 @@ class SegmentContainer:
         self.log = log
         self._config = config
         self._runtime = runtime
+        self._made = made
+        """The store was made in this very opening."""
         self._updater = MetadataUpdater(self.metadata)
         self._positions = LogPositions()
-        self._reader = BlockReader(storage, container_id, runtime, extent_bytes=config.extent_bytes)
+        self._reader = BlockReader(
+            storage, container_id, runtime, extent_bytes=config.extent_bytes, object_size=self._object_size
+        )
         self.read_index = ReadIndex(
-            self.metadata, cache, addresses, self._reader, self._refill, _read_index_config(config), runtime
+            self.metadata, cache, addresses, self._reader, self._refill, _read_index_config(config, storage), runtime
         )
         self.writer = StorageWriter(self, storage, _writer_config(config), runtime)
         self.writer.on_advance = self._storage_advanced
         self.writer.on_failure = self._failed
+        self.backup = MetadataBackup(self, storage, store_id, config.containers, runtime)
         self._processor: OperationProcessor | None = None
         self._truncating: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -133,19 +148,40 @@ class SegmentContainer:
                 self.recovery.checkpoint_bytes,
             )
             if not self.recovery.operations:
+                await self._refuse_a_lost_log()
                 await self._processor.checkpoint()
             self.state = ContainerState.RUNNING
             self.writer.start()
+            self.backup.start()
         except BaseException as error:
             self.failure = error
             await self._stop_parts()
             raise
+
+    async def _refuse_a_lost_log(self) -> None:
+        """The log holds nothing. If it ever held something, an owner of it would in time delete what a restore wants.
+
+        A log may hold nothing because the making of the store was cut off: of that one Tier 2 has no copy. A log in memory
+        holds nothing at every opening, by design.
+        """
+        if self._made or self._config.tier1 == "memory":
+            return
+        try:
+            copy = await self.backup.find_copy()
+        except StorageUnavailableError as error:
+            raise TierUnavailableError("tier2", str(error)) from error
+        if copy is not None:
+            # Or a new owner has begun it since we looked.
+            await self.log.check_primary()
+            detail = f"the log is gone, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
+            raise DataCorruptionError(f"log of container {self.container_id}", detail)
 
     async def stop(self) -> None:
         """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._processor.close()
             await self.writer.land(_LANDING_PATIENCE_S)
+            await self.backup.finish(_LANDING_PATIENCE_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return
@@ -167,6 +203,7 @@ class SegmentContainer:
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
         await self.writer.stop()
+        await self.backup.stop()
         if self._truncating is not None:
             await asyncio.wait([self._truncating])
         if self._processor is not None:
@@ -219,13 +256,19 @@ class SegmentContainer:
         """Committed bytes for an upload, from wherever they lie."""
         return await self.read_index.read_unflushed(segment_id, offset, length)
 
-    async def commit(self, operation: StorageUpdateOperation | ObjectsDeletedOperation) -> None:
+    async def commit(
+        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
+    ) -> None:
         """An operation of the storage writer, through the log, past the throttle."""
         await self.processor.submit(operation, own=True)
 
     def object_in_use(self, name: str) -> bool:
-        """True while a read has the object open."""
-        return self._reader.in_use(name)
+        """True while a read, or a consolidation, has the object open, or an upload of it is not all committed."""
+        return self._reader.in_use(name) or self.writer.in_use(name)
+
+    def _object_size(self, name: str) -> int | None:
+        live = self.metadata.objects.get(name)
+        return live.record.size if live is not None else None
 
     # --- what flows -------------------------------------------------------------------------------
 
@@ -250,6 +293,10 @@ class SegmentContainer:
             for target_id, source_id in operation.links:
                 if target_id in segments:
                     index.merge_linked(target_id, source_id)
+        elif isinstance(operation, ReplaceChunksOperation):
+            for segment_id, _, _ in operation.replacements:
+                if segment_id in self.metadata.segments:
+                    index.replaced(segment_id)
         elif isinstance(operation, MergeOperation):
             index.merged(operation.target_id, operation.source_id)
         elif isinstance(operation, TruncateOperation):
@@ -294,6 +341,7 @@ class SegmentContainer:
         self._begin_truncation()
         if (begun := self._truncating) is not None:
             await asyncio.shield(begun)
+        self.backup.request(now=True)
         self.check_running()
 
     def _begin_truncation(self) -> None:
@@ -312,6 +360,7 @@ class SegmentContainer:
                 sequence_number, address = point
                 await self.log.truncate(address)
                 self._positions.truncated(sequence_number)
+                self.backup.request()
         except Exception as error:  # noqa: BLE001 - a log that cannot say what it holds must not be written on
             self._failed(error)
         finally:
@@ -334,6 +383,13 @@ class SegmentContainer:
                 for frame in batch:
                     for record, _, _ in reader.feed(frame):
                         self._refill_from(record, wanted)
+            if self.read_index.missing_ranges(segment_id):
+                # A new owner flushes and truncates: what is not in its log any more is not lost, but not ours to serve.
+                try:
+                    await self.log.check_primary()
+                except NotPrimaryError as error:
+                    self._failed(error)
+                    raise
 
     def _refill_from(self, record: bytes | memoryview, wanted: set[int]) -> None:
         if record[0] != AppendOperation.type_id:
@@ -361,6 +417,9 @@ class SegmentContainer:
         writer = self.writer.health()
         if writer is not None:
             findings.append(f"container {self.container_id}: {writer}")
+        backup = self.backup.health.describe()
+        if backup is not None:
+            findings.append(f"container {self.container_id}: {backup}")
         if self._processor is not None and self.state is ContainerState.RUNNING:
             throttled_by = self._processor.statistics().throttled_by
             if throttled_by:
@@ -368,12 +427,16 @@ class SegmentContainer:
         return findings
 
 
-def _read_index_config(config: StoreConfig) -> ReadIndexConfig:
+def _read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndexConfig:
     return ReadIndexConfig(
         tail_bytes_max=config.tail_bytes_max,
         cache_bytes_max=config.cache_bytes_max // config.containers,
+        random_bytes=min(config.extent_bytes, config.piece_bytes),
+        get_bytes_max=max(config.piece_bytes, storage.get_bytes_best),
         piece_bytes=config.piece_bytes,
+        read_ahead_bytes_max=config.read_ahead_bytes_max,
         fetched_bytes_max=config.fetched_bytes_max,
+        catch_up_bytes_per_s=config.catch_up_bytes_per_s,
     )
 
 
@@ -385,8 +448,13 @@ def _writer_config(config: StoreConfig) -> StorageWriterConfig:
         flush_age_s=config.flush_age_s,
         object_bytes=config.object_bytes,
         extent_bytes=config.extent_bytes,
+        compression=config.compression,
         unflushed_target_bytes=max(1, min(config.unflushed_target_bytes, held_at // 2)),
         uploads_max=config.uploads_max,
         upload_bytes_max=config.upload_bytes_max,
         deletion_lag_s=config.deletion_lag_s,
+        consolidation=config.consolidation,
+        consolidation_bytes=config.consolidation_bytes,
+        # The setting is the store's: its containers take turns.
+        orphan_sweep_spacing_s=config.orphan_sweep_spacing_s * config.containers,
     )

@@ -25,7 +25,20 @@ class OpeningStore:
         self._store: SegmentStore | None = None
 
     async def _open(self) -> SegmentStore:
-        return SegmentStore(await open_store(self._location, self._options, self._environment, self._runtime))
+        parts = await open_store(self._location, self._options, self._environment, self._runtime)
+        store = SegmentStore(parts)
+        if parts.config.metrics_port:
+            # Not at the top: only who watches pays for it.
+            from segmentstore.metrics import registry  # noqa: PLC0415
+            from segmentstore.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415
+
+            host, port = parts.config.metrics_host, parts.config.metrics_port
+            try:
+                parts.endpoint = await MetricsEndpoint.open(host, port, store.stats, registry, self._runtime)
+            except BaseException:
+                await store.close()
+                raise
+        return store
 
     def __await__(self) -> Generator[object, None, SegmentStore]:
         return self._open().__await__()

@@ -33,6 +33,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
+from segmentstore.garbage import GarbageReport, collect_garbage
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
@@ -272,9 +273,34 @@ class SegmentStore:
         for container in self._containers:
             await container.checkpoint()
 
+    async def collect_garbage(self) -> GarbageReport:
+        """Look through all of Tier 2 for what nobody needs, now, and delete what is due.
+
+        The store does so by itself, slowly; this is for people who do not want to wait. Objects that no operation of
+        the log names become garbage and are deleted once the deletion lag is over: by the store, or by a later call.
+        Costs one listing of all objects, and two requests for each that is deleted. Raises TierUnavailableError if Tier 2
+        does not answer; what was done by then is done.
+        """
+        for container in self._containers:
+            container.check_running()
+        parts = self._parts
+        return await collect_garbage(
+            parts.containers, parts.storage, self._config.deletion_lag_s, parts.runtime.clock.time_ms()
+        )
+
     def stats(self) -> dict[str, object]:
-        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well."""
+        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well.
+
+        What each means is in docs/metrics.md. O(objects in Tier 2).
+        """
         return store_stats(self._parts)
+
+    def metrics_text(self) -> bytes:
+        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves. See docs/metrics.md."""
+        # Not at the top: only who watches pays for it.
+        from segmentstore.metrics import metrics_text  # noqa: PLC0415
+
+        return metrics_text(self.stats())
 
     # --- helpers ----------------------------------------------------------------------------------
 

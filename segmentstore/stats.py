@@ -16,9 +16,14 @@ def store_stats(parts: StoreParts) -> dict[str, object]:
     """Everything the parts count, as of now. O(containers)."""
     return {
         "store_id": parts.store_id,
-        "health": [finding for container in parts.containers for finding in container.health()],
+        "health": [
+            *(finding for container in parts.containers for finding in container.health()),
+            *(parts.tier2_start.health() if parts.tier2_start is not None else ()),
+            *(parts.scrub.health() if parts.scrub is not None else ()),
+        ],
         "cache": dataclasses.asdict(parts.cache.statistics()),
         "tier2": _tier2_stats(parts.storage),
+        "scrub": dataclasses.asdict(parts.scrub.statistics()) if parts.scrub is not None else None,
         "containers": {container.container_id: _container_stats(container) for container in parts.containers},
     }
 
@@ -44,6 +49,7 @@ def _container_stats(container: SegmentContainer) -> dict[str, object]:
         "objects": len(metadata.objects),
         "object_bytes": sum(live.record.size for live in metadata.objects.values()),
         "garbage_objects": len(metadata.garbage),
+        "sweep_stopped_by": container.writer.orphan_sweeper.stopped_by,
         "log": dataclasses.asdict(container.log.statistics()),
         "read_index": dataclasses.asdict(container.read_index.statistics()),
         "storage_writer": dataclasses.asdict(container.writer.statistics()),

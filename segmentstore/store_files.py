@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
@@ -23,15 +22,40 @@ from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
-from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file, render_store_file
-from segmentstore.container import SegmentContainer
+from recovery import scrub_state
+from recovery.background_scrub import BackgroundScrub
+from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file
+from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.disk import DiskFile, make_directories
-from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    NotAStoreError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_folder import LOCK_NAME, log_directory, new_store_id, write_store_file
+from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.object_storage import ObjectStorage
+from tier2.store_markers import StoreMarkers
 
-LOCK_NAME = "lock"
+__all__ = [
+    "LOCK_NAME",
+    "DefaultAdapters",
+    "StoreAdapters",
+    "StoreParts",
+    "log_directory",
+    "open_store",
+    "read_store_file",
+    "tier2_url",
+]
+
+if TYPE_CHECKING:
+    # Loaded only where there is one.
+    from segmentstore.metrics_endpoint import MetricsEndpoint
+
 _CONTAINER_STARTS_AT_ONCE = 2
 
 
@@ -80,9 +104,15 @@ class StoreParts:
     store_id: str
     config: StoreConfig
     lock: DiskFile
+    runtime: Runtime
     storage: ObjectStorage
     cache: CacheStorage
     containers: list[SegmentContainer]
+    markers: StoreMarkers | None = None
+    """Of the stores whose objects are where ours are; None in the store's own folder."""
+    tier2_start: Tier2Start | None = None
+    scrub: BackgroundScrub | None = None
+    endpoint: MetricsEndpoint | None = None
     closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -95,6 +125,12 @@ class StoreParts:
         await asyncio.shield(self.closing)
 
     async def _close(self) -> None:
+        if self.endpoint is not None:
+            await self.endpoint.close()
+        if self.scrub is not None:
+            await self.scrub.stop()
+        if self.tier2_start is not None:
+            await self.tier2_start.stop()
         outcomes = await asyncio.gather(*(container.stop() for container in self.containers), return_exceptions=True)
         try:
             await self.cache.close()
@@ -104,11 +140,6 @@ class StoreParts:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-
-
-def log_directory(location: str, container_id: int) -> str:
-    """Where the file log of a container is."""
-    return os.path.join(location, "log", str(container_id))
 
 
 def tier2_url(location: str, config: StoreConfig) -> str:
@@ -156,7 +187,9 @@ async def open_store(
     taking = loop.run_in_executor(files, _take, location, options, environment, runtime)
     try:
         # Shielded: a caller who gives up must not leave behind a lock that nobody knows of.
-        lock, file, config = await asyncio.shield(taking)
+        lock, file, config, made = await asyncio.shield(taking)
+        logs = os.path.dirname(log_directory(location, 0))
+        had_logs = not config.tier2 or await loop.run_in_executor(files, runtime.disk.exists, logs)
     except asyncio.CancelledError:
         taking.add_done_callback(_let_go)
         raise
@@ -173,13 +206,24 @@ async def open_store(
             store_id=file.store_id,
             config=config,
             lock=lock,
+            runtime=runtime,
             storage=storage,
             cache=cache,
             containers=[],
         )
+        if config.tier2:
+            parts.markers = StoreMarkers(storage, file.store_id)
+            parts.tier2_start = Tier2Start(storage, parts.markers)
+            if had_logs:
+                parts.tier2_start.begin()
+            else:
+                await _insist(parts.tier2_start, made, location, runtime)
+        _add_containers(parts, runtime, adapters, made=made)
         await cache.open()
-        _add_containers(parts, runtime, adapters)
         await _start(parts.containers)
+        if config.scrub_bytes_per_s:
+            parts.scrub = _scrub(parts, runtime)
+            parts.scrub.start()
     except BaseException:
         if parts is None:
             lock.close()
@@ -189,15 +233,15 @@ async def open_store(
     return parts
 
 
-def _let_go(taking: asyncio.Future[tuple[DiskFile, StoreFile, StoreConfig]]) -> None:
+def _let_go(taking: asyncio.Future[tuple[DiskFile, StoreFile, StoreConfig, bool]]) -> None:
     if not taking.cancelled() and taking.exception() is None:
         taking.result()[0].close()
 
 
 def _take(
     location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
-) -> tuple[DiskFile, StoreFile, StoreConfig]:
-    """Lock the folder and settle its settings. Blocking."""
+) -> tuple[DiskFile, StoreFile, StoreConfig, bool]:
+    """Lock the folder and settle its settings; whether the folder became a store by it. Blocking."""
     disk = runtime.disk
     file = read_store_file(location, runtime)
     config = merge_settings(options, environment, file.settings if file else {}, existing=file is not None)
@@ -213,34 +257,37 @@ def _take(
     try:
         # Looked at again under the lock: two processes may be making the same store.
         file = read_store_file(location, runtime)
+        made = file is None
         if file is None:
-            file = _write_store_file(location, config, runtime)
+            file = write_store_file(location, new_store_id(runtime), config, runtime)
         else:
             config = merge_settings(options, environment, file.settings, existing=True)
+            # Who made it may have died between giving it its name and making that durable.
+            disk.sync_directory(location)
     except BaseException:
         lock.close()
         raise
-    return lock, file, config
+    return lock, file, config, made
 
 
-def _write_store_file(location: str, config: StoreConfig, runtime: Runtime) -> StoreFile:
-    disk = runtime.disk
-    store_id = str(uuid.UUID(int=runtime.random.getrandbits(128), version=4))
-    text = render_store_file(store_id, config)
-    path = os.path.join(location, FILE_NAME)
-    file = disk.open(path + ".new", write=True, create=True)
+async def _insist(start: Tier2Start, made: bool, location: str, runtime: Runtime) -> None:  # noqa: FBT001
     try:
-        file.truncate(0)
-        file.pwrite([text.encode()], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(path + ".new", path)
-    disk.sync_directory(location)
-    return parse_store_file(text)
+        await start.insist()
+    except BaseException:
+        if made:
+            # A store made with a Tier 2 that cannot be one could never be mended: its file names it for ever.
+            files = runtime.executor("open", 1)
+            await asyncio.get_running_loop().run_in_executor(files, _unmake, location, runtime)
+            files.shutdown(wait=False)
+        raise
 
 
-def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters) -> None:
+def _unmake(location: str, runtime: Runtime) -> None:
+    runtime.disk.unlink(os.path.join(location, FILE_NAME))
+    runtime.disk.sync_directory(location)
+
+
+def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters, *, made: bool) -> None:
     addresses = CacheAddresses()
     for container_id in range(parts.config.containers):
         parts.containers.append(
@@ -252,8 +299,27 @@ def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters
                 addresses=addresses,
                 config=parts.config,
                 runtime=runtime,
+                store_id=parts.store_id,
+                made=made,
             )
         )
+        if parts.markers is not None:
+            parts.containers[-1].writer.orphan_sweeper.shared_with = parts.markers.shared_with
+            parts.containers[-1].writer.upload_after(parts.markers.ensure)
+
+
+def _scrub(parts: StoreParts, runtime: Runtime) -> BackgroundScrub:
+    def live(container: SegmentContainer) -> Callable[[], ContainerMetadata | None]:
+        return lambda: container.metadata if container.state is ContainerState.RUNNING else None
+
+    return BackgroundScrub(
+        parts.storage,
+        {container.container_id: live(container) for container in parts.containers},
+        runtime,
+        bytes_per_s=parts.config.scrub_bytes_per_s,
+        path=os.path.join(parts.location, scrub_state.FILE_NAME),
+        store_id=parts.store_id,
+    )
 
 
 async def _start(containers: list[SegmentContainer]) -> None:

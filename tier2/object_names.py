@@ -21,6 +21,8 @@ ObjectKind = Literal["flush", "consolidation", "compaction"]
 """Which work made an object."""
 
 UNIQUE_ID_BYTES = 16
+PROBE_PREFIX = "probe/"
+"""What the names of probes begin with, which an object storage puts, and deletes again, to check itself."""
 NAME_CHARACTERS_MAX = 512
 CONTAINER_ID_MAX = 2**32 - 1
 EPOCH_MAX = 2**64 - 1

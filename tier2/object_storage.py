@@ -125,6 +125,14 @@ class ObjectStorage(ABC):
         """
 
     @property
+    def get_bytes_best(self) -> int:
+        """The length of one `get_range` from which longer ones bring little more: what read-ahead asks for at most.
+
+        A request to a folder costs little, and more than some megabytes at once only cost memory anew.
+        """
+        return 2 * 1024 * 1024
+
+    @property
     def compose_bytes_min(self) -> int | None:
         """The least length of a range that `compose` takes, but for the last; None: this store offers no `compose`."""
         return None

@@ -4,7 +4,7 @@
 - `workloads`: clients that use a store in every way and write down what they were told (`history`);
 - `checkers`: pure judges of a history;
 - `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of short workloads;
-  `kills`: real processes; `mutants`: engines with one rule broken; `reporting`: what people get to see.
+  `kills`: real processes; `services`: real servers, and a proxy with faults before them; `mutants`: engines with one rule broken; `reporting`: what people get to see.
 
 The names below are all that a test of an application needs; docs/crash-testing.md shows how, and
 `recovery.examples` has a service tested so. Modules of the harness import each other directly, never from here.

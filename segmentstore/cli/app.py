@@ -11,9 +11,12 @@ from segmentstore.cli import (
     bench_command,
     crashtest_command,
     data_commands,
+    gc_command,
     ingest_command,
     inspection_commands,
     output,
+    restore_command,
+    scrub_command,
     segment_commands,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
@@ -48,6 +51,9 @@ app.command(name="checkpoint", rich_help_panel=_STORE)(segment_commands.checkpoi
 app.command(name="log", rich_help_panel=_STORE)(inspection_commands.log)
 app.command(name="objects", rich_help_panel=_STORE)(inspection_commands.objects)
 app.command(name="verify", rich_help_panel=_STORE)(inspection_commands.verify)
+app.command(name="restore", rich_help_panel=_STORE)(restore_command.restore)
+app.command(name="gc", rich_help_panel=_STORE)(gc_command.gc)
+app.command(name="scrub", rich_help_panel=_STORE)(scrub_command.scrub_command)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
 app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)
 

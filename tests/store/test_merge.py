@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from segmentstore import (
     UpdateType,
 )
 from segmentstore.contracts.runtime import Runtime
-from tests.store.harness import WorldDisk, attribute, open_lazy, open_tiny, read_all, run
+from tests.store.harness import UNFLUSHED, WorldDisk, attribute, open_lazy, open_tiny, read_all, run
 
 A = attribute(1)
 
@@ -199,5 +200,27 @@ def test_deleting_or_truncating_the_target_frees_what_was_merged(tmp_path: Path)
             metadata = store._containers[0].metadata
             assert not metadata.segments
             assert not metadata.objects
+
+    run(main())
+
+
+def test_merges_of_merges_go_however_deep_they_are(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(1100)]
+
+    async def main() -> None:
+        disk = WorldDisk()
+        options = {**UNFLUSHED, "frame_bytes_max": 4000, "log_file_bytes": 100_000, "tail_bytes_max": 1 << 20}
+        async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), **options) as store:
+            disk.tier2_away()
+            await asyncio.gather(*(store.create_segment(name) for name in names))
+            await asyncio.gather(*(store.append(name, b"x") for name in names))
+            await asyncio.gather(*(store.merge(target, source) for source, target in pairwise(names)))
+            assert await store.read(names[-1], 0, 1) == b"x"
+            await store.delete(names[-1])
+            assert not store._containers[0].metadata.segments
+            assert not store._containers[0].writer.unflushed_bytes
+            disk.heal()
+        async with open_tiny(tmp_path / "s", **options) as store:
+            assert not store._containers[0].metadata.segments
 
     run(main())

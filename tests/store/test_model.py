@@ -30,7 +30,7 @@ from tests.store.plain_model import PlainModel, RefusedError
 
 T = TypeVar("T")
 
-EXAMPLES = int(os.environ.get("STORE_MODEL_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("STORE_MODEL_EXAMPLES", "60"))
 HELD_BACK_S = 0.5
 """A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes back for it."""
 
@@ -417,4 +417,4 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + EXAMPLES)]  # type: ignore[attr-defined]
+TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + 3 * EXAMPLES)]  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 import segmentstore
 from segmentstore import (
     ConfigError,
+    DataCorruptionError,
     InvalidArgumentError,
     NotAStoreError,
     StoreInUseError,
@@ -193,7 +195,7 @@ class TestSettings:
                 return store.config.flush_bytes
 
         default = run(flush_bytes())
-        assert default == 8 * 1024 * 1024
+        assert default == 64 * 1024 * 1024
         with (tmp_path / "s" / "store.toml").open("a") as file:
             file.write("flush_bytes = 111\n")
         assert run(flush_bytes()) == 111
@@ -227,7 +229,7 @@ class TestSettings:
             ("containers", 1.0),
             ("tier1", "floppy"),
             ("tier1", 1),
-            ("tier2", "ftp://host/x"),
+            ("tier2", "nowhere://host/x"),
             ("tier2", "just a word"),
             ("flush_bytes", 0),
             ("flush_bytes", -5),
@@ -295,6 +297,32 @@ class TestTiers:
                 assert await read_all(store, "x") == b"data"
 
         run(main())
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    @pytest.mark.parametrize("lost", ["log", "log/1"])
+    def test_a_store_that_lost_a_log_is_refused_and_nothing_in_tier2_is_touched(
+        self, tmp_path: Path, lost: str, elsewhere: bool
+    ) -> None:
+        """Opened with an empty log, it would in time delete what `restore` needs."""
+        location = tmp_path / "s"
+        tier2 = tmp_path / "elsewhere" if elsewhere else location / "tier2"
+        options: dict[str, Any] = {"tier2": tier2.as_uri()} if elsewhere else {}
+        run(make(location, containers=2, **options))
+        shutil.rmtree(location / lost)
+        # The other container begins well, and writes a copy of its metadata.
+        aside = ("probe", "stores", "checkpoints/00000000")
+        before = {name: data for name, data in tree(tier2).items() if not name.startswith(aside)}
+        for _ in range(2):
+            with pytest.raises(DataCorruptionError, match="the log is gone"):
+                run(make(location))
+        assert {name: data for name, data in tree(tier2).items() if not name.startswith(aside)} == before
+
+    def test_a_making_that_was_cut_off_before_the_last_log_goes_on(self, tmp_path: Path) -> None:
+        location = tmp_path / "s"
+        run(make(location, containers=2))
+        shutil.rmtree(location / "log" / "1")
+        shutil.rmtree(location / "tier2" / "checkpoints" / "00000001")
+        run(make(location))
 
     def test_a_moved_store_finds_its_own_objects(self, tmp_path: Path) -> None:
         async def main() -> None:

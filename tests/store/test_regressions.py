@@ -11,8 +11,16 @@ import pytest
 
 import segmentstore
 import segmentstore.blocking
-from segmentstore import ContainerStoppedError, InvalidArgumentError, StoreClosedError, TierUnavailableError
+from segmentstore import (
+    ContainerStoppedError,
+    InvalidArgumentError,
+    NotPrimaryError,
+    StoreClosedError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.service import SegmentStore
+from segmentstore.store_files import DefaultAdapters, open_store
 from storagewriter import storage_writer
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 
@@ -225,3 +233,26 @@ def test_closing_the_blocking_store_from_several_threads_closes_it_once(tmp_path
     assert all(future.done() for future in waiting)
     with pytest.raises(StoreClosedError):
         store.append("x", b"late")
+
+
+def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        adapters = DefaultAdapters()  # one memory log for both
+        options = {"tier1": "memory", "tier2": "memory://fenced-owner"}
+        old = SegmentStore(await open_store(str(tmp_path / "old"), options, {}, Runtime(), adapters))
+        await old.create_segment("x")
+        await old.append("x", b"not in Tier 2 when the old owner was fenced")
+        new = SegmentStore(await open_store(str(tmp_path / "new"), options, {}, Runtime(), adapters))
+        await new.flush()
+        await new.checkpoint()
+        # As if the cache had lost it: only the log is left to ask, and the new owner has cut that off.
+        holdings = old._containers[0].read_index._holdings
+        for segment_id in list(holdings.indexes):
+            holdings.drop_segment(segment_id)
+        with pytest.raises(NotPrimaryError):
+            await old.read("x", 0, 100)
+        assert await new.read("x", 0, 7) == b"not in "
+        await old.close()
+        await new.close()
+
+    run(main())

@@ -273,7 +273,7 @@ LOG: Final = (
         "settings-not-synced",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
         "The store's own file is given its name before its bytes are durable.",
-        (Edit("segmentstore.store_files:_write_store_file", "file.sync()", "pass"),),
+        (Edit("segmentstore.store_folder:write_store_file", "file.sync()", "pass"),),
         Hunt(lives=4, cycles=_MAKING),
     ),
 )

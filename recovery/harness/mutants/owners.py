@@ -61,7 +61,7 @@ OWNERS: Final = (
                 "if False:",
             ),
         ),
-        Hunt(settings={**BUSY}, cycles=_TAKEOVERS),
+        Hunt(settings={**BUSY}, cycles=_TAKEOVERS, seeds_max=120),
         bugs=("B1",),
     ),
     Mutant(

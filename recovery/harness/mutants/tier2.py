@@ -15,7 +15,7 @@ TIER2: Final = (
         "failed-upload-committed",
         "4.3 The log is the only authority: an object becomes part of a segment when it is there and the log says so.",
         "An upload that failed, or whose reply was lost, counts as done.",
-        (Edit(f"{_UPLOADER}._put", "self.health.failed(error)", "self.health.failed(error)\nreturn name"),),
+        (Edit(f"{_UPLOADER}.store", "health.failed(error)", "health.failed(error)\nreturn name"),),
         Hunt(workload="tier2", settings={**BUSY}, rates={"object.put.failed": 0.1}),
     ),
     Mutant(
@@ -25,9 +25,9 @@ TIER2: Final = (
         "After a put without an answer the object is deleted and put again, while the first two may still be on their way.",
         (
             Edit(
-                f"{_UPLOADER}._put",
-                "self.health.failed(error)",
-                "self.health.failed(error)\n"
+                f"{_UPLOADER}.store",
+                "health.failed(error)",
+                "health.failed(error)\n"
                 "try:\n    await self._storage.delete(name)\nexcept StorageUnavailableError:\n    pass",
             ),
         ),
@@ -44,7 +44,7 @@ TIER2: Final = (
         "All objects of one epoch have the same unique id, so that an upload finds an earlier one and takes it for its own.",
         (
             Edit(
-                f"{_UPLOADER}._put",
+                f"{_UPLOADER}.store",
                 "unique_id = new_unique_id(self._runtime.random)\nwhile True:",
                 "unique_id = bytes(16)\nwhile True:",
             ),
@@ -116,7 +116,7 @@ TIER2: Final = (
         "An object of which nothing is wanted when it commits never becomes garbage, and stays for ever.",
         (
             Edit(
-                f"{_STORED}:apply_storage_update",
+                f"{_STORED}:_retire_unwanted",
                 "if live is not None and not live.live_chunks:",
                 "if False:",
             ),
@@ -131,7 +131,13 @@ TIER2: Final = (
         (Edit("tier2.block_object:verify_extent", "if actual != expected:", "if False:"),),
         Hunt(
             workload="readers",
-            settings={**BUSY, "cache_bytes_max": 4000, "tail_bytes_max": 64, "fetched_bytes_max": 1000},
+            settings={
+                **BUSY,
+                "cache_bytes_max": 4000,
+                "tail_bytes_max": 64,
+                "piece_bytes": 400,
+                "fetched_bytes_max": 1000,
+            },
             rates={"object.get.truncated": 0.1, "object.get.wrong-range": 0.1},
         ),
         bugs=("B19",),

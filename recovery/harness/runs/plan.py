@@ -196,6 +196,12 @@ def draw_settings(chance: random.Random) -> dict[str, Any]:
         "cache_bytes_max": chance.choice([4000, 64 * 1024, 1 << 20, 1 << 20]),
         "append_bytes_max": 8192,
         "queue_bytes_max": chance.choice([8192, 40_000, 1 << 20]),
+        "consolidation": chance.random() < 0.75,
+        "consolidation_bytes": chance.choice([60, 300, 1000, 5000]),
+        "orphan_sweep_spacing_s": chance.choice([0.0, 1.0, 60.0]),
+        "compression": chance.choice(["none", "none", "zstd"]),
+        "scrub_bytes_per_s": chance.choice([0, 0, 0, 1000]),
+        "read_ahead_bytes_max": piece * chance.choice([0, 1, 4, 30]),
     }
 
 

@@ -253,6 +253,14 @@ class SimulatedLedgerLog(DurableDataLog):
         self._ledger.truncate(address)
         await self._travel()
 
+    async def check_primary(self) -> None:
+        await self._travel()
+        self._ledger.settle(self._now_us())
+        if self._closed:
+            raise self._stopped()
+        if self._ledger.epoch != self._epoch:
+            raise self._not_primary()
+
     async def close(self) -> None:
         self._closed = True
         self._fail(self._stopped)

@@ -167,6 +167,8 @@ class SimulatedBucket:
         """By name, as applied so far."""
         self.wrong_bodies = wrong_bodies
         self.weather = _Weather()
+        self._rotten: dict[str, tuple[int, ...]] = {}
+        """Where bits have flipped in objects, and were not flipped back."""
         self._ahead: list[tuple[int, int, _Change]] = []
         self._sent = 0
         self._past: deque[_Past] = deque()
@@ -214,11 +216,20 @@ class SimulatedBucket:
         data = bytearray(there.data)
         data[offset] ^= 1 << bit
         self.objects[name] = there._replace(data=bytes(data))
+        rotten = self._rotten.get(name, ())
+        self._rotten[name] = (
+            tuple(place for place in rotten if place != offset) if offset in rotten else (*rotten, offset)
+        )
+
+    def is_rotten(self, part: ObjectRange) -> bool:
+        """Whether the service would notice damage when it copies this range: it keeps checksums of its own."""
+        return any(part.offset <= place < part.offset + part.length for place in self._rotten.get(part.name, ()))
 
     def copy(self) -> SimulatedBucket:
         """The bucket as it would go on if every process died now: chance has decided which changes still land."""
         twin = SimulatedBucket(wrong_bodies=self.wrong_bodies)
         twin.objects = dict(self.objects)
+        twin._rotten = dict(self._rotten)
         for _, _, change in sorted(self._ahead, key=lambda item: item[:2]):
             if change.owner is None or change.survives:
                 twin.send(replace(change, owner=None))
@@ -293,6 +304,8 @@ class SimulatedObjectStorage(ObjectStorage):
             self._settle()
             # The sources never change, so it does not matter that they are read before the request is on its way.
             data = b"".join(self._range(*each) for each in ranges)
+            if any(map(self.bucket.is_rotten, ranges)):
+                raise self._unavailable(name, "500 a source is damaged")
             await self._put(name, data, unique_id)
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
