@@ -69,7 +69,7 @@ imports: $(STAMP) ## the import contracts
 unit: $(STAMP) ## the tests, JOBS=2 at a time
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-bench: $(STAMP) ## the bench suite, as a table
+bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
 
 soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time

@@ -30,6 +30,7 @@ CASES = {
     "many_segments": "bench.many_segments",
     "isolation": "bench.isolation",
     "request_costs": "bench.request_costs",
+    "cold_random_reads": "bench.cold_random_reads",
     "s3_ingest": "bench.s3_ingest",
     "s3_flush": "bench.s3_flush",
     "s3_catch_up": "bench.s3_catch_up",
