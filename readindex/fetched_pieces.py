@@ -3,7 +3,8 @@
 Each is in one of three places, and when room is needed they are emptied in this order:
 
 - *consumed*: a sequential reader has read it to its end. A small stock that only lingers for readers in step with
-  it: beyond an eighth of the bound the oldest goes at once;
+  it: beyond an eighth of the bound, or some megabytes, the oldest goes at once, and
+  its memory is used again while it is still warm;
 - *loose*: read by somebody who is not sequential, or not wanted by anybody any more. First in, first out, but what
   nobody has read goes first, and what was read twice gets a second life;
 - *held* by a stream: what is ahead of a sequential reader. It goes last, from those who hold more than their share,
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from readindex.config import ReadIndexConfig
+from readindex.config import MIB, ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.streams import Stream, Streams
+
+LINGER_BYTES_MAX = 4 * MIB
 
 
 class FetchedPieces:
@@ -26,7 +29,7 @@ class FetchedPieces:
 
     def __init__(self, config: ReadIndexConfig, streams: Streams) -> None:
         self._streams = streams
-        self.linger_bytes = max(config.piece_bytes, config.fetched_bytes_max // 8)
+        self.linger_bytes = max(config.piece_bytes, min(config.fetched_bytes_max // 8, LINGER_BYTES_MAX))
         """Bound of the consumed ones."""
         self._consumed: OrderedDict[Extent, None] = OrderedDict()
         self._loose: OrderedDict[Extent, None] = OrderedDict()

@@ -65,6 +65,9 @@ _LANDING_PATIENCE_S = 5.0
 """Longest that an ordinary close waits for uploads on their way, and as long again for a copy of the metadata."""
 
 
+_READ_AHEAD_GETS = 8
+
+
 class ContainerState(enum.Enum):
     """Where a container is in its life."""
 
@@ -434,7 +437,8 @@ def _read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndex
         random_bytes=min(config.extent_bytes, config.piece_bytes),
         get_bytes_max=max(config.piece_bytes, storage.get_bytes_best),
         piece_bytes=config.piece_bytes,
-        read_ahead_bytes_max=config.read_ahead_bytes_max,
+        # So many of the largest requests hide the latency of one; where that is small, more only costs memory.
+        read_ahead_bytes_max=min(config.read_ahead_bytes_max, _READ_AHEAD_GETS * storage.get_bytes_best),
         fetched_bytes_max=config.fetched_bytes_max,
         catch_up_bytes_per_s=config.catch_up_bytes_per_s,
     )

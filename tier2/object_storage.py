@@ -128,9 +128,10 @@ class ObjectStorage(ABC):
     def get_bytes_best(self) -> int:
         """The length of one `get_range` from which longer ones bring little more: what read-ahead asks for at most.
 
-        A request to a folder costs little, and more than some megabytes at once only cost memory anew.
+        A request to a folder costs little, and what is read ahead there only costs memory that is not in the
+        processor's cache any more.
         """
-        return 2 * 1024 * 1024
+        return 512 * 1024
 
     @property
     def compose_bytes_min(self) -> int | None:
