@@ -17,7 +17,6 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
-    InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectRange,
@@ -25,6 +24,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
     check_ranges,
+    exact_range,
 )
 from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
@@ -203,10 +203,7 @@ class MemoryObjectStorage(ObjectStorage):
         there = self.bucket.objects.get(name)
         if there is None:
             raise ObjectNotFoundError(name, "no such object")
-        size = len(there.data)
-        if offset + length > size:
-            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
-        return there.data[offset : offset + length]
+        return exact_range(name, there.data, offset, length)
 
     def _next_fault(self, method: Method) -> _Fault | None:
         waiting = self._faults.get(method)

@@ -104,6 +104,13 @@ def check_ranges(ranges: Sequence[ObjectRange], bytes_min: int) -> Sequence[Obje
     return ranges
 
 
+def exact_range(name: str, data: bytes, offset: int, length: int) -> bytes:
+    """Bytes of an object held as a whole, as `get_range` gives them. Raises InvalidRangeError."""
+    if offset + length > len(data):
+        raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {len(data)}")
+    return data[offset : offset + length]
+
+
 class ObjectStorage(ABC):
     """One bucket (or folder) and prefix. Calls are made on one event loop; many may be in flight.
 
@@ -141,10 +148,11 @@ class ObjectStorage(ABC):
     async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
         """As `put`, of the concatenation of ranges of other objects, copied by the store itself.
 
-        Every range but the last has at least `compose_bytes_min` bytes (ValueError). Also raises
-        ObjectNotFoundError and InvalidRangeError, about a source; nothing was stored then.
+        Every range but the last has at least `compose_bytes_min` bytes (ValueError, also from a store that offers no
+        `compose`). Also raises ObjectNotFoundError and InvalidRangeError, about a source; nothing was stored then.
         """
-        raise NotImplementedError
+        del ranges, unique_id
+        raise ValueError(f"{self.url} copies nothing by itself: {name} must be put")
 
     @abstractmethod
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
@@ -169,7 +177,7 @@ class ObjectStorage(ABC):
 
     async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
         """Give up an upload and what it holds; nothing happens if it is gone, or became an object meanwhile."""
-        raise NotImplementedError
+        del upload  # where there are no parts none is ever there
 
     async def check(self) -> None:  # noqa: B027 - nothing to check is the default
         """Write, read, list and delete a probe, and whatever else this store must be able to.

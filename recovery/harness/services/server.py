@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -152,11 +153,11 @@ class Server(ABC):
     def _wait_until_it_answers(self, port: int) -> None:
         end = time.monotonic() + _READY_S
         while not (self.running and self._answers(port) and self.running):
-            if not self.running:
+            if self._process is None or not self.running:
                 raise ServerFailedError(f"{self.name} ended while starting:\n{self.output()}")
             if time.monotonic() > end:
                 raise ServerFailedError(f"{self.name} does not answer after {_READY_S:.0f} s:\n{self.output()}")
-            time.sleep(_LOOK_S)
+            _wait_for_ends([self._process.pid], _LOOK_S)
 
     def _end(self, number: signal.Signals) -> None:
         watchdog, self._watchdog = self._watchdog, None
@@ -165,22 +166,15 @@ class Server(ABC):
             return
         strays = _descendants(process.pid)
         _signal_all(process.pid, strays, number)
-        end = time.monotonic() + _STOP_S
-        while not _has_ended(process.pid) and time.monotonic() < end:
-            time.sleep(_LOOK_S)
+        _wait_for_ends([process.pid], _STOP_S)
         # What did not heed it. Until the server is waited for nobody else can have got its process group.
         _signal_all(process.pid, strays, signal.SIGKILL)
         if watchdog is not None:
             watchdog.kill()
             watchdog.communicate()
+        # A killed process is there a moment longer, and the port with it; the next start needs it.
+        _wait_for_ends([process.pid, *strays], _STOP_S)
         process.wait()
-        self._wait_until_nobody_listens()
-
-    def _wait_until_nobody_listens(self) -> None:
-        """A killed process is there a moment longer, and the port with it; the next start needs it."""
-        end = time.monotonic() + _STOP_S
-        while self.port and _listens(self.port) and time.monotonic() < end:
-            time.sleep(_LOOK_S)
 
 
 def free_port() -> int:
@@ -218,6 +212,20 @@ def _signal_all(group: int, strays: Sequence[int], number: signal.Signals) -> No
             send(target, number)
         except ProcessLookupError:
             pass  # it was faster
+
+
+def _wait_for_ends(processes: Sequence[int], seconds: float) -> None:
+    """Return when all of them have ended, or after so long. Takes none of their exit codes away."""
+    end = time.monotonic() + seconds
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        try:
+            select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+        finally:
+            os.close(descriptor)
 
 
 def _has_ended(process: int) -> bool:

@@ -29,7 +29,6 @@ from recovery.harness.simulation.virtual_loop import MICROSECONDS, VirtualTime
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
-    InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectRange,
@@ -37,6 +36,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
     check_ranges,
+    exact_range,
 )
 from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
@@ -372,10 +372,7 @@ class SimulatedObjectStorage(ObjectStorage):
         there = self.bucket.objects.get(name)
         if there is None:
             raise ObjectNotFoundError(name, "no such object")
-        size = len(there.data)
-        if offset + length > size:
-            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {size}")
-        return there.data[offset : offset + length]
+        return exact_range(name, there.data, offset, length)
 
     async def _knock(self, name: str, fault: str) -> float:
         """The seconds a request of now takes. One that is refused has taken them, and had no effect."""
