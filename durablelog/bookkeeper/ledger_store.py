@@ -1,0 +1,150 @@
+"""LedgerStore: the few calls a BookKeeper cluster must give, and what every implementation promises.
+
+A ledger is a row of entries, written by one client, numbered from 0. Proved by tests/contracts/ledger_store_contract.py:
+
+- entries of one writer get the numbers 0, 1, 2, ... in the order of `append`, and their results come in that order;
+- an entry whose result is OK is durable on an ack quorum, with all entries before it;
+- the first result that is not OK is the ledger's end for its writer: every later result has an error too. Of an entry that
+  was not OK nothing is known until somebody has recovered the ledger;
+- `recover` fences: once it has returned, the ledger is closed, its entries are fixed, and no entry beyond them is ever
+  OK for anybody. Everything that was ever OK is among them. Recovering a closed ledger changes nothing;
+- `delete` does not fence (docs/bookkeeper.md): recover first.
+
+Errors are `LedgerError`s with BookKeeper's own code; what each means to a log is in failure_codes.py alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from segmentstore.contracts.checksum import Buffer
+
+OK: Final = 0
+EMPTY: Final = -1
+"""The last entry of a ledger that has none."""
+
+
+class LedgerError(Exception):
+    """A call on ledgers failed; `code` is BookKeeper's return code, `operation` what was asked for."""
+
+    def __init__(self, code: int, operation: str, detail: str = "") -> None:
+        super().__init__(f"{operation}: code {code}{': ' + detail if detail else ''}")
+        self.code = code
+        self.operation = operation
+        self.detail = detail
+
+
+class Replication(NamedTuple):
+    """On how many bookies a ledger lies (`ensemble`), how many get each entry, how many of them must have it."""
+
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.ensemble}/{self.write_quorum}/{self.ack_quorum}"
+
+
+class LedgerState(Enum):
+    """As the cluster's metadata has it."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in recovery"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDescription:
+    """The metadata of one ledger."""
+
+    ledger_id: int
+    state: LedgerState
+    last_entry: int
+    """EMPTY for none; meaningful when closed."""
+    length: int
+    """Bytes of its entries; meaningful when closed."""
+    replication: Replication
+    custom: Mapping[str, bytes] = field(default_factory=dict)
+    bookies: tuple[str, ...] = ()
+    """Of the last ensemble."""
+
+
+class AddResult(NamedTuple):
+    """What became of an entry."""
+
+    code: int
+    entry: int
+    """Its number; meaningful if `code` is OK."""
+
+
+class LedgerWriter(ABC):
+    """The one writer of a ledger that was just created. Used on one event loop."""
+
+    @property
+    @abstractmethod
+    def ledger_id(self) -> int:
+        """Given by the cluster, never given twice."""
+
+    on_results: Callable[[Sequence[AddResult]], None]
+    """Called on the loop with results in the order of the appends, many at a time. Set before the first append; never
+    called again once `close` was called."""
+
+    @abstractmethod
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Send the concatenation of `parts` as the next entry. Never waits, never raises for what goes wrong outside:
+        that comes as a result. The buffers must not change until the result is there. The caller bounds what is in flight.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Seal the ledger at the last entry that is OK, if that can be done, and let go of it. Idempotent, raises nothing.
+
+        A ledger that could not be sealed is whole all the same: who needs its end recovers it. Takes up to a few seconds.
+        """
+
+
+class LedgerStore(ABC):
+    """One client of one cluster, with one password. All calls on one event loop; many may be in flight.
+
+    Calls take as long as a deadline of the implementation's at most, then LedgerError (timeout).
+    """
+
+    @abstractmethod
+    async def create(self, replication: Replication, custom: Mapping[str, bytes]) -> LedgerWriter:
+        """A new, empty ledger, and its writer. `custom` says whose it is, for ever."""
+
+    @abstractmethod
+    async def recover(self, ledger_id: int) -> LedgerDescription:
+        """Fence the ledger, find its end, close it there; as it is afterwards."""
+
+    @abstractmethod
+    async def describe(self, ledger_id: int) -> LedgerDescription:
+        """What the metadata says now. Fences nothing."""
+
+    @abstractmethod
+    def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
+        """Entries `first` to `last`, both included, in order, in batches. None for `first > last`.
+
+        The ledger is closed, or `last` was OK for a writer of this very client. Raises LedgerError; the memory stays valid
+        while it is referenced.
+        """
+
+    @abstractmethod
+    async def delete(self, ledger_id: int) -> None:
+        """Remove a ledger and its entries for good; nothing happens if it is gone."""
+
+    @abstractmethod
+    async def list_ids(self) -> Sequence[int]:
+        """Every ledger of the cluster, ours or not, ascending. For people's tools: costs the cluster a walk."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. Writers not closed fail (their ledgers stay open). Idempotent."""
+
+    def health(self) -> str | None:
+        """What is wrong with the way to the cluster, a sentence for people; None when all is well."""
+        return None

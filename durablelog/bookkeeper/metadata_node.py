@@ -1,0 +1,80 @@
+"""MetadataNode: a small piece of shared state that is changed by compare-and-set alone: a ZooKeeper node.
+
+Proved by tests/contracts/metadata_node_contract.py. Rules:
+
+- versions count up by one with each write of a node's life; the first is 0;
+- `write` happens only if the version is still the one given: of two who write at the same version one wins;
+- a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: who needs to know reads again, and must be
+  able to recognise his own bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class NodeConflictError(Exception):
+    """The node is not (or no longer) in the version given, or exists already; nothing was changed."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+
+
+class NodeUnavailableError(Exception):
+    """The service did not answer in time. A change may have happened or not."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class NodeRefusedError(Exception):
+    """The service does not let us: credentials or access rights. Trying again does not help."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class NodeContent(NamedTuple):
+    """What a node holds."""
+
+    data: bytes
+    version: int
+
+
+class MetadataNodes(ABC):
+    """A tree of nodes with one client's session. Paths begin with "/", parents are made as needed. On one event loop."""
+
+    @abstractmethod
+    async def read(self, path: str) -> NodeContent | None:
+        """None if there is no such node. Linearizable: sees every change that was acknowledged to anybody before."""
+
+    @abstractmethod
+    async def create(self, path: str, data: bytes) -> int:
+        """Make a node; its version, 0. Raises NodeConflictError if it is there."""
+
+    @abstractmethod
+    async def write(self, path: str, data: bytes, version: int) -> int:
+        """Change a node that is in this version; the version it is in then. Raises NodeConflictError, also if it is gone."""
+
+    @abstractmethod
+    async def delete(self, path: str, version: int) -> None:
+        """Remove a node that is in this version and has no children. Raises NodeConflictError; nothing happens if it is gone."""
+
+    @abstractmethod
+    async def children(self, path: str) -> Sequence[str]:
+        """Names (not paths) of a node's children, sorted; none if there is no such node."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the session. Idempotent."""
+
+    def health(self) -> str | None:
+        """What is wrong with the session, a sentence for people; None when all is well."""
+        return None
