@@ -7,135 +7,33 @@ reader never sees a part. Folders get durable as FileTree says. Rules of this fi
   it another file. Under one name, equal bytes are the same object; other bytes are ObjectExistsError;
 - a name whose durability is in doubt (found there by a retried put) is replaced by the freshly synced copy
   of the same bytes: a failed sync is never repeated on the same file and believed;
-- several processes, and several stores, may use one root at the same time;
-- a part of a name has at most 255 characters, and no name may be a folder of another's (file systems'
-  limits; names of ours never come near).
-
-All blocking work is done by `threads` threads of this storage's own.
+- several processes, and several stores, may use one root at the same time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os.path
 import posixpath
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import StagingFolder
 from tier2.file_tree import FileTree
-from tier2.object_names import check_object_name, check_unique_id, is_name_part
+from tier2.object_names import is_name_part
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
-    ObjectStorage,
     StorageUnavailableError,
     StoredObject,
 )
-from tier2.request_meter import ObjectStorageStatistics, RequestMeter
+from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
 
-PAGE_OBJECTS = 1000
 COMPARE_BYTES = 1024 * 1024
-PART_CHARACTERS_MAX = 255
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-
-class FileObjectStorage(ObjectStorage):
-    """Objects as files under `root`, an existing or new folder. Nothing is touched before the first put.
-
-    `threads` bounds the calls under way at once; what is beyond waits. A call that is cancelled while it
-    runs goes on to its end in its thread, and `close` waits for it.
-    """
-
-    def __init__(self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS) -> None:
-        self._root = os.path.abspath(root)
-        self._executor = runtime.executor("tier2-file", threads)
-        self._files = _Files(runtime, self._root, runtime.random.getrandbits(64))
-        self._page_objects = page_objects
-        self._meter = RequestMeter()
-        self._running: set[asyncio.Future[Any]] = set()
-        self._closed = False
-
-    @property
-    def url(self) -> str:
-        return f"file://{self._root}"
-
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
-        _check_name(name)
-        check_unique_id(unique_id)
-        size = sum(map(len, parts))
-        if not size:
-            raise ValueError(f"object {name} would be empty")
-        with self._meter.request("put") as request:
-            await self._run(name, self._files.put, name, parts, unique_id)
-            request.sent(size)
-
-    async def get_range(self, name: str, offset: int, length: int) -> bytes:
-        _check_name(name)
-        if offset < 0 or length < 1:
-            raise ValueError(f"range of {length} bytes at {offset}")
-        with self._meter.request("get") as request:
-            data = await self._run(name, self._files.get_range, name, offset, length)
-            request.received(length)
-        return data
-
-    async def head(self, name: str) -> StoredObject | None:
-        _check_name(name)
-        with self._meter.request("head"):
-            return await self._run(name, self._files.head, name)
-
-    async def delete(self, name: str) -> None:
-        _check_name(name)
-        with self._meter.request("delete"):
-            await self._run(name, self._files.delete, name)
-
-    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        found = self._files.walk("", prefix, start_after)
-        while page := await self._next_page(prefix, found):
-            yield page
-
-    async def _next_page(self, prefix: str, found: Iterator[StoredObject]) -> Sequence[StoredObject]:
-        with self._meter.request("list"):
-            return await self._run(prefix, _take, found, self._page_objects)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._running:
-                await asyncio.wait(tuple(self._running))
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._files.close)
-            self._executor.shutdown()
-
-    def statistics(self) -> ObjectStorageStatistics:
-        return self._meter.snapshot()
-
-    def __repr__(self) -> str:
-        return f"<FileObjectStorage {self._root}: {len(self._running)} calls running>"
-
-    async def _run(self, name: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `call` in a thread; what the operating system says against it becomes our error here."""
-        if self._closed:
-            raise StorageUnavailableError(name, "the storage is closed", "closed")
-        running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        running.add_done_callback(_look_at)
-        try:
-            # Shielded: cancelling the caller must not lose sight of what its thread still does.
-            return await asyncio.shield(running)
-        except OSError as error:
-            detail = error.strerror or str(error)
-            code = errno.errorcode.get(error.errno or 0, "OSError")
-            raise StorageUnavailableError(name, f"{detail} ({code})", code) from error
 
 
 class _Files:
@@ -204,7 +102,7 @@ class _Files:
             return  # Emptied and pruned by another delete meanwhile.
         self._tree.prune(folder)
 
-    def walk(self, folder: str, prefix: str, start_after: str) -> Iterator[StoredObject]:
+    def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:
         """Objects below `folder` ("" or ending in a slash), in code point order of their full names."""
         try:
             parts = self._disk.list_directory(posixpath.join(self._root, folder))
@@ -219,7 +117,7 @@ class _Files:
                     if found is not None:
                         yield found
             elif _overlaps(name, prefix) and (name > start_after or start_after.startswith(name)):
-                yield from self.walk(name, prefix, start_after)
+                yield from self.walk(prefix, start_after, name)
 
     def close(self) -> None:
         self._staging.close()
@@ -253,21 +151,21 @@ class _Files:
         return posixpath.join(self._root, name)
 
 
-def _take(found: Iterator[StoredObject], count: int) -> list[StoredObject]:
-    return list(islice(found, count))
+class FileObjectStorage(ThreadedObjectStorage[_Files]):
+    """Objects as files under `root`, an existing or new folder. Nothing is touched before the first put."""
+
+    def __init__(self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS) -> None:
+        root = os.path.abspath(root)
+        files = _Files(runtime, root, runtime.random.getrandbits(64))
+        super().__init__(files, f"file://{root}", runtime, "tier2-file", threads=threads, page_objects=page_objects)
+
+    def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
+        if not isinstance(error, OSError):
+            raise error
+        detail = error.strerror or str(error)
+        code = errno.errorcode.get(error.errno or 0, "OSError")
+        return StorageUnavailableError(name, f"{detail} ({code})", code)
 
 
 def _overlaps(folder: str, prefix: str) -> bool:
     return folder.startswith(prefix) or prefix.startswith(folder)
-
-
-def _check_name(name: str) -> None:
-    check_object_name(name)
-    if any(len(part) > PART_CHARACTERS_MAX for part in name.split("/")):
-        raise ValueError(f"{name!r} has a part of more than {PART_CHARACTERS_MAX} characters")
-
-
-def _look_at(running: asyncio.Future[Any]) -> None:
-    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that nobody did."""
-    if not running.cancelled():
-        running.exception()

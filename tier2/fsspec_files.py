@@ -13,11 +13,12 @@ Raises ObjectStorageError, and whatever the back end raises.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Literal
 
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2 import fsspec_sftp
 from tier2.fsspec_back_ends import modified_ms
@@ -57,8 +58,9 @@ class FsspecFiles:
         self._folder_lock = runtime.lock()
         self._idle: list[Any] = []
 
-    def put(self, name: str, data: bytes) -> None:
-        path = self._path(name)
+    def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        del unique_id  # there is no place for it
+        path, data = self._path(name), b"".join(parts)
         with self._stripes[zlib.crc32(name.encode()) % _STRIPES], self._file_system() as fs:
             if not self._back_end.atomic_create and self._settle(fs, name, data) == "there":
                 return

@@ -9,7 +9,7 @@ import errno
 import itertools
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 from recovery.harness.services.server import free_port
 from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, listed, unique_id
 from tier2.fsspec_object_storage import FsspecObjectStorage
@@ -42,8 +43,8 @@ def lose_next_reply(storage: ObjectStorage) -> None:
     files = storage._files
     put = files.put
 
-    def lossy(name: str, data: bytes) -> None:
-        put(name, data)
+    def lossy(name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        put(name, parts, unique_id)
         files.put = put  # type: ignore[method-assign]
         raise ConnectionResetError("the connection was lost")
 

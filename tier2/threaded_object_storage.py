@@ -1,0 +1,174 @@
+"""ThreadedObjectStorage: an object storage whose files block, made of them and of threads of its own.
+
+What file systems have in common, wherever they are: each call is run to its end by one of a few threads. Rules:
+
+- a call that is cancelled while it runs goes on in its thread, and `close` waits for it;
+- what a thread's work raises is an ObjectStorageError, or becomes one in `_understood`;
+- no name may be a folder of another's, and a part of a name has at most 255 characters (names of ours never come near).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.runtime import Runtime
+from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_storage import ObjectStorage, ObjectStorageError, StorageUnavailableError, StoredObject
+from tier2.request_meter import ObjectStorageStatistics, RequestMeter
+
+PAGE_OBJECTS: Final = 1000
+PART_CHARACTERS_MAX: Final = 255
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class BlockingFiles(Protocol):
+    """The blocking half: what one thread does for one call. Arguments have been checked."""
+
+    def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        """As `ObjectStorage.put`."""
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        """As `ObjectStorage.get_range`."""
+
+    def head(self, name: str) -> StoredObject | None:
+        """As `ObjectStorage.head`."""
+
+    def delete(self, name: str) -> None:
+        """As `ObjectStorage.delete`."""
+
+    def walk(self, prefix: str, start_after: str) -> Iterator[StoredObject]:
+        """Objects in code point order of their names. Continued by another thread, perhaps."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+FilesT = TypeVar("FilesT", bound=BlockingFiles)
+
+
+class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
+    """Objects by way of `files`, `threads` calls at a time; what is beyond waits. Nothing is touched before the first call.
+
+    A close waits for calls under way for `close_patience_s`, after which their threads are left to themselves; None: to the end.
+    """
+
+    def __init__(
+        self,
+        files: FilesT,
+        url: str,
+        runtime: Runtime,
+        name: str,
+        *,
+        threads: int,
+        page_objects: int,
+        close_patience_s: float | None = None,
+    ) -> None:
+        self._files = files
+        self._url = url
+        self._executor = runtime.executor(name, threads)
+        self._page_objects = page_objects
+        self._close_patience_s = close_patience_s
+        self._meter = RequestMeter()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+        _check_name(name)
+        check_unique_id(unique_id)
+        size = sum(map(len, parts))
+        if not size:
+            raise ValueError(f"object {name} would be empty")
+        with self._meter.request("put") as request:
+            await self._run(name, self._files.put, name, parts, unique_id)
+            request.sent(size)
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        _check_name(name)
+        if offset < 0 or length < 1:
+            raise ValueError(f"range of {length} bytes at {offset}")
+        with self._meter.request("get") as request:
+            data = await self._run(name, self._files.get_range, name, offset, length)
+            request.received(length)
+        return data
+
+    async def head(self, name: str) -> StoredObject | None:
+        _check_name(name)
+        with self._meter.request("head"):
+            return await self._run(name, self._files.head, name)
+
+    async def delete(self, name: str) -> None:
+        _check_name(name)
+        with self._meter.request("delete"):
+            await self._run(name, self._files.delete, name)
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        found = self._files.walk(prefix, start_after)
+        while page := await self._next_page(prefix, found):
+            yield page
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        waiting = tuple(self._running)
+        if waiting and (await asyncio.wait(waiting, timeout=self._close_patience_s))[1]:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            return
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._files.close)
+        self._executor.shutdown()
+
+    def statistics(self) -> ObjectStorageStatistics:
+        return self._meter.snapshot()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._url}: {len(self._running)} calls running>"
+
+    @abstractmethod
+    def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
+        """What an error of the file system means. One that is a bug of ours is raised again."""
+
+    async def _next_page(self, prefix: str, found: Iterator[StoredObject]) -> Sequence[StoredObject]:
+        with self._meter.request("list"):
+            return await self._run(prefix, _take, found, self._page_objects)
+
+    async def _run(self, name: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if self._closed:
+            raise StorageUnavailableError(name, "the storage is closed", "closed")
+        running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        running.add_done_callback(_look_at)
+        try:
+            # Shielded: cancelling the caller must not lose sight of what its thread still does.
+            return await asyncio.shield(running)
+        except ObjectStorageError:
+            raise
+        except Exception as error:  # every back end has errors of its own
+            raise self._understood(name, error) from error
+
+
+def _take(found: Iterator[StoredObject], count: int) -> list[StoredObject]:
+    return list(islice(found, count))
+
+
+def _check_name(name: str) -> None:
+    check_object_name(name)
+    if any(len(part) > PART_CHARACTERS_MAX for part in name.split("/")):
+        raise ValueError(f"{name!r} has a part of more than {PART_CHARACTERS_MAX} characters")
+
+
+def _look_at(running: asyncio.Future[Any]) -> None:
+    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that nobody did."""
+    if not running.cancelled():
+        running.exception()
