@@ -221,10 +221,12 @@ class LogFolder:
 
     def _read_state(self) -> LogState:
         state = read_state(self.directory, self.disk)
-        if state is None:
-            names = self.disk.list_directory(self.directory)
-            if any(file_number(name) is not None for name in names):
+        if state is None and any(map(_is_log_file, self.disk.list_directory(self.directory))):
+            # Another owner may have begun the log since the look; its record came before its files.
+            state = read_state(self.directory, self.disk)
+            if state is None:
                 raise DataCorruptionError(self.directory, "the state record is missing beside log files")
+        if state is None:
             return LogState(self._container_id, 0, LogAddress(0), FIRST_SEQUENCE)
         if state.container_id != self._container_id:
             detail = f"{self.directory} holds the log of container {state.container_id}, not {self._container_id}"
@@ -265,3 +267,7 @@ class LogFolder:
         if not frames or not file.first_sequence <= frames[0].header.sequence < file.end_sequence:
             raise ValueError(f"{file.path} offset {position} is not the place of a frame")
         return frames[0].header.sequence
+
+
+def _is_log_file(name: str) -> bool:
+    return file_number(name) is not None

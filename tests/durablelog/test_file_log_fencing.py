@@ -231,6 +231,34 @@ def test_who_sleeps_in_the_very_first_claim_does_not_go_back_behind_those_who_ca
     assert read_state(str(tmp_path), OsDisk()) == late.state
 
 
+class _BegunMeanwhile(OsDisk):
+    """Just before it is told that there is no state record, somebody else begins the log."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self.begin: Callable[[], None] | None = begin
+
+    def exists(self, path: str) -> bool:
+        begin, self.begin = self.begin, None
+        if begin is not None:
+            begin()
+        return super().exists(path)
+
+
+def test_a_log_that_another_owner_begins_between_two_looks_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    rival = LogFolder(str(tmp_path), 0, OsDisk(), "rival")
+
+    def begin() -> None:
+        (tmp_path / "LOCK").unlink()
+        rival.open(FILE_BYTES)
+
+    late = LogFolder(str(tmp_path), 0, _BegunMeanwhile(begin), "late")
+    late.open(FILE_BYTES)
+    assert (rival.epoch, late.epoch) == (1, 2)
+    assert rival.is_fenced()
+    late.close()
+    rival.close()
+
+
 def test_a_claim_follows_the_truncation_it_met(tmp_path: Path) -> None:
     old = claim(tmp_path, "old")
     new = claim(tmp_path, "new", _Turns(lambda: old.truncate(LogAddress((3 << 32) + 4096), 7)))
