@@ -122,3 +122,7 @@ class DurableDataLog(ABC):
     @abstractmethod
     def statistics(self) -> DataLogStatistics:
         """Numbers as of now. O(1)."""
+
+    def health(self) -> str | None:
+        """What the log waits for, or what else is not well with it, a sentence for people; None when all is well."""
+        return None

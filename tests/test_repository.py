@@ -17,6 +17,9 @@ PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2",
 PYTHON_FOLDERS = (*PACKAGES, "bench", "tests")
 FORMAT_PAGES = (
     "block-object",
+    "bookkeeper-data-plane",
+    "bookkeeper-log",
+    "bookkeeper-store-node",
     "checkpoint",
     "data-frame",
     "file-log",

@@ -1,0 +1,335 @@
+"""The log on BookKeeper: Tier 1 on one ledger after another (docs/formats/bookkeeper-log.md).
+
+The parts: the *keeper* has the record, the *pipeline* the frames in flight, the *succession* the way from ledger to ledger,
+the *remover* what was truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
+frame and sends it, unless the ledger is being changed; results come in batches and resolve futures in order.
+
+Rules of this file:
+
+- who owns the log is said by the record alone; no failure code is taken for an answer to that;
+- the first failure that is for good fails all in flight and all that comes; everything else is waited out, and `health`
+  says for what;
+- `close` works at any moment, and ends every task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
+from durablelog.bookkeeper.ledger_addresses import address_text, split_address
+from durablelog.bookkeeper.ledger_calls import LedgerCalls, custom_metadata
+from durablelog.bookkeeper.ledger_opening import fence, list_ledger
+from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
+from durablelog.bookkeeper.ledger_remover import LedgerRemover
+from durablelog.bookkeeper.ledger_store import EMPTY, LedgerStore
+from durablelog.bookkeeper.ledger_succession import LedgerSuccession
+from durablelog.bookkeeper.log_options import BookKeeperLogOptions
+from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
+from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.waiting import HealthNotes, Waiting
+from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import (
+    ConfigError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.runtime import Runtime
+
+PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
+"""With its header an entry stays below 1 MiB."""
+
+
+class BookKeeperLog(DurableDataLog):
+    """One opening of the log whose record is the node at `path`; it is made if it is not there.
+
+    `ledgers` and `nodes` are shared by the containers of a store: the log closes neither. `payload_bytes_max`: 1 to
+    PAYLOAD_BYTES_MAX (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was lost.
+    An object is opened once; after `close` make a new one. Beside what the contract says, `open` raises LogDisabledError
+    and ConfigError (another store's node, a newer format, no rights).
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        runtime: Runtime,
+        ledgers: LedgerStore,
+        nodes: MetadataNodes,
+        path: str,
+        *,
+        store_id: str,
+        options: BookKeeperLogOptions,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        epoch_min: int = 1,
+    ) -> None:
+        if not 1 <= payload_bytes_max <= PAYLOAD_BYTES_MAX:
+            raise ConfigError("frame_bytes_max", f"{payload_bytes_max}: BookKeeper takes 1 to {PAYLOAD_BYTES_MAX}")
+        self._container_id = container_id
+        self._chance = runtime.random
+        self._ledgers = ledgers
+        self._nodes = nodes
+        self._options = options
+        self._payload_bytes_max = payload_bytes_max
+        self._epoch_min = epoch_min
+        self._notes = HealthNotes()
+        tag = f"{runtime.random.getrandbits(64):016x}"
+        self._keeper = RecordKeeper(nodes, path, store_id, container_id, tag)
+        self._calls = LedgerCalls(ledgers, options)
+        self._reader = LedgerReader(ledgers, container_id, runtime.random, self.check_primary)
+        self._pipeline = FramePipeline(
+            container_id,
+            options.ledger_bytes,
+            finished=self._ledger_finished,
+            nearly_full=self._ledger_nearly_full,
+            settled=self._futures_settled,
+        )
+        self._remover = LedgerRemover(ledgers, runtime.random, self._notes)
+        self._succession = LedgerSuccession(
+            calls=self._calls,
+            keeper=self._keeper,
+            pipeline=self._pipeline,
+            reader=self._reader,
+            remover=self._remover,
+            notes=self._notes,
+            replication=options.replication,
+            waiting=self._waiting,
+            fail=self._fail,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Callable[[], SegmentStoreError] | None = self._stopped
+        self._opened = False
+        self._closed = False
+        self._closing = asyncio.Lock()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def epoch(self) -> int:
+        return self._keeper.record.epoch
+
+    @property
+    def payload_bytes_max(self) -> int:
+        return self._payload_bytes_max
+
+    async def open(self) -> None:
+        if self._closed or self._opened:
+            raise ContainerStoppedError(self._container_id)
+        self._opened = True
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._owned(self._open())
+        except (Exception, asyncio.CancelledError):
+            await self.close()
+            raise
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
+        length = sum(map(len, payload))
+        if not 1 <= length <= self._payload_bytes_max:
+            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+        loop = self._loop or asyncio.get_running_loop()
+        future: asyncio.Future[LogAddress] = loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure())
+        else:
+            self._pipeline.append(future, payload, length)
+        return future
+
+    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+        return self._read(start)
+
+    async def truncate(self, address: LogAddress) -> None:
+        if address <= self._keeper.record.truncation_address:
+            return
+        if self._failure is not None:
+            raise self._failure()
+        if not self._holds(address):
+            raise ValueError(f"{address_text(address)} is no frame of the log, or behind the last acknowledged one")
+        await self._owned(self._truncate(address))
+
+    async def check_primary(self) -> None:
+        if self._closed or not self._pipeline.begun:
+            raise self._stopped()
+        try:
+            await self._keeper.check()
+        except NodeUnavailableError as error:
+            raise TierUnavailableError("tier1", f"the log's record does not answer: {error}") from error
+        except SegmentStoreError as error:
+            self._fail(error)
+            raise
+
+    async def close(self) -> None:
+        self._closed = True
+        self._failure = self._stopped
+        self._pipeline.fail_all(self._stopped)
+        async with self._closing:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            await self._remover.close()
+            await self._succession.close(self._pipeline.ledger.writer if self._pipeline.begun else None)
+
+    def statistics(self) -> DataLogStatistics:
+        pipeline = self._pipeline
+        return DataLogStatistics(
+            epoch=self.epoch,
+            frames_in_flight=pipeline.frames_in_flight,
+            bytes_in_flight=pipeline.bytes_in_flight,
+            frames_appended=pipeline.frames_appended,
+            bytes_appended=pipeline.bytes_appended,
+            syncs=pipeline.batches,
+            log_bytes=self._log_bytes(),
+            files=len(self._keeper.record.ledgers),
+        )
+
+    def health(self) -> str | None:
+        if self._closed:
+            return None
+        return self._notes.text() or self._ledgers.health() or self._nodes.health()
+
+    # --- what the pipeline reports ---------------------------------------------------------------------------------------
+
+    def _ledger_finished(self) -> None:
+        if self._failure is None:
+            self._succession.finished()
+
+    def _ledger_nearly_full(self) -> None:
+        self._succession.prepare()
+
+    def _futures_settled(self) -> None:
+        self.on_settled()
+
+    # --- opening and truncating ------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        assert self._loop is not None
+        deadline = self._loop.time() + self._options.open_patience_s
+        keeper = self._keeper
+        claiming = Waiting(self._chance, self._notes, "opening", deadline=deadline)
+        await claiming.for_node(lambda: keeper.claim(self._epoch_min))
+        waiting = Waiting(self._chance, self._notes, "opening", deadline=deadline, look=keeper.check)
+        found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
+        record = keeper.record
+        custom = custom_metadata(record.store_id, record.container_id, record.epoch)
+        begun = await self._calls.create(custom, waiting)
+        try:
+            item = await list_ledger(keeper, begun, found.ends, (), waiting)
+        except NotPrimaryError:
+            unlisted = keeper.surely_unlisted(begun.writer.ledger_id)
+            self._succession.let_go(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
+            raise
+        except (Exception, asyncio.CancelledError):
+            self._succession.let_go(begun.writer.close())
+            raise
+        ledger = WrittenLedger(item, begun.writer)
+        self._failure = None
+        self._remover.take(keeper.record)
+        self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
+        self._succession.begin(ledger)
+
+    async def _truncate(self, address: LogAddress) -> None:
+        def edit(record: LogRecord) -> LogRecord:
+            if address <= record.truncation_address:
+                return record
+            return record.truncated(address).without(self._remover.gone)
+
+        try:
+            await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))
+        except SegmentStoreError as error:
+            self._fail(error)
+            raise
+        record = self._keeper.record
+        self._pipeline.forget_below(split_address(record.truncation_address)[0])
+        self._reader.keep({item.ledger_id for item in record.ledgers})
+        self._remover.take(record)
+
+    async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done in a task that `close` ends; the caller hears ContainerStoppedError then."""
+        task = asyncio.get_running_loop().create_task(work, name=f"log-{self._container_id}")
+        self._tasks[task] = None
+        try:
+            await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self._closed:
+                raise self._stopped() from None
+            raise
+        finally:
+            self._tasks.pop(task, None)
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+        if self._closed or not self._pipeline.begun:
+            raise self._stopped()
+        self._remover.hold()
+        try:
+            async for frames in self._reader.read(self._stretches(start)):
+                if self._closed:
+                    raise self._stopped()
+                yield frames
+        finally:
+            self._remover.release()
+
+    def _stretches(self, start: LogAddress | None) -> list[Stretch]:
+        """What there is to read now."""
+        record = self._keeper.record
+        sequence, entry = split_address(max(start or LogAddress(0), record.truncation_address))
+        stretches = []
+        for item in record.ledgers:
+            if item.sequence >= sequence:
+                first = entry if item.sequence == sequence else 0
+                stretches.append(Stretch(item, first, self._last_entry(item)))
+        return stretches
+
+    def _last_entry(self, item: LedgerItem) -> int:
+        """As far as acknowledged."""
+        if item.last_entry is not None:
+            return item.last_entry
+        written = self._pipeline.written.get(item.sequence)
+        return written.acknowledged - 1 if written is not None else EMPTY
+
+    def _holds(self, address: LogAddress) -> bool:
+        """An acknowledged frame has this address."""
+        sequence, entry = split_address(address)
+        item = self._keeper.record.item(sequence)
+        return item is not None and entry <= self._last_entry(item)
+
+    # --- numbers, and the end --------------------------------------------------------------------------------------------
+
+    def _log_bytes(self) -> int:
+        record = self._keeper.record
+        total = sum(self._ledger_bytes(item) for item in record.ledgers)
+        sequence, entry = split_address(record.truncation_address)
+        if not entry or not record.ledgers:
+            return total
+        written = self._pipeline.written.get(sequence)
+        if written is not None:
+            return total - written.ends[entry - 1]
+        # Recovered: where its entries begin is not known, so they count as equally long.
+        first = record.ledgers[0]
+        return total - first.length * entry // (self._last_entry(first) + 1)
+
+    def _ledger_bytes(self, item: LedgerItem) -> int:
+        written = self._pipeline.written.get(item.sequence)
+        return written.acknowledged_bytes if written is not None else item.length
+
+    def _waiting(self, topic: str) -> Waiting:
+        """A running log waits as long as it takes."""
+        return Waiting(self._chance, self._notes, topic, look=self._keeper.check)
+
+    def _fail(self, error: SegmentStoreError) -> None:
+        """For good: nothing is written any more."""
+        if self._failure is None:
+            self._failure = lambda: error
+            self._succession.stop()
+            self._pipeline.fail_all(self._failure)
+
+    def _stopped(self) -> ContainerStoppedError:
+        return ContainerStoppedError(self._container_id)

@@ -1,0 +1,157 @@
+"""What each of BookKeeper's return codes means to a log, call by call. The one table; docs/formats/bookkeeper-log.md has it for people.
+
+Pure. Rules of this file:
+
+- no code decides who owns a log: a fenced writer may hear LedgerClosed first, and a fence may come from a tool. What ends
+  a ledger makes the log *settle*, and settling begins with a look at the record: that decides;
+- a code that is not in the table is unexpected: the log stops and touches nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class LedgerCall(Enum):
+    """What was asked for."""
+
+    ADD = "an append"
+    CREATE = "creating a ledger"
+    RECOVER = "recovering a ledger"
+    READ = "reading a ledger"
+    DELETE = "deleting a ledger"
+
+
+class Reaction(Enum):
+    """What a log does about it."""
+
+    SETTLE = "settle"
+    """The ledger is finished for its writer, and what became of its last entries is unknown: read the record; if it is
+    still ours, recover the ledger, acknowledge what it holds, go on in a new one. If not: NotPrimaryError."""
+    RETRY = "retry"
+    """Nothing is known, or not now: again, with back-off, after a look at the record where one is needed."""
+    TOO_FEW_BOOKIES = "too few bookies"
+    """As RETRY; with `degraded_replication` that is tried first."""
+    GONE = "gone"
+    """There is no such ledger: well if it was to be deleted; legal below the truncation point; else DataCorruptionError."""
+    MISSING = "missing"
+    """What must be there was not found by those who answered: a few tries, then DataCorruptionError."""
+    FATAL = "fatal"
+    """The log stops for good (TierUnavailableError); what there is stays as it is."""
+
+
+CODE_NAMES: Final[Mapping[int, str]] = {
+    0: "OK",
+    -1: "Read",
+    -2: "Quorum",
+    -3: "NoBookieAvailable",
+    -4: "DigestNotInitialized",
+    -5: "DigestMatch",
+    -6: "NotEnoughBookies",
+    -7: "NoSuchLedgerExists",
+    -8: "BookieHandleNotAvailable",
+    -9: "ZK",
+    -10: "LedgerRecovery",
+    -11: "LedgerClosed",
+    -12: "Write",
+    -13: "NoSuchEntry",
+    -14: "IncorrectParameter",
+    -15: "Interrupted",
+    -16: "ProtocolVersion",
+    -17: "MetadataVersion",
+    -18: "MetaStore",
+    -19: "ClientClosed",
+    -20: "LedgerExist",
+    -21: "AddEntryQuorumTimeout",
+    -22: "DuplicateEntryId",
+    -23: "Timeout",
+    -24: "Security",
+    -25: "NoSuchLedgerExistsOnMetadataServer",
+    -100: "IllegalOp",
+    -101: "LedgerFenced",
+    -102: "UnauthorizedAccess",
+    -103: "UnclosedFragment",
+    -104: "WriteOnReadOnlyBookie",
+    -105: "TooManyRequests",
+    -106: "LedgerIdOverflow",
+    -107: "MetadataSerialization",
+    -108: "DataUnknown",
+    -200: "Replication",
+    -999: "UnexpectedCondition",
+}
+"""BookKeeper's own names, without the "Exception"."""
+
+_SERVICE: Final[Mapping[int, Reaction]] = dict.fromkeys(
+    (
+        -2,  # not enough answers
+        -8,  # a connection to a bookie is missing
+        -9,  # the metadata service
+        -10,  # too few answers to recover
+        -12,  # too many changes of the ensemble while entries were written again
+        -15,  # the client's threads were interrupted
+        -18,  # the metadata service again
+        -19,  # our client of BookKeeper ended; it starts again on demand
+        -23,  # no answer in time
+        -105,  # bookies ask for mercy
+        -108,  # a bookie does not know what it has, after a crash: re-replication comes
+    ),
+    Reaction.RETRY,
+)
+_TOO_FEW: Final[Mapping[int, Reaction]] = {-3: Reaction.TOO_FEW_BOOKIES, -6: Reaction.TOO_FEW_BOOKIES}
+_GONE: Final[Mapping[int, Reaction]] = {-7: Reaction.GONE, -25: Reaction.GONE}
+
+REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
+    # Every failed add has ended its ledger, whatever its code.
+    LedgerCall.ADD: dict.fromkeys(
+        (
+            -3,
+            -6,  # an ensemble change found no spare
+            -8,
+            -9,
+            -11,  # closed: by us, by an error before, or the first a fenced writer hears
+            -12,
+            -15,
+            -17,  # somebody changed the ledger's metadata: its recovery
+            -18,
+            -19,
+            -21,  # no ack quorum in time
+            -23,
+            -101,  # fenced
+            -104,
+            -105,
+        ),
+        Reaction.SETTLE,
+    ),
+    LedgerCall.CREATE: {**_SERVICE, **_TOO_FEW},
+    LedgerCall.RECOVER: {
+        **_SERVICE,
+        **_GONE,
+        -3: Reaction.RETRY,
+        -6: Reaction.RETRY,
+        -13: Reaction.RETRY,
+        -17: Reaction.RETRY,  # another one recovered it at the same time
+    },
+    LedgerCall.READ: {
+        **_SERVICE,
+        **_GONE,
+        -3: Reaction.RETRY,
+        -6: Reaction.RETRY,
+        -1: Reaction.MISSING,
+        -5: Reaction.MISSING,  # no replica that answered had it whole
+        -13: Reaction.MISSING,
+        -17: Reaction.RETRY,  # of the recovery before it
+    },
+    LedgerCall.DELETE: {**_SERVICE, **_GONE, -17: Reaction.RETRY},
+}
+
+
+def reaction(call: LedgerCall, code: int) -> Reaction:
+    """What to do about a code that is not OK."""
+    return REACTIONS[call].get(code, Reaction.FATAL)
+
+
+def code_text(code: int) -> str:
+    """For people, as in "-6 NotEnoughBookies"."""
+    return f"{code} {CODE_NAMES.get(code, 'unknown')}"

@@ -1,0 +1,273 @@
+"""Frames on their way into the current ledger: any number in flight, acknowledged in order. Never awaits.
+
+A frame is *queued* until its ledger may take it, then *sent*; its entry number is its place in the row of what was sent to
+that ledger, so of frames in doubt everything is known once somebody has found the ledger's end. Rules of this file:
+
+- frames go out in the order of the appends, and to one ledger only: nothing is sent to the next one while anything is in
+  flight in the one before;
+- the first result that is not OK ends the ledger: what is in flight is in doubt, and stays so until `settle`;
+- a frame sent a second time is the same bytes, header included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from durablelog.bookkeeper.ledger_addresses import ENTRIES_MAX, make_address
+from durablelog.bookkeeper.ledger_store import OK, AddResult, LedgerWriter
+from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.data_frame import FRAME_HEADER_LENGTH, seal_header
+from durablelog.durable_data_log import LogAddress
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import DataCorruptionError, SegmentStoreError
+
+UNEXPECTED: Final = -999
+"""For an entry at another place than its frame's: the log would be out of order."""
+
+
+class WrittenLedger:
+    """A ledger that this opening writes, or has written."""
+
+    __slots__ = ("ends", "failure_code", "full", "item", "next_wanted", "sent", "sent_bytes", "writer")
+
+    def __init__(self, item: LedgerItem, writer: LedgerWriter) -> None:
+        self.item = item
+        self.writer = writer
+        self.sent = 0
+        self.sent_bytes = 0
+        self.ends = array("Q")
+        """Bytes of the ledger up to and including each acknowledged entry."""
+        self.failure_code: int | None = None
+        """What its first failed append said."""
+        self.full = False
+        """It takes no more frames."""
+        self.next_wanted = False
+        """It is so full that the next one should be made."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Entries."""
+        return len(self.ends)
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Of these entries."""
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def end(self) -> tuple[int, int, int]:
+        """(sequence, last entry, length) as far as acknowledged: the end, once nothing is in flight."""
+        return self.item.sequence, self.acknowledged - 1, self.acknowledged_bytes
+
+
+class _Frame:
+    __slots__ = ("future", "length", "parts", "payload", "sequence")
+
+    def __init__(
+        self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int, sequence: int
+    ) -> None:
+        self.future = future
+        self.payload = payload
+        self.length = length
+        self.sequence = sequence
+        self.parts: Sequence[Buffer] = ()
+        """What was sent; none yet if empty."""
+
+
+class FramePipeline:
+    """For one opening. `finished` is called when the current ledger has failed or is full, `nearly_full` some time before
+    that, `settled` after futures were resolved.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        ledger_bytes: int,
+        *,
+        finished: Callable[[], None],
+        nearly_full: Callable[[], None],
+        settled: Callable[[], None],
+    ) -> None:
+        self._container_id = container_id
+        self._ledger_bytes = ledger_bytes
+        self._nearly_bytes = ledger_bytes - ledger_bytes // 8
+        self._finished = finished
+        self._nearly_full = nearly_full
+        self._settled = settled
+        self._epoch = 0
+        self._next_sequence = 1
+        self._durable_through = 0
+        self._queued: deque[_Frame] = deque()
+        self._sent: deque[_Frame] = deque()
+        self._quiet: asyncio.Future[None] | None = None
+        self._ledger: WrittenLedger | None = None
+        self.bytes_in_flight = 0
+        """Payload bytes of frames queued and sent."""
+        self.frames_appended = 0
+        self.bytes_appended = 0
+        self.batches = 0
+        self.written: dict[int, WrittenLedger] = {}
+        """By sequence: the ledgers of this opening that are part of the log, the current one last."""
+
+    def begin(self, epoch: int, last_sequence: int, ledger: WrittenLedger) -> None:
+        """The log is open; its last frame is `last_sequence`, 0 for none."""
+        self._epoch = epoch
+        self._next_sequence = last_sequence + 1
+        self._durable_through = last_sequence
+        self.attach(ledger)
+
+    @property
+    def ledger(self) -> WrittenLedger:
+        """The current one."""
+        assert self._ledger is not None
+        return self._ledger
+
+    @property
+    def begun(self) -> bool:
+        """There is a current one."""
+        return self._ledger is not None
+
+    @property
+    def frames_in_flight(self) -> int:
+        """Queued and sent."""
+        return len(self._queued) + len(self._sent)
+
+    @property
+    def durable_through(self) -> int:
+        """The highest frame sequence acknowledged."""
+        return self._durable_through
+
+    def append(self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int) -> None:
+        """One more frame."""
+        frame = _Frame(future, payload, length, self._next_sequence)
+        self._next_sequence += 1
+        self.bytes_in_flight += length
+        if self._queued or not self._send(frame):
+            self._queued.append(frame)
+
+    def attach(self, ledger: WrittenLedger) -> None:
+        """Go on in this ledger: first what was sent to the one before and is not in it, then what is queued."""
+        assert self._ledger is None or not self._sent or self._ledger.failure_code is not None
+        self._ledger = ledger
+        self.written[ledger.item.sequence] = ledger
+        ledger.writer.on_results = partial(self._on_results, ledger)
+        self._queued.extendleft(reversed(self._sent))
+        self._sent.clear()
+        while self._queued and self._send(self._queued[0]):
+            self._queued.popleft()
+
+    def forget_below(self, sequence: int) -> None:
+        """Ledgers before this one are no part of the log any more."""
+        self.written = {number: ledger for number, ledger in self.written.items() if number >= sequence}
+
+    async def quiet(self) -> None:
+        """Returns when nothing is in flight in the current ledger, or it has failed."""
+        if self._sent and self.ledger.failure_code is None:
+            self._quiet = asyncio.get_running_loop().create_future()
+            await self._quiet
+
+    def settle(self, last_entry: int) -> None:
+        """The failed ledger was found to end with this entry: acknowledge what is in it.
+
+        Raises DataCorruptionError if it ends before what was acknowledged, or behind what was ever sent.
+        """
+        ledger = self.ledger
+        acknowledged = ledger.acknowledged
+        if not acknowledged - 1 <= last_entry < ledger.sent:
+            detail = f"it ends at entry {last_entry}; {acknowledged} entries were acknowledged, {ledger.sent} were sent to it"
+            raise DataCorruptionError(f"ledger {ledger.item.ledger_id}", detail)
+        # None are left if the log was closed or has failed meanwhile.
+        if last_entry >= acknowledged and self._sent:
+            self._acknowledge(ledger, last_entry + 1 - acknowledged)
+            self._settled()
+
+    def fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
+        """Nothing more is sent or acknowledged: every frame fails."""
+        frames = [*self._sent, *self._queued]
+        self._sent.clear()
+        self._queued.clear()
+        self.bytes_in_flight = 0
+        if self._ledger is not None:
+            self._ledger.full = True
+        self._wake()
+        for frame in frames:
+            if not frame.future.done():
+                frame.future.set_exception(failure())
+        if frames:
+            self._settled()
+
+    # --- one ledger ----------------------------------------------------------------------------------------------------
+
+    def _send(self, frame: _Frame) -> bool:
+        """False if the ledger does not take it."""
+        ledger = self.ledger
+        if ledger.full or ledger.failure_code is not None:
+            return False
+        length = FRAME_HEADER_LENGTH + frame.length
+        if ledger.sent and (ledger.sent_bytes + length > self._ledger_bytes or ledger.sent == ENTRIES_MAX):
+            ledger.full = True
+            self._finished()
+            return False
+        if not frame.parts:
+            header = seal_header(self._container_id, self._epoch, frame.sequence, self._durable_through, frame.payload)
+            frame.parts = (header, *frame.payload)
+        ledger.sent += 1
+        ledger.sent_bytes += length
+        self._sent.append(frame)
+        ledger.writer.append(frame.parts)
+        if ledger.sent_bytes >= self._nearly_bytes and not ledger.next_wanted:
+            ledger.next_wanted = True
+            self._nearly_full()
+        return True
+
+    def _on_results(self, ledger: WrittenLedger, results: Sequence[AddResult]) -> None:
+        if ledger is not self._ledger or ledger.failure_code is not None or not self._sent:
+            return
+        self.batches += 1
+        expected = ledger.acknowledged
+        good = 0
+        for code, entry in results:
+            if code != OK:
+                ledger.failure_code = code
+                break
+            if entry != expected + good:
+                ledger.failure_code = UNEXPECTED
+                break
+            good += 1
+        if good:
+            self._acknowledge(ledger, good)
+            self._settled()
+        if ledger.failure_code is not None:
+            self._wake()
+            self._finished()
+        elif not self._sent:
+            self._wake()
+
+    def _acknowledge(self, ledger: WrittenLedger, count: int) -> None:
+        """The first `count` of the frames in flight are durable."""
+        sent, ends = self._sent, ledger.ends
+        address = make_address(ledger.item.sequence, len(ends))
+        end, length = ledger.acknowledged_bytes, 0
+        for _ in range(count):
+            frame = sent.popleft()
+            length += frame.length
+            end += FRAME_HEADER_LENGTH + frame.length
+            ends.append(end)
+            self._durable_through = frame.sequence
+            future = frame.future
+            if not future.done():
+                future.set_result(address)
+            address = LogAddress(address + 1)
+        self.bytes_in_flight -= length
+        self.frames_appended += count
+        self.bytes_appended += length
+
+    def _wake(self) -> None:
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None and not quiet.done():
+            quiet.set_result(None)

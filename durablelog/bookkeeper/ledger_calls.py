@@ -1,0 +1,99 @@
+"""Calls on ledgers with the reactions of failure_codes.py: tried again where that helps, translated where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
+from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerStore, LedgerWriter, Replication
+from durablelog.bookkeeper.log_options import BookKeeperLogOptions
+from durablelog.bookkeeper.waiting import Waiting
+from segmentstore.contracts.errors import TierUnavailableError
+
+APPLICATION: Final = b"segmentstore"
+
+
+class BegunLedger(NamedTuple):
+    """A new ledger that is not listed in the record yet."""
+
+    writer: LedgerWriter
+    replication: Replication
+
+
+def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, bytes]:
+    """What is written into every ledger of ours: whose it is, for who finds it."""
+    return {
+        "application": APPLICATION,
+        "store": store_id.encode(),
+        "container": str(container_id).encode(),
+        "epoch": str(epoch).encode(),
+    }
+
+
+class LedgerCalls:
+    """A LedgerStore as a log wants it."""
+
+    def __init__(self, ledgers: LedgerStore, options: BookKeeperLogOptions) -> None:
+        self.ledgers = ledgers
+        self._options = options
+
+    async def create(self, custom: Mapping[str, bytes], waiting: Waiting) -> BegunLedger:
+        """A new ledger: on `replication`, or on `degraded_replication` if bookies are too few for the first.
+
+        Raises TierUnavailableError, and what `waiting` raises.
+        """
+        while True:
+            try:
+                begun = await self._create(custom)
+            except LedgerError as error:
+                await self._again(LedgerCall.CREATE, error, waiting)
+            else:
+                waiting.over()
+                return begun
+
+    async def create_whole(self, custom: Mapping[str, bytes]) -> BegunLedger | None:
+        """A new ledger on `replication`, tried once."""
+        try:
+            return BegunLedger(await self.ledgers.create(self._options.replication, custom), self._options.replication)
+        except LedgerError:
+            return None
+
+    async def recover(self, ledger_id: int, waiting: Waiting) -> LedgerDescription | None:
+        """Fence a ledger and find its end; None if there is no such ledger. Raises as `create` does."""
+        while True:
+            try:
+                description = await self.ledgers.recover(ledger_id)
+            except LedgerError as error:
+                if reaction(LedgerCall.RECOVER, error.code) is Reaction.GONE:
+                    return None
+                await self._again(LedgerCall.RECOVER, error, waiting, f"ledger {ledger_id}: ")
+            else:
+                waiting.over()
+                return description
+
+    async def discard(self, writer: LedgerWriter) -> None:
+        """Remove a ledger that was never listed, if that works at once; if not, it is an orphan that can be found."""
+        await writer.close()
+        try:
+            await self.ledgers.delete(writer.ledger_id)
+        except LedgerError:
+            pass
+
+    async def _create(self, custom: Mapping[str, bytes]) -> BegunLedger:
+        whole, degraded = self._options.replication, self._options.degraded_replication
+        try:
+            return BegunLedger(await self.ledgers.create(whole, custom), whole)
+        except LedgerError as error:
+            if degraded is None or reaction(LedgerCall.CREATE, error.code) is not Reaction.TOO_FEW_BOOKIES:
+                raise
+        return BegunLedger(await self.ledgers.create(degraded, custom), degraded)
+
+    @staticmethod
+    async def _again(call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = "") -> None:
+        detail = f": {error.detail}" if error.detail else ""
+        why = f"{what}{call.value} failed with {code_text(error.code)}{detail}"
+        if reaction(call, error.code) in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
+            await waiting.again(why)
+            return
+        raise TierUnavailableError("tier1", why)

@@ -1,0 +1,118 @@
+"""Opening a log on BookKeeper: take the record, fence, find the end, begin a ledger of our own.
+
+The order is what makes it safe:
+
+1. the record gets a new epoch, by compare-and-set: from now on no earlier owner can list a ledger or truncate;
+2. ledgers are recovered from the newest backwards until two that hold something have been: no earlier owner can have an
+   append acknowledged after that. (The newest is the only one that may be open; the one before it is fenced as well,
+   should its writer have been forgotten by a bookie that was set up anew);
+3. a new ledger goes into the record by compare-and-set, the ends that were found with it, the empty ones out of the list;
+4. only now is anything written.
+
+A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger that nothing lists (segmentstore gc).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from durablelog.bookkeeper.entry_checks import parse_entry
+from durablelog.bookkeeper.ledger_addresses import split_address
+from durablelog.bookkeeper.ledger_calls import BegunLedger, LedgerCalls
+from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
+from durablelog.bookkeeper.ledger_store import EMPTY
+from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.waiting import Waiting
+from segmentstore.contracts.errors import DataCorruptionError
+
+_FENCED_NONEMPTY: Final = 2
+
+
+class Found(NamedTuple):
+    """Where the log ends."""
+
+    ends: tuple[tuple[int, int, int], ...]
+    """(sequence, last entry, length) of what was recovered and not noted before."""
+    last_sequence: int
+    """Of its last frame; 0 for none."""
+
+
+async def fence(
+    keeper: RecordKeeper, calls: LedgerCalls, reader: LedgerReader, waiting: Waiting, container_id: int
+) -> Found:
+    """Step 2. Raises DataCorruptionError, TierUnavailableError, ConfigError (a newer format)."""
+    record = keeper.record
+    truncation = split_address(record.truncation_address)
+    ends: list[tuple[int, int, int]] = []
+    last: Stretch | None = None
+    nonempty = 0
+    for item in reversed(record.ledgers):
+        if nonempty == _FENCED_NONEMPTY:
+            break
+        description = await calls.recover(item.ledger_id, waiting)
+        if description is None:
+            if not item.is_empty and item.sequence >= truncation[0]:
+                raise DataCorruptionError(_ledger_place(item), f"the ledger is gone, the record {keeper.path} lists it")
+            ends.append((item.sequence, EMPTY, 0))
+            continue
+        reader.sealed(item.ledger_id)
+        last_entry, length = description.last_entry, description.length
+        if item.last_entry is not None:
+            _check_noted(item, last_entry)
+            last_entry = item.last_entry
+        else:
+            ends.append((item.sequence, last_entry, length))
+        if item.sequence == truncation[0] and last_entry < truncation[1]:
+            detail = f"it ends at entry {last_entry}, the log begins at its entry {truncation[1]}"
+            raise DataCorruptionError(_ledger_place(item), detail)
+        if last_entry != EMPTY:
+            nonempty += 1
+            last = last or Stretch(item, last_entry, last_entry)
+    return Found(tuple(ends), await _last_frame(reader, container_id, last))
+
+
+async def list_ledger(
+    keeper: RecordKeeper,
+    begun: BegunLedger,
+    ends: tuple[tuple[int, int, int], ...],
+    gone: tuple[int, ...],
+    waiting: Waiting,
+) -> LedgerItem:
+    """Put a ledger that was begun into the record, behind ledgers whose ends are known by now.
+
+    Raises NotPrimaryError, TierUnavailableError, and what the keeper raises.
+    """
+    ledger_id = begun.writer.ledger_id
+
+    def edit(record: LogRecord) -> LogRecord:
+        if any(item.ledger_id == ledger_id for item in record.ledgers):
+            return record
+        item = LedgerItem(
+            sequence=record.next_sequence, ledger_id=ledger_id, epoch=record.epoch, replication=begun.replication
+        )
+        return record.ended(ends).without(gone).followed_by(item)
+
+    await waiting.for_node(lambda: keeper.change(edit))
+    return keeper.record.ledgers[-1]
+
+
+def _check_noted(item: LedgerItem, last_entry: int) -> None:
+    assert item.last_entry is not None
+    if last_entry < item.last_entry:
+        detail = f"it ends at entry {last_entry}, the record says {item.last_entry}"
+        raise DataCorruptionError(_ledger_place(item), detail)
+
+
+async def _last_frame(reader: LedgerReader, container_id: int, last: Stretch | None) -> int:
+    """The number of the last frame of the log."""
+    if last is None:
+        return 0
+    async for batch in reader.entries(last):
+        header, _ = parse_entry(container_id, last.item, last.first, batch[0])
+        return header.sequence
+    raise DataCorruptionError(_ledger_place(last.item), f"entry {last.last} is not there")
+
+
+def _ledger_place(item: LedgerItem) -> str:
+    return f"ledger {item.ledger_id} (number {item.sequence} of its log)"

@@ -1,0 +1,126 @@
+"""Reading the frames of a log from its ledgers, in order.
+
+What lies between the truncation point and the last acknowledged frame was durable: anything missing in it is corruption,
+whatever the reason. Rules of this file:
+
+- a ledger of another owner is read when it is closed: one that this opening has not recovered is recovered first;
+- a bookie that does not answer is asked again a few times, from where the reading stands;
+- a ledger that is gone is corruption only if the record is still ours: a new owner may have truncated it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from durablelog.bookkeeper.entry_checks import EntryChecks, place
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
+from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
+from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.waiting import Backoff
+from durablelog.durable_data_log import LogFrame
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+
+READ_TRIES: Final = 8
+"""For one place; with the pauses in between about 10 s."""
+
+
+class Stretch(NamedTuple):
+    """Entries of one ledger to read, both ends included."""
+
+    item: LedgerItem
+    first: int
+    last: int
+
+
+class LedgerReader:
+    """Reads for one log. `check_owner` raises if the log is not ours any more."""
+
+    def __init__(
+        self,
+        ledgers: LedgerStore,
+        container_id: int,
+        chance: random.Random,
+        check_owner: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._ledgers = ledgers
+        self._container_id = container_id
+        self._chance = chance
+        self._check_owner = check_owner
+        self._sealed: set[int] = set()
+
+    def sealed(self, ledger_id: int) -> None:
+        """Known to be closed, or written by this very client."""
+        self._sealed.add(ledger_id)
+
+    def keep(self, ledger_ids: set[int]) -> None:
+        """Other ledgers are no part of the log any more."""
+        self._sealed &= ledger_ids
+
+    async def read(self, stretches: Sequence[Stretch]) -> AsyncIterator[list[LogFrame]]:
+        """Frames, in batches of at least one. Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError."""
+        checks = EntryChecks(self._container_id)
+        for stretch in stretches:
+            item, number = stretch.item, stretch.first
+            async for batch in self.entries(stretch):
+                found = [checks.frame(item, number + index, entry) for index, entry in enumerate(batch)]
+                number += len(batch)
+                frames = [frame for frame in found if frame is not None]
+                if frames:
+                    yield frames
+
+    async def entries(self, stretch: Stretch) -> AsyncIterator[Sequence[memoryview]]:
+        """The entries of one stretch, all of them. Raises as `read` does."""
+        item, number, last = stretch
+        tries, backoff = 0, Backoff(self._chance)
+        while number <= last:
+            batches: AsyncIterator[Sequence[memoryview]] | None = None
+            try:
+                await self._seal(item)
+                batches = self._ledgers.read(item.ledger_id, number, last)
+                async for batch in batches:
+                    number += len(batch)
+                    tries, backoff = 0, Backoff(self._chance)
+                    yield batch
+                if number <= last:
+                    raise DataCorruptionError(place(item, number), "the ledger was not read to its end")
+            except LedgerError as error:
+                tries += 1
+                await self._judge(item, number, error, tries)
+                await asyncio.sleep(backoff.next_s())
+            finally:
+                await _let_go(batches)
+
+    async def _seal(self, item: LedgerItem) -> None:
+        if item.ledger_id in self._sealed:
+            return
+        description = await self._ledgers.recover(item.ledger_id)
+        if description.last_entry < (item.last_entry or 0):
+            detail = f"the ledger ends at entry {description.last_entry}, the record says {item.last_entry}"
+            raise DataCorruptionError(place(item, description.last_entry + 1), detail)
+        self._sealed.add(item.ledger_id)
+
+    async def _judge(self, item: LedgerItem, number: int, error: LedgerError, tries: int) -> None:
+        """Returns if it may be tried again."""
+        what = f"{place(item, number)}: {code_text(error.code)}{': ' + error.detail if error.detail else ''}"
+        answer = reaction(LedgerCall.READ, error.code)
+        if answer is Reaction.GONE:
+            await self._check_owner()
+            raise DataCorruptionError(place(item, number), f"the ledger is gone ({code_text(error.code)})")
+        if answer is Reaction.FATAL:
+            raise TierUnavailableError("tier1", what)
+        if tries < READ_TRIES:
+            return
+        await self._check_owner()
+        if answer is Reaction.MISSING:
+            raise DataCorruptionError(place(item, number), f"the entry cannot be read ({code_text(error.code)})")
+        raise TierUnavailableError("tier1", what)
+
+
+async def _let_go(batches: AsyncIterator[Sequence[memoryview]] | None) -> None:
+    """Tell an iterator that was left in the middle."""
+    close = getattr(batches, "aclose", None)
+    if close is not None:
+        await close()

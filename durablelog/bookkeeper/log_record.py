@@ -1,0 +1,299 @@
+"""The record of a container's log: what its node holds (docs/formats/bookkeeper-log.md). JSON that people can read. Pure.
+
+The record is the log: a ledger is part of it if it is listed here, in this order; who may write is whose epoch is here.
+Rules of this file:
+
+- only the last ledger may be open: whoever lists the next one knows the end of the one before, and writes it down;
+- a ledger leaves the list into `removing`, and `removing` when it is known to be gone, so that none is forgotten;
+- a record that breaks a rule is corruption and is refused whole; fields that are not known are refused as well: a newer
+  program raises the version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from durablelog.bookkeeper.ledger_addresses import (
+    ENTRIES_MAX,
+    FIRST_SEQUENCE,
+    SEQUENCE_MAX,
+    make_address,
+    split_address,
+)
+from durablelog.bookkeeper.ledger_store import EMPTY, Replication
+from durablelog.durable_data_log import LogAddress
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError
+
+RECORD_VERSION: Final = 1
+_INTEGER_MAX: Final = (1 << 63) - 1
+_NEVER: Final = LogAddress(0)
+
+
+class LogDisabledError(ConfigError):
+    """The log is disabled in its record: nobody may open it. The operator's move: find out why, then enable it."""
+
+    def __init__(self, container_id: int, path: str) -> None:
+        super().__init__("tier1", f"the log of container {container_id} is disabled in its record {path}")
+        self.container_id = container_id
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerItem:
+    """One ledger of the log."""
+
+    sequence: int
+    """Its place: +1 or more from ledger to ledger; the high half of its frames' addresses."""
+    ledger_id: int
+    epoch: int
+    """Of the owner that began it: all of its frames have this epoch."""
+    replication: Replication
+    last_entry: int | None = None
+    """None while it is open, or its end is not known."""
+    length: int = 0
+    """Bytes of its entries; known with the end."""
+
+    @property
+    def is_open(self) -> bool:
+        """Its end is not known."""
+        return self.last_entry is None
+
+    @property
+    def is_empty(self) -> bool:
+        """It is known to hold nothing."""
+        return self.last_entry == EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """See the module."""
+
+    store_id: str
+    container_id: int
+    enabled: bool = True
+    epoch: int = 0
+    """Of the last opening; 0 before the first."""
+    truncation_address: LogAddress = _NEVER
+    """Frames below are not part of the log; 0 = never truncated."""
+    ledgers: tuple[LedgerItem, ...] = ()
+    """Oldest first."""
+    removing: tuple[int, ...] = ()
+    """Ids of ledgers that are no part of the log any more, and not known to be gone from the cluster."""
+    written_by: str = ""
+    """A random tag of the opening that wrote this."""
+    change: int = 0
+    """+1 or more with each writing; never twice the same in one opening."""
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the ledger that comes next."""
+        return self.ledgers[-1].sequence + 1 if self.ledgers else FIRST_SEQUENCE
+
+    def item(self, sequence: int) -> LedgerItem | None:
+        """The ledger at this place."""
+        return next((item for item in self.ledgers if item.sequence == sequence), None)
+
+    def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogRecord:
+        """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave the list."""
+        known = {sequence: (last_entry, length) for sequence, last_entry, length in ends}
+        kept: list[LedgerItem] = []
+        removing = list(self.removing)
+        for item in self.ledgers:
+            last_entry, length = known.get(item.sequence, (item.last_entry, item.length))
+            if last_entry == EMPTY:
+                removing.append(item.ledger_id)
+            else:
+                kept.append(replace(item, last_entry=last_entry, length=length))
+        return replace(self, ledgers=tuple(kept), removing=tuple(removing))
+
+    def followed_by(self, item: LedgerItem) -> LogRecord:
+        """With one more ledger."""
+        return replace(self, ledgers=(*self.ledgers, item))
+
+    def truncated(self, address: LogAddress) -> LogRecord:
+        """Without what lies below `address`; the last ledger stays, whatever the address."""
+        sequence, _ = split_address(address)
+        below = [item for item in self.ledgers[:-1] if item.sequence < sequence]
+        return replace(
+            self,
+            truncation_address=address,
+            ledgers=self.ledgers[len(below) :],
+            removing=self.removing + tuple(item.ledger_id for item in below),
+        )
+
+    def without(self, gone: Iterable[int]) -> LogRecord:
+        """With these ids no longer in `removing`."""
+        confirmed = frozenset(gone)
+        return replace(self, removing=tuple(ledger_id for ledger_id in self.removing if ledger_id not in confirmed))
+
+
+def encode_record(record: LogRecord) -> bytes:
+    """The node's bytes."""
+    fields: dict[str, object] = {
+        "version": RECORD_VERSION,
+        "store_id": record.store_id,
+        "container": record.container_id,
+        "enabled": record.enabled,
+        "epoch": record.epoch,
+        "truncation": dict(zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)),
+        "ledgers": [_item_fields(item) for item in record.ledgers],
+        "removing": list(record.removing),
+        "written_by": record.written_by,
+        "change": record.change,
+    }
+    return (json.dumps(fields, indent=1) + "\n").encode()
+
+
+def _item_fields(item: LedgerItem) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "sequence": item.sequence,
+        "ledger_id": item.ledger_id,
+        "epoch": item.epoch,
+        "replication": str(item.replication),
+        "status": "open" if item.is_open else "closed",
+    }
+    if not item.is_open:
+        fields |= {"last_entry": item.last_entry, "length": item.length}
+    return fields
+
+
+class _MalformedError(Exception):
+    """What is wrong with the bytes."""
+
+
+def decode_record(data: bytes, path: str) -> LogRecord:
+    """The record of the node at `path`. Raises DataCorruptionError naming it, ConfigError for a newer version."""
+    try:
+        fields = json.loads(data.decode("utf-8"), object_pairs_hook=_no_repeats)
+        if not isinstance(fields, dict):
+            raise _MalformedError("it is no object")
+        version = _integer(fields, "version", 1)
+        if version > RECORD_VERSION:
+            raise ConfigError("log format", f"{path} has version {version}; this program reads up to {RECORD_VERSION}")
+        record = _parse(fields)
+        _check(record)
+    except (_MalformedError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataCorruptionError(path, f"the record of a log: {error}") from error
+    return record
+
+
+def _parse(fields: dict[str, Any]) -> LogRecord:
+    _only(fields, _RECORD_KEYS)
+    truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
+    return LogRecord(
+        store_id=_text(fields, "store_id"),
+        container_id=_integer(fields, "container"),
+        enabled=_boolean(fields, "enabled"),
+        epoch=_integer(fields, "epoch"),
+        truncation_address=make_address(
+            _integer(truncation, "ledger", most=SEQUENCE_MAX), _integer(truncation, "entry", most=ENTRIES_MAX - 1)
+        ),
+        ledgers=tuple(_parse_item(item) for item in _list(fields, "ledgers")),
+        removing=tuple(_integer({"removing": ledger_id}, "removing") for ledger_id in _list(fields, "removing")),
+        written_by=_text(fields, "written_by"),
+        change=_integer(fields, "change"),
+    )
+
+
+_RECORD_KEYS: Final = (
+    "version",
+    "store_id",
+    "container",
+    "enabled",
+    "epoch",
+    "truncation",
+    "ledgers",
+    "removing",
+    "written_by",
+    "change",
+)
+_ITEM_KEYS: Final = ("sequence", "ledger_id", "epoch", "replication", "status")
+
+
+def _parse_item(value: object) -> LedgerItem:
+    status = value.get("status") if isinstance(value, dict) else None
+    if status not in ("open", "closed"):
+        raise _MalformedError(f"ledgers: status {status!r}")
+    fields = _object(value, "ledgers", (*_ITEM_KEYS, *(("last_entry", "length") if status == "closed" else ())))
+    parts = _text(fields, "replication").split("/")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
+        raise _MalformedError(f"ledgers: replication {fields['replication']!r}")
+    return LedgerItem(
+        sequence=_integer(fields, "sequence", FIRST_SEQUENCE, SEQUENCE_MAX),
+        ledger_id=_integer(fields, "ledger_id"),
+        epoch=_integer(fields, "epoch", 1),
+        replication=Replication(*map(int, parts)),
+        last_entry=None if status == "open" else _integer(fields, "last_entry", EMPTY, ENTRIES_MAX - 1),
+        length=0 if status == "open" else _integer(fields, "length"),
+    )
+
+
+def _check(record: LogRecord) -> None:
+    """What holds between the fields."""
+    for before, item in zip(record.ledgers, record.ledgers[1:], strict=False):
+        if item.sequence <= before.sequence or item.epoch < before.epoch:
+            raise _MalformedError(f"ledger {item.sequence} of epoch {item.epoch} lies behind {before.sequence}")
+        if before.is_open:
+            raise _MalformedError(f"ledger {before.sequence} is open, and not the last")
+    if record.ledgers and record.ledgers[-1].epoch > record.epoch:
+        raise _MalformedError(f"a ledger of epoch {record.ledgers[-1].epoch} in epoch {record.epoch}")
+    listed = [item.ledger_id for item in record.ledgers]
+    if len({*listed, *record.removing}) != len(listed) + len(record.removing):
+        raise _MalformedError("a ledger is named twice")
+    if record.truncation_address:
+        sequence, entry = split_address(record.truncation_address)
+        first = record.ledgers[0] if record.ledgers else None
+        if first is None or first.sequence != sequence or (first.last_entry is not None and entry > first.last_entry):
+            raise _MalformedError(f"the truncation point {sequence}:{entry} lies in no ledger, or not in the first")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _MalformedError("a field is there twice")
+    return fields
+
+
+def _only(fields: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    if missing := [key for key in keys if key not in fields]:
+        raise _MalformedError(f"{missing[0]} is missing")
+    if unknown := [key for key in fields if key not in keys]:
+        raise _MalformedError(f"unknown field {unknown[0]!r}")
+
+
+def _object(value: object, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _MalformedError(f"{name} is no object")
+    _only(value, keys)
+    return value
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields[name]
+    if not isinstance(value, list):
+        raise _MalformedError(f"{name} is no list")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise _MalformedError(f"{name} is no text")
+    return value
+
+
+def _boolean(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields[name]
+    if not isinstance(value, bool):
+        raise _MalformedError(f"{name} is neither true nor false")
+    return value
+
+
+def _integer(fields: Mapping[str, Any], name: str, least: int = 0, most: int = _INTEGER_MAX) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise _MalformedError(f"{name} is {value!r}")
+    return value

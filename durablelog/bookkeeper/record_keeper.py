@@ -1,0 +1,182 @@
+"""Keeps a container's record: reads it, changes it by compare-and-set, and says whether it is still ours.
+
+The node decides ownership, and nothing else does. Rules of this file:
+
+- each writing has bytes of its own (tag of the opening, counter), so a writing whose reply was lost is recognised when the
+  node is read again; nothing else is done before that;
+- a writing that may still be under way after we gave up on it can only make a later compare-and-set fail, which reads again;
+- a record of another epoch is another owner's, whatever it says. A record of our epoch that we did not write was changed by
+  a tool: it is taken as it is, and what we wanted is done to that;
+- one change at a time; what is asked for meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from durablelog.bookkeeper.log_record import LogDisabledError, LogRecord, decode_record, encode_record
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeContent,
+    NodeRefusedError,
+)
+from segmentstore.contracts.errors import ConfigError, NotPrimaryError
+
+_CLAIM_TRIES: Final = 32
+"""A claim begins again if a living owner changes the record meanwhile, which happens once in a ledger, or in a truncation."""
+_CHANGE_TRIES: Final = 32
+"""People with tools do not change a record so often."""
+
+
+class RecordKeeper:
+    """The record of the node at `path`, for one opening whose tag is `tag`.
+
+    Raises NodeUnavailableError from every call that needs the node (try again: nothing is lost by that), NotPrimaryError,
+    LogDisabledError, DataCorruptionError (what lies there is no record), ConfigError (no rights, a newer format, another
+    store's).
+    """
+
+    def __init__(self, nodes: MetadataNodes, path: str, store_id: str, container_id: int, tag: str) -> None:
+        self._nodes = nodes
+        self._path = path
+        self._store_id = store_id
+        self._container_id = container_id
+        self._tag = tag
+        self._changing = asyncio.Lock()
+        self._version: int | None = None
+        self._changes = 0
+        self._in_doubt: bytes | None = None
+        self.record = LogRecord(store_id=store_id, container_id=container_id)
+        """As last seen; after `claim` always one of our epoch."""
+        self.foreign: LogRecord | None = None
+        """The record that made us see that we are not the owner any more."""
+
+    @property
+    def path(self) -> str:
+        """Of the node."""
+        return self._path
+
+    async def claim(self, epoch_min: int) -> None:
+        """Make the record ours: one epoch higher, at least `epoch_min`. Nobody before us can change it any more.
+
+        Also after a NodeUnavailableError from an earlier call: recognises what that one did.
+        """
+        async with self._changing:
+            for _ in range(_CLAIM_TRIES):
+                content = await self._read()
+                if content is not None and content.data == self._in_doubt:
+                    self._take(content)
+                    return
+                self._in_doubt = None
+                there = self._decoded(content) if content is not None else None
+                version = content.version if content is not None else None
+                record = there or LogRecord(store_id=self._store_id, container_id=self._container_id)
+                try:
+                    await self._write(replace(record, epoch=max(record.epoch + 1, epoch_min)), version)
+                except NodeConflictError:
+                    continue
+                return
+        raise NotPrimaryError(self._container_id, "its log is being opened by others all the time")
+
+    async def check(self) -> None:
+        """Raise NotPrimaryError if another owner has claimed the record by now."""
+        async with self._changing:
+            await self._refresh()
+
+    async def change(self, edit: Callable[[LogRecord], LogRecord]) -> None:
+        """Make `edit(record)` the record. It may be called several times, and must not await.
+
+        After a NodeUnavailableError the change may have happened, or may happen yet; a second `change` finds out first. So
+        an edit must do no harm if it is done twice.
+        """
+        async with self._changing:
+            for _ in range(_CHANGE_TRIES):
+                if self._in_doubt is not None:
+                    await self._refresh()
+                before = self.record
+                wanted = edit(before)
+                if wanted == before:
+                    return
+                try:
+                    await self._write(wanted, self._version)
+                except NodeConflictError:
+                    await self._refresh()
+                    continue
+                return
+        raise NotPrimaryError(self._container_id, "its record is being changed by others all the time")
+
+    def surely_unlisted(self, ledger_id: int) -> bool:
+        """True if it is proven that a ledger of ours did not get into the log, and never will: another owner's record follows
+        one without it, so whatever writing of ours is still under way comes too late.
+        """
+        record = self.foreign
+        if record is None or record.epoch < self.record.epoch:
+            return False
+        return ledger_id not in record.removing and all(item.ledger_id != ledger_id for item in record.ledgers)
+
+    # --- with the lock held --------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        """Read, and take what is ours."""
+        content = await self._read()
+        if content is None:
+            raise NotPrimaryError(self._container_id, f"its record {self._path} is gone")
+        record = self._decoded(content)
+        if record.epoch != self.record.epoch:
+            self.foreign = record
+            raise NotPrimaryError(
+                self._container_id, f"its record is of epoch {record.epoch}, we are {self.record.epoch}"
+            )
+        self._in_doubt = None
+        self.record, self._version = record, content.version
+
+    async def _write(self, wanted: LogRecord, version: int | None) -> None:
+        """One compare-and-set. Raises NodeConflictError if it did not happen, NodeUnavailableError if that is unknown."""
+        self._changes = max(self._changes, wanted.change) + 1
+        wanted = replace(wanted, written_by=self._tag, change=self._changes)
+        data = encode_record(wanted)
+        self._in_doubt = data
+        try:
+            if version is None:
+                after = await self._nodes.create(self._path, data)
+            else:
+                after = await self._nodes.write(self._path, data, version)
+        except NodeConflictError:
+            # An adapter may send a writing again by itself after a lost connection: the conflict may be with ourselves.
+            content = await self._read()
+            if content is None or content.data != data:
+                self._in_doubt = None
+                raise
+            after = content.version
+        except NodeRefusedError as error:
+            self._in_doubt = None
+            raise self._refused(error) from error
+        self._in_doubt = None
+        self.record, self._version = wanted, after
+
+    async def _read(self) -> NodeContent | None:
+        try:
+            return await self._nodes.read(self._path)
+        except NodeRefusedError as error:
+            raise self._refused(error) from error
+
+    def _take(self, content: NodeContent) -> None:
+        self.record, self._version = self._decoded(content), content.version
+        self._in_doubt = None
+
+    def _decoded(self, content: NodeContent) -> LogRecord:
+        record = decode_record(content.data, self._path)
+        if record.store_id != self._store_id or record.container_id != self._container_id:
+            ours = f"container {self._container_id} of store {self._store_id}"
+            theirs = f"container {record.container_id} of store {record.store_id}"
+            raise ConfigError("tier1", f"{self._path} holds the log of {theirs}, not of {ours}")
+        if not record.enabled:
+            raise LogDisabledError(self._container_id, self._path)
+        return record
+
+    def _refused(self, error: NodeRefusedError) -> ConfigError:
+        return ConfigError("tier1", f"the record {self._path} of container {self._container_id}: {error.detail}")

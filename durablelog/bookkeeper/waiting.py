@@ -1,0 +1,111 @@
+"""Trying again: how long a log waits in between, what it says meanwhile, and when it gives up.
+
+Rules of this file:
+
+- every wait says why: `health` has the sentence until what was waited for has come;
+- a log that opens gives up after its patience; a running one never does, but looks at its record each time, because
+  whoever took the log over has no reason to wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from durablelog.bookkeeper.metadata_node import NodeUnavailableError
+from segmentstore.contracts.errors import TierUnavailableError
+
+T = TypeVar("T")
+
+FIRST_S: Final = 0.05
+MOST_S: Final = 5.0
+
+
+class Backoff:
+    """How long to wait before the next try: twice as long each time, up to a bound, and never quite the same."""
+
+    def __init__(self, chance: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+        self._chance = chance
+        self._span_s = first_s
+        self._most_s = most_s
+
+    def next_s(self) -> float:
+        """Seconds: between half and the whole of a span that doubles."""
+        span = self._span_s
+        self._span_s = min(span * 2, self._most_s)
+        return span * (1 + self._chance.random()) / 2
+
+
+class HealthNotes:
+    """What is not well with a log, topic by topic."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+
+    def say(self, topic: str, sentence: str) -> None:
+        """Until it is said to be over."""
+        self._notes[topic] = sentence
+
+    def over(self, topic: str) -> None:
+        """All is well with this topic."""
+        self._notes.pop(topic, None)
+
+    def text(self) -> str | None:
+        """All of it, for people."""
+        return "; ".join(self._notes.values()) or None
+
+
+async def _look_at_nothing() -> None:
+    """Where there is nothing to look at."""
+
+
+class Waiting:
+    """One row of tries at one thing; `topic` is its place in the notes.
+
+    `look` is called after each pause and may raise; a node that does not answer is no reason to stop waiting.
+    `deadline`: loop time at which TierUnavailableError is raised instead of waiting on; None for never.
+    """
+
+    def __init__(
+        self,
+        chance: random.Random,
+        notes: HealthNotes,
+        topic: str,
+        *,
+        deadline: float | None = None,
+        look: Callable[[], Awaitable[None]] = _look_at_nothing,
+    ) -> None:
+        self._backoff = Backoff(chance)
+        self._notes = notes
+        self._topic = topic
+        self._deadline = deadline
+        self._look = look
+
+    async def again(self, why: str) -> None:
+        """Returns when it is time for the next try. Raises TierUnavailableError, and whatever `look` does."""
+        self._notes.say(self._topic, why)
+        pause_s = self._backoff.next_s()
+        if self._deadline is not None and asyncio.get_running_loop().time() + pause_s > self._deadline:
+            raise TierUnavailableError("tier1", why)
+        await asyncio.sleep(pause_s)
+        try:
+            await self._look()
+        except NodeUnavailableError:
+            pass  # what is waited for may come all the same
+
+    def over(self) -> None:
+        """It has come."""
+        self._notes.over(self._topic)
+
+    async def for_node(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of `call`, made again while the node does not answer."""
+        while True:
+            try:
+                result = await call()
+            except NodeUnavailableError as error:
+                await self.again(f"the log's record does not answer: {error}")
+            else:
+                self.over()
+                return result
