@@ -8,7 +8,8 @@ Rules of this file:
 - what is missing and cannot be had is one sentence that says what a person has to install. Only Go, and with it
   VersityGW, may be absent: it is an extra.
 
-The folder is `var/services` beside the code, or what SEGMENTSTORE_SERVICES names.
+The folder is `var/services` beside the code, or what SEGMENTSTORE_SERVICES names. BookKeeper is no servant of the tests
+alone: durablelog/bookkeeper/installation brings it, and keeps it elsewhere.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from durablelog.bookkeeper import installation
+from durablelog.bookkeeper.installation import GatewayMissingError
 
 FOLDER_VARIABLE: Final = "SEGMENTSTORE_SERVICES"
 VERSITY_VERSION: Final = "v1.8.0"
@@ -52,6 +56,7 @@ def install(say: Callable[[str], None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "installing.lock"):
         _install_s3proxy(folder, say)
+        _install_bookkeeper(say)
         _install_sshd(say)
         _install_versity(folder, say)
 
@@ -110,6 +115,14 @@ def _install_s3proxy(folder: Path, say: Callable[[str], None]) -> None:
             "S3Proxy", [maven, "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"]
         )
         libraries.rename(target)
+
+
+def _install_bookkeeper(say: Callable[[str], None]) -> None:
+    try:
+        installation.install(say)
+        installation.gateway_classpath(say)
+    except GatewayMissingError as error:
+        raise ServiceMissingError(error.reason) from error
 
 
 def _install_sshd(say: Callable[[str], None]) -> None:

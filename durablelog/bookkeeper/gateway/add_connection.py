@@ -1,0 +1,244 @@
+"""The socket that entries go out on and acknowledgements come in on: one for a store, on its event loop.
+
+Rules of this file:
+
+- an append costs a few list operations; the socket is written once per turn of the loop, with as many parts as the
+  system takes at once, and never with a copy of ours;
+- an acknowledgement costs one tuple; a writer hears of all that came with one look at the socket in one call;
+- what is lost with the connection is told to every writer, once, for every entry it still waits for;
+- what waits here is bounded by what the callers have in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from durablelog.bookkeeper.gateway.gateway_protocol import ACK, ENTRY, ENTRY_BYTES_MAX
+from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
+from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult, LedgerWriter
+from segmentstore.contracts.checksum import Buffer
+
+_PARTS_MAX: Final = os.sysconf("SC_IOV_MAX")
+_ACK_BUFFER_BYTES: Final = ACK.size * 4096
+_SOCKET_BUFFER_BYTES: Final = 4 << 20
+"""Asked for; the system gives what it allows. A larger entry than fits wakes us once for each time it is full."""
+STALL_S: Final = 30.0
+"""The gateway's client answers every entry within about 15 s, if only with an error. Silence for longer: it hangs."""
+
+
+class GatewayWriter(LedgerWriter):
+    """A ledger that was created through the gateway."""
+
+    def __init__(
+        self,
+        connection: AddConnection,
+        handle: int,
+        ledger_id: int,
+        seal: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self.handle = handle
+        self.on_results = _ignore
+        self.sent = 0
+        self.answered = 0
+        self._connection = connection
+        self._ledger_id = ledger_id
+        self._seal = seal
+        self._closing = asyncio.Lock()
+        self._silent = False
+        self._closed = False
+        connection.writers[handle] = self
+
+    @property
+    def ledger_id(self) -> int:
+        return self._ledger_id
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        if self._silent:
+            return
+        sequence = self.sent
+        self.sent = sequence + 1
+        self._connection.send(self.handle, sequence, parts)
+
+    async def close(self) -> None:
+        self._silent = True
+        self._connection.writers.pop(self.handle, None)
+        async with self._closing:
+            if not self._closed and self._connection.lost is None:
+                await self._seal(self.handle)
+            self._closed = True
+
+    def fail_rest(self) -> None:
+        """Every entry not answered is lost to us: whether it is in the ledger is unknown."""
+        missing = self.sent - self.answered
+        self.answered = self.sent
+        if missing:
+            self.on_results([AddResult(GATEWAY_CLOSED, EMPTY)] * missing)
+
+
+class AddConnection:
+    """Entries of all writers of a store. `on_lost` is called when the connection is gone, with the reason."""
+
+    def __init__(self, connected: socket.socket, on_lost: Callable[[str], None]) -> None:
+        self.writers: dict[int, GatewayWriter] = {}
+        self.lost: str | None = None
+        self.hangs = False
+        """The gateway was given up because it did not answer."""
+        self._loop = asyncio.get_running_loop()
+        self._socket = connected
+        self._on_lost = on_lost
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flush_due = False
+        self._blocked = False
+        self._in = bytearray(_ACK_BUFFER_BYTES)
+        self._in_view = memoryview(self._in)
+        self._in_used = 0
+        self._unanswered = 0
+        self._heard = 0
+        self._watch: asyncio.TimerHandle | None = None
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        self._loop.add_reader(connected, self._read)
+
+    def send(self, handle: int, sequence: int, parts: Sequence[Buffer]) -> None:
+        """Queue an entry. What goes wrong comes as its result."""
+        length = 0
+        for part in parts:
+            length += len(part)
+        if length > ENTRY_BYTES_MAX:
+            raise ValueError(f"an entry of {length} bytes is over {ENTRY_BYTES_MAX}")
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_soon)
+        if self.lost is not None:
+            return
+        out = self._out
+        out.append(ENTRY.pack(length, handle, sequence))
+        out.extend(parts)
+        self._out_bytes += ENTRY.size + length
+        self._unanswered += 1
+        if self._watch is None:
+            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
+
+    def close(self, reason: str) -> None:
+        """End it: every entry not answered fails, those of later appends too. Idempotent."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        self._loop.remove_reader(self._socket)
+        if self._blocked:
+            self._loop.remove_writer(self._socket)
+        if self._watch is not None:
+            self._watch.cancel()
+        self._socket.close()
+        self._out.clear()
+        self._out_bytes = 0
+        self._on_lost(reason)
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        for writer in list(self.writers.values()):
+            writer.fail_rest()
+
+    def _flush_soon(self) -> None:
+        self._flush_due = False
+        if self.lost is not None:
+            self._fail_all()
+        elif not self._blocked:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        while out:
+            batch = out[:_PARTS_MAX] if len(out) > _PARTS_MAX else out
+            try:
+                sent = self._socket.sendmsg(batch)
+            except BlockingIOError:
+                if not self._blocked:
+                    self._blocked = True
+                    self._loop.add_writer(self._socket, self._flush)
+                return
+            except OSError as error:
+                self.close(f"sending to the gateway: {error}")
+                return
+            self._drop(sent)
+        if self._blocked:
+            self._blocked = False
+            self._loop.remove_writer(self._socket)
+
+    def _drop(self, sent: int) -> None:
+        """Forget the bytes at the head that the system has taken."""
+        out = self._out
+        self._out_bytes -= sent
+        if not self._out_bytes:
+            out.clear()
+            return
+        done = 0
+        for part in out:
+            if len(part) > sent:
+                break
+            sent -= len(part)
+            done += 1
+        del out[:done]
+        if sent:
+            out[0] = memoryview(out[0])[sent:]
+
+    def _read(self) -> None:
+        try:
+            got = self._socket.recv_into(self._in_view[self._in_used :])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"reading from the gateway: {error}")
+            return
+        if not got:
+            self.close("the gateway is gone")
+            return
+        used = self._in_used + got
+        whole = used - used % ACK.size
+        acks = list(ACK.iter_unpack(self._in_view[:whole]))
+        self._in[: used - whole] = self._in[whole:used]
+        self._in_used = used - whole
+        self._heard += len(acks)
+        self._unanswered -= len(acks)
+        self._hand_out(acks)
+
+    def _hand_out(self, acks: list[tuple[int, int, int, int]]) -> None:
+        batches: dict[int, list[AddResult]] = {}
+        last = -1
+        results: list[AddResult] = []
+        expected = 0
+        for handle, sequence, code, entry in acks:
+            if handle != last:
+                results = batches.setdefault(handle, [])
+                writer = self.writers.get(handle)
+                expected = writer.answered + len(results) if writer is not None else -1
+                last = handle
+            if expected >= 0:
+                if sequence != expected or (code == OK and entry != sequence):
+                    self.close(f"the gateway mixed up entries: {sequence} for {expected} (code {code}, entry {entry})")
+                    return
+                expected += 1
+                results.append(AddResult(code, entry))
+        for handle, results in batches.items():
+            writer = self.writers.get(handle)
+            if writer is not None and self.lost is None:
+                writer.answered += len(results)
+                writer.on_results(results)
+
+    def _look(self, heard: int) -> None:
+        self._watch = None
+        if not self._unanswered:
+            return
+        if heard == self._heard:
+            self.hangs = True
+            self.close(f"the gateway answered nothing for {STALL_S:.0f} s")
+        else:
+            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
+
+
+def _ignore(_results: Sequence[AddResult]) -> None:
+    """Nobody listens yet."""

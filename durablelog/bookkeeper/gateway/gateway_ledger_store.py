@@ -1,0 +1,276 @@
+"""GatewayLedgerStore: the LedgerStore that speaks to a real cluster, through BookKeeper's own client in a Java process.
+
+Rules of this file:
+
+- what the gateway says is passed on as it is: which code means what is decided by the log;
+- every call ends: the gateway is told how long it may take, and is not waited for much longer;
+- a gateway that died takes its writers with it; the next call starts another. Nobody but that call waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
+from durablelog.bookkeeper.gateway.entry_reading import read_entries
+from durablelog.bookkeeper.gateway.gateway_protocol import custom_text, parse_description
+from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT, GatewaySettings
+from durablelog.bookkeeper.gateway.greeting import greet
+from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
+from durablelog.bookkeeper.ledger_store import (
+    LedgerDescription,
+    LedgerError,
+    LedgerStore,
+    LedgerWriter,
+    Replication,
+)
+from segmentstore.contracts.runtime import Runtime
+
+__all__ = ["GatewayLedgerStore", "GatewaySettings"]
+
+CONNECT_S: Final = 20.0
+CREATE_S: Final = 15.0
+RECOVER_S: Final = 30.0
+"""A bookie that hangs costs a recovery a second and a half, one that is being forgotten by ZooKeeper ten."""
+DESCRIBE_S: Final = 10.0
+DELETE_S: Final = 10.0
+LIST_S: Final = 60.0
+CLOSE_S: Final = 5.0
+
+_THREADS: Final = 8
+_LATE_S: Final = 2.0
+"""The gateway keeps the time itself; that much later it is taken to hang."""
+_READINGS_MAX: Final = 4
+_LIST_PAGE: Final = 5000
+
+
+class _Link:
+    """The way to the cluster, as long as one gateway lives: a session there, and the connection that holds it."""
+
+    def __init__(self, gateway: Gateway, session: int, connected: socket.socket, store: GatewayLedgerStore) -> None:
+        self.gateway = gateway
+        self.session = session
+        self.connection = AddConnection(connected, lambda reason: store.forget(self, reason))
+
+
+class GatewayLedgerStore(LedgerStore):
+    """A client of one BookKeeper cluster. Call `open` first."""
+
+    def __init__(self, settings: GatewaySettings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._executor = runtime.executor("bookkeeper-gateway", _THREADS)
+        self._connecting = asyncio.Lock()
+        self._readings = asyncio.Semaphore(_READINGS_MAX)
+        self._link: _Link | None = None
+        self._attempt: asyncio.Future[list[str]] | None = None
+        self._releases: list[Future[None]] = []
+        self._trouble: str | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Start the gateway or attach to it, and connect to the cluster. Some 2 s for the first of a process.
+
+        Raises LedgerError (no cluster, no gateway), GatewayMissingError (a ConfigError: what is not installed), ConfigError.
+        """
+        await self._connected()
+
+    async def create(self, replication: Replication, custom: Mapping[str, bytes]) -> LedgerWriter:
+        link = await self._connected()
+        future = self._submit(link, "create", *replication, custom_text(custom), seconds=CREATE_S)
+        try:
+            handle, ledger_id = map(int, await self._wait(future, "create", CREATE_S))
+        except BaseException:
+            # It may be made all the same, for nobody: its writer is let go of.
+            future.add_done_callback(lambda late: self._abandon(link, late))
+            raise
+
+        async def seal(handle: int) -> None:
+            try:
+                await self._wait(self._submit(link, "closeWriter", handle, seconds=CLOSE_S), "closeWriter", CLOSE_S)
+            except LedgerError:
+                pass  # it is whole all the same: who needs its end recovers it
+
+        return GatewayWriter(link.connection, handle, ledger_id, seal)
+
+    async def recover(self, ledger_id: int) -> LedgerDescription:
+        return parse_description(await self._call("recover", ledger_id, seconds=RECOVER_S))
+
+    async def describe(self, ledger_id: int) -> LedgerDescription:
+        return parse_description(await self._call("describe", ledger_id, seconds=DESCRIBE_S))
+
+    async def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
+        if first > last:
+            return
+        link = await self._connected()
+        async with self._readings:
+            gateway = link.gateway
+            batches = read_entries(gateway.data_socket, gateway.token, link.session, ledger_id, first, last)
+            try:
+                async for batch in batches:
+                    yield batch
+            finally:
+                await batches.aclose()  # type: ignore[attr-defined]
+
+    async def delete(self, ledger_id: int) -> None:
+        await self._call("delete", ledger_id, seconds=DELETE_S)
+
+    async def list_ids(self) -> Sequence[int]:
+        link = await self._connected()
+        (number,) = await self._wait(self._submit(link, "listOpen", seconds=LIST_S), "list", LIST_S)
+        ids: list[int] = []
+        while True:
+            page = self._executor.submit(link.gateway.control.call, "listNext", link.session, int(number), _LIST_PAGE)
+            (text,) = await self._wait(page, "list", LIST_S)
+            if not text:
+                return sorted(ids)
+            ids += map(int, text.split())
+
+    async def close(self) -> None:
+        self._closed = True
+        link = self._link
+        if link is not None:
+            link.connection.close("the store is closed")
+        if self._attempt is not None:
+            self._attempt.cancel()
+        async with self._connecting:
+            # Ends our gateway if nobody else uses it: 3 s at most, even if it hangs.
+            await asyncio.gather(*map(asyncio.wrap_future, self._releases))
+            self._releases.clear()
+            self._executor.shutdown(wait=False)
+
+    def health(self) -> str | None:
+        return self._trouble
+
+    async def native_bench(self, replication: Replication, size: int, window: int, seconds: float) -> dict[str, float]:
+        """What BookKeeper's client does by itself, in the gateway's own process: for measurements.
+
+        Entries of `size` bytes, `window` in flight: rates, latencies in ms, CPU of the gateway in us.
+        """
+        link = await self._connected()
+        call = link.gateway.control.call
+        future = self._executor.submit(call, "bench", link.session, *replication, size, window, float(seconds))
+        (text,) = await self._wait(future, "bench", 2 * seconds + 30)
+        measured: dict[str, float] = json.loads(text)
+        return measured
+
+    async def gateway_usage(self) -> tuple[int, int, int]:
+        """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds: for measurements."""
+        link = await self._connected()
+        answer = await self._wait(self._executor.submit(link.gateway.control.call, "usage"), "usage", DESCRIBE_S)
+        cpu, direct, entries = map(int, answer)
+        return cpu, direct, entries
+
+    def forget(self, link: _Link, reason: str) -> None:
+        """Called by a link that ended."""
+        if self._link is link:
+            self._link = None
+        self._trouble = reason
+        if link.connection.hangs:
+            link.gateway.kill()
+        self._release(link.gateway)
+
+    def _release(self, gateway: Gateway) -> None:
+        # Ending a process takes time that the loop does not have.
+        self._releases = [future for future in self._releases if not future.done()]
+        self._releases.append(self._executor.submit(gateway.release))
+
+    async def _call(self, name: str, *arguments: object, seconds: float) -> list[str]:
+        link = await self._connected()
+        return await self._wait(self._submit(link, name, *arguments, seconds=seconds), name, seconds)
+
+    def _submit(self, link: _Link, name: str, *arguments: object, seconds: float) -> Future[list[str]]:
+        if self._closed:
+            raise LedgerError(GATEWAY_CLOSED, name, "the store is closed")
+        return self._executor.submit(link.gateway.control.call, name, link.session, *arguments, int(seconds * 1000))
+
+    async def _wait(self, future: Future[list[str]], name: str, seconds: float) -> list[str]:
+        try:
+            async with asyncio.timeout(seconds + _LATE_S):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise LedgerError(TIMEOUT, name, f"the gateway did not answer for {seconds + _LATE_S:.0f} s") from None
+
+    def _abandon(self, link: _Link, late: Future[list[str]]) -> None:
+        """In a thread of the executor: a ledger was made after its caller had left."""
+        if not late.cancelled() and late.exception() is None:
+            try:
+                link.gateway.control.call("closeWriter", link.session, int(late.result()[0]), int(CLOSE_S * 1000))
+            except LedgerError:
+                pass  # it stays open and empty, until the search for orphans deletes it
+
+    async def _connected(self) -> _Link:
+        link = self._link
+        if link is not None and link.gateway.alive:
+            return link
+        async with self._connecting:
+            link = self._link
+            if link is not None and not link.gateway.alive:
+                link.connection.close("the gateway died")
+                link = None
+            if self._closed:
+                raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed")
+            if link is None:
+                try:
+                    self._link = link = await self._connect()
+                except LedgerError as error:
+                    self._trouble = str(error)
+                    raise
+                self._trouble = None
+            return link
+
+    async def _connect(self) -> _Link:
+        gateway, connected, session = await self._greet()
+        link = _Link(gateway, session, connected, self)
+        try:
+            settings, password = self._settings.client_settings(), self._settings.password
+            future = self._submit(link, "connect", settings, password, seconds=CONNECT_S)
+            self._attempt = asyncio.ensure_future(self._wait(future, "connect", CONNECT_S))
+            await self._attempt
+        except BaseException as error:
+            link.connection.close(f"no connection to the cluster: {error}")
+            if self._closed:
+                raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
+            raise
+        finally:
+            self._attempt = None
+        return link
+
+    async def _greet(self) -> tuple[Gateway, socket.socket, int]:
+        """A gateway, a connection to it, and the session that lives with that."""
+        for last in (False, True):
+            gateway = await self._acquire()
+            try:
+                connected, session = await greet(gateway.data_socket, gateway.token)
+                return gateway, connected, session
+            except BaseException as error:
+                if isinstance(error, LedgerError):
+                    # One that is dying takes no connections before it is gone.
+                    gateway.kill()
+                self._release(gateway)
+                if last or not isinstance(error, LedgerError):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _acquire(self) -> Gateway:
+        address = self._settings.attach
+        if address is not None:
+            future: Future[Gateway] = self._executor.submit(AttachedGateway, address)
+        else:
+            now = asyncio.get_running_loop().time()
+            future = self._executor.submit(acquire_own, now, self._runtime.random)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_release_late)
+            raise
+
+
+def _release_late(late: Future[Gateway]) -> None:
+    if not late.cancelled() and late.exception() is None:
+        late.result().release()

@@ -1,0 +1,126 @@
+"""One Java process of ours. Everything here blocks; call it from an executor.
+
+It says its port in the one line it ever writes to standard output, keeps its socket and its log in a folder of its own, and
+ends when its standard input does: a parent that dies, in whatever way, takes it along.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
+from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, LOG_VARIABLE, TOKEN_VARIABLE
+from durablelog.bookkeeper.installation import gateway_classpath, java
+from durablelog.bookkeeper.ledger_store import LedgerError
+
+HOST: Final = "127.0.0.1"
+
+_HEAP_MIB: Final = 256
+_DIRECT_MIB: Final = 768
+"""Entries live outside the heap: 64 MiB of a store's window, and four readings with two parts each."""
+_START_S: Final = 60.0
+_STOP_S: Final = 3.0
+_LOG_BYTES_SHOWN: Final = 2000
+_LOGGING: Final = Path(__file__).resolve().parent / "java" / "log4j2.properties"
+
+
+class GatewayProcess:
+    """A gateway that was started, and runs until it is stopped or dies."""
+
+    def __init__(self, token: str, port: int = 0) -> None:
+        """Start one; ready when this returns: about 1 s, more on a busy machine. Raises LedgerError, GatewayMissingError."""
+        classpath = gateway_classpath()
+        program = java()
+        # A short path: a Unix socket's name has room for 107 characters.
+        self._folder = Path(tempfile.mkdtemp(prefix="segmentstore-gateway-"))
+        logs = os.environ.get(LOG_VARIABLE)
+        self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
+        command = [program, *self._options(), "-cp", classpath, "segmentstore.Gateway"]
+        with (self._logs / "stderr.log").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, str(self._folder), str(port), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, TOKEN_VARIABLE: token},
+            )
+        try:
+            self.port = self._await_port()
+            self.control = GatewayControl(HOST, self.port, token)
+            (self.data_socket,) = self.control.call("dataSocket")
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended yet; a process that hangs lives."""
+        return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait until it ends; its exit code."""
+        return self._process.wait()
+
+    def log_end(self) -> str:
+        """The last of what it wrote to its logs, for an error message."""
+        shown = []
+        for name in ("gateway.log", "stderr.log"):
+            try:
+                shown.append((self._logs / name).read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip())
+            except OSError:
+                pass  # it did not get that far
+        return "\n".join(text for text in shown if text)
+
+    def stop(self) -> None:
+        """End it: kindly first, a few seconds at most. What is in flight is lost to us. Idempotent, raises nothing."""
+        self.control.close()
+        self._end()
+
+    def kill(self) -> None:
+        """End it at once, as for one that hangs; `stop` clears up behind it."""
+        self._process.kill()
+
+    def _options(self) -> list[str]:
+        few = (os.cpu_count() or 1) <= 2
+        return [
+            f"-Xmx{_HEAP_MIB}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MIB}m",
+            *(["-XX:+UseSerialGC"] if few else []),
+            "-XX:+ExitOnOutOfMemoryError",
+            f"-XX:ErrorFile={self._logs / 'crash.log'}",
+            f"-Dsegmentstore.gateway.folder={self._logs}",
+            f"-Dlog4j2.configurationFile={_LOGGING}",
+        ]
+
+    def _await_port(self) -> int:
+        output = self._process.stdout
+        assert output is not None
+        with output:
+            ready, _, _ = select.select([output], [], [], _START_S)
+            line = output.readline().decode() if ready else ""
+        word, _, number = line.strip().partition(" ")
+        if word != "port":
+            how = "said nothing" if self.alive else f"ended with code {self._process.wait()}"
+            raise LedgerError(GATEWAY_CLOSED, "start", f"the gateway {how}: {self.log_end()}")
+        return int(number)
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)

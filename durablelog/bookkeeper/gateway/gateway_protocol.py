@@ -1,0 +1,61 @@
+"""The bytes and texts between us and the gateway, in both directions: docs/formats/bookkeeper-data-plane.md. Pure."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerState, Replication
+
+MAGIC: Final = 0x53534757
+VERSION: Final = 1
+ENTRY_BYTES_MAX: Final = 5 << 20
+"""The gateway takes no larger entry, and BookKeeper's default frame neither."""
+
+HELLO: Final = struct.Struct(">IBcH")
+"""Magic, version, kind, length of the token that follows."""
+WELCOME: Final = struct.Struct(">iI")
+"""Code, number of the session."""
+ENTRY: Final = struct.Struct(">III")
+"""Length of the payload that follows, handle of the writer, sequence in its ledger."""
+ACK: Final = struct.Struct(">IIiq")
+"""Handle, sequence, code, number of the entry."""
+RANGE: Final = struct.Struct(">Iqqq")
+"""Session, ledger, first and last entry."""
+RECORD: Final = struct.Struct(">iIq")
+"""Code, length of the payload that follows, number of the entry; -1 ends the reading."""
+
+_STATES: Final = {"OPEN": LedgerState.OPEN, "IN_RECOVERY": LedgerState.IN_RECOVERY, "CLOSED": LedgerState.CLOSED}
+
+
+def hello(kind: bytes, token: str) -> bytes:
+    """What a connection begins with; `kind` is b"A" for entries to add, b"R" for a reading."""
+    secret = token.encode()
+    return HELLO.pack(MAGIC, VERSION, kind, len(secret)) + secret
+
+
+def custom_text(custom: Mapping[str, bytes]) -> str:
+    """Custom metadata for `create`."""
+    return "\n".join(f"{_text64(key.encode())} {_text64(value)}" for key, value in custom.items())
+
+
+def parse_description(lines: Sequence[str]) -> LedgerDescription:
+    """The answer to `describe` and `recover`, without the code."""
+    ledger_id, state, last_entry, length, quorums, bookies, *custom = lines
+    ensemble, write_quorum, ack_quorum = map(int, quorums.split())
+    pairs = (line.split(" ", 1) for line in custom)
+    return LedgerDescription(
+        ledger_id=int(ledger_id),
+        state=_STATES[state],
+        last_entry=int(last_entry),
+        length=int(length),
+        replication=Replication(ensemble, write_quorum, ack_quorum),
+        custom={base64.b64decode(key).decode(): base64.b64decode(value) for key, value in sorted(pairs)},
+        bookies=tuple(bookies.split()),
+    )
+
+
+def _text64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,56 @@
+"""How the gateway is reached, and what its BookKeeper client is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105 - where the secret is, not the secret
+"""The environment variable with the secret of a gateway: whoever attaches to one needs it."""
+LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
+"""The environment variable with a folder where gateways leave their logs; without it they go with the gateway."""
+
+GATEWAY_CLOSED: Final = -19
+"""BookKeeper's ClientClosed: the gateway, or the way to it, is gone. What was in flight may be in the ledger or not."""
+TIMEOUT: Final = -23
+
+CLIENT_SETTINGS: Final[Mapping[str, str]] = {
+    # Without it one dead bookie of three, and no fourth, ends a ledger at once.
+    "delayEnsembleChange": "true",
+    # A fencing open with one bookie hanging: 1.5 s instead of 12.
+    "speculativeReadTimeout": "200",
+    # Longer than a bookie's stall of the disk or of its garbage collection.
+    "addEntryTimeoutSec": "5",
+    # The net below everything: off by default.
+    "addEntryQuorumTimeoutSec": "10",
+    "readEntryTimeoutSec": "5",
+    # The default lets through 5,000 adds and then blocks the thread that reads from us; the window is ours.
+    "throttle": "0",
+    "ensemblePlacementPolicy": "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy",
+    # One worker: the results of a ledger come from one thread, in order.
+    "numWorkerThreads": "1",
+    "numIOThreads": "1",
+    "zkTimeout": "10000",
+}
+"""For BookKeeper's client, by its own names; each was found necessary (docs/decisions/0022-gateway.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Which cluster, which secret, which gateway."""
+
+    metadata_uri: str
+    """As BookKeeper writes it, e.g. `zk+hierarchical://host:2181;other:2181/ledgers`."""
+    password: bytes = field(default=b"", repr=False)
+    """Of the ledgers: it is given at creation and needed for everything afterwards."""
+    attach: str | None = None
+    """`host:port` of a gateway that runs already, on this machine, with its secret in SEGMENTSTORE_GATEWAY_TOKEN; None for
+    one of this process's own, started when it is needed."""
+
+    def client_settings(self) -> str:
+        """For the gateway: a line "key=value" each."""
+        return "\n".join(f"{key}={value}" for key, value in self._all().items())
+
+    def _all(self) -> Mapping[str, str]:
+        return {"metadataServiceUri": self.metadata_uri, **CLIENT_SETTINGS}

@@ -1,0 +1,169 @@
+package segmentstore;
+
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.PooledByteBufAllocator;
+import java.io.EOFException;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.util.concurrent.Semaphore;
+import org.apache.bookkeeper.client.AsyncCallback.AddCallback;
+import org.apache.bookkeeper.client.LedgerHandle;
+
+/**
+ * Entries in, acknowledgements out. The connection's own thread reads; another writes what the callbacks have put
+ * together since it wrote last, so acknowledgements batch by themselves under load.
+ *
+ * An entry counts against the window from before it is handed to the client until its acknowledgement is in the socket:
+ * a caller that does not read is not read from.
+ */
+final class AddConnection implements AddCallback {
+    private static final int HEADER_BYTES = 12;
+    private static final int ACK_BYTES = 20;
+    private static final int ENTRY_BYTES_MAX = 5 << 20;
+    private static final int INPUT_BYTES = 128 << 10;
+    private static final int WINDOW_BYTES = 64 << 20;
+    /** What an entry costs besides its bytes, about: small ones must not fill the heap. */
+    private static final int ENTRY_OVERHEAD = 1 << 10;
+
+    private final SocketChannel channel;
+    private final DataServer server;
+    private final Session session;
+    private final Semaphore window = new Semaphore(WINDOW_BYTES);
+    private final ByteBuffer input = ByteBuffer.allocateDirect(INPUT_BYTES).flip();
+    private final Object lock = new Object();
+    /** Both guarded by `lock`; large enough for all that fit the window. */
+    private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 1) * ACK_BYTES);
+    private int acked;
+    private boolean ended;
+
+    /** What the client gives back with the result. */
+    private record Add(int handle, int sequence, int cost) {}
+
+    AddConnection(SocketChannel channel, DataServer server, Session session) {
+        this.channel = channel;
+        this.server = server;
+        this.session = session;
+    }
+
+    void run() throws IOException {
+        Thread writing = new Thread(this::writeAcks, "acks-" + session.id);
+        writing.setDaemon(true);
+        writing.start();
+        try {
+            while (readEntry()) {
+                // One after another.
+            }
+        } catch (InterruptedException stopped) {
+            Gateway.LOG.debug("stopped", stopped);
+        } finally {
+            synchronized (lock) {
+                ended = true;
+                lock.notify();
+            }
+        }
+    }
+
+    private boolean readEntry() throws IOException, InterruptedException {
+        while (input.remaining() < HEADER_BYTES) {
+            input.compact();
+            int got = channel.read(input);
+            input.flip();
+            if (got < 0) {
+                return false;
+            }
+        }
+        int length = input.getInt();
+        int handle = input.getInt();
+        int sequence = input.getInt();
+        if (length < 0 || length > ENTRY_BYTES_MAX) {
+            throw new IOException("an entry of " + length + " bytes");
+        }
+        int cost = length + ENTRY_OVERHEAD;
+        window.acquire(cost);
+        server.entriesHeld.incrementAndGet();
+        ByteBuf entry = PooledByteBufAllocator.DEFAULT.directBuffer(Math.max(length, 1));
+        try {
+            fill(entry, length);
+        } catch (IOException broken) {
+            entry.release();
+            throw broken;
+        }
+        LedgerHandle writer = session.writer(handle);
+        Add add = new Add(handle, sequence, cost);
+        if (writer == null) {
+            entry.release();
+            addComplete(Codes.LEDGER_CLOSED, null, -1, add);
+        } else {
+            // The client releases the entry, also of a ledger that is closed.
+            writer.asyncAddEntry(entry, this, add);
+        }
+        return true;
+    }
+
+    private void fill(ByteBuf entry, int length) throws IOException {
+        int there = Math.min(length, input.remaining());
+        if (there > 0) {
+            int limit = input.limit();
+            input.limit(input.position() + there);
+            entry.writeBytes(input);
+            input.limit(limit);
+        }
+        // What is not here yet goes straight to where it is sent from.
+        while (entry.writerIndex() < length) {
+            if (entry.writeBytes(channel, length - entry.writerIndex()) < 0) {
+                throw new EOFException();
+            }
+        }
+    }
+
+    @Override
+    public void addComplete(int code, LedgerHandle writer, long entry, Object context) {
+        Add add = (Add) context;
+        server.entriesHeld.decrementAndGet();
+        synchronized (lock) {
+            if (acks.position() == 0) {
+                lock.notify();
+            }
+            acks.putInt(add.handle).putInt(add.sequence).putInt(code).putLong(code == Codes.OK ? entry : -1);
+            acked += add.cost;
+        }
+    }
+
+    private void writeAcks() {
+        ByteBuffer full = ByteBuffer.allocateDirect(acks.capacity());
+        try {
+            while (true) {
+                int released;
+                synchronized (lock) {
+                    while (acks.position() == 0) {
+                        if (ended) {
+                            return;
+                        }
+                        lock.wait();
+                    }
+                    ByteBuffer empty = full;
+                    full = acks;
+                    acks = empty;
+                    released = acked;
+                    acked = 0;
+                }
+                full.flip();
+                while (full.hasRemaining()) {
+                    channel.write(full);
+                }
+                full.clear();
+                window.release(released);
+            }
+        } catch (IOException | InterruptedException broken) {
+            Gateway.LOG.debug("nobody takes acknowledgements any more", broken);
+            // The reading side may wait for room in the window that never comes.
+            try {
+                channel.close();
+            } catch (IOException already) {
+                Gateway.LOG.debug("closing", already);
+            }
+            window.release(WINDOW_BYTES);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+package segmentstore;
+
+import java.util.concurrent.TimeoutException;
+import org.apache.bookkeeper.client.BKException;
+
+/** What went wrong, as BookKeeper's return code and one line of text. Nothing is thrown through py4j. */
+final class Codes {
+    static final int OK = 0;
+    static final int LEDGER_CLOSED = BKException.Code.LedgerClosedException;
+    static final int CLIENT_CLOSED = BKException.Code.ClientClosedException;
+    static final int TIMEOUT = BKException.Code.TimeoutException;
+    static final int UNEXPECTED = BKException.Code.UnexpectedConditionException;
+
+    private Codes() {}
+
+    static int of(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof org.apache.bookkeeper.client.api.BKException known) {
+                return known.getCode();
+            }
+            if (cause instanceof TimeoutException) {
+                return TIMEOUT;
+            }
+        }
+        return UNEXPECTED;
+    }
+
+    static String answer(Throwable failure) {
+        Throwable last = failure;
+        while (last.getCause() != null) {
+            last = last.getCause();
+        }
+        return answer(of(failure), last.toString());
+    }
+
+    static String answer(int code, String detail) {
+        return code + "\n" + detail.replace('\n', ' ').substring(0, Math.min(detail.length(), 500));
+    }
+}

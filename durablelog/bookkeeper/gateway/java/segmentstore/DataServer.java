@@ -1,0 +1,130 @@
+package segmentstore;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Path;
+import java.security.MessageDigest;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.bookkeeper.client.BKException;
+
+/** The Unix socket for entries: says hello, checks the token, hands over to a connection of one of two kinds. */
+final class DataServer {
+    private static final int MAGIC = 0x53534757;
+    private static final int VERSION = 1;
+    private static final int CONNECTIONS_MAX = 256;
+    /** Readings at a time: each has two ranges of entries in direct memory. Others wait. */
+    private static final int READINGS_MAX = 4;
+
+    private final Path path;
+    private final byte[] token;
+    private final ServerSocketChannel server;
+    private final Map<Integer, Session> sessions = new ConcurrentHashMap<>();
+    private final AtomicInteger numbers = new AtomicInteger();
+    private final Semaphore connections = new Semaphore(CONNECTIONS_MAX);
+    final Semaphore readings = new Semaphore(READINGS_MAX);
+    final AtomicLong entriesHeld = new AtomicLong();
+
+    DataServer(Path path, byte[] token) throws IOException {
+        this.path = path;
+        this.token = token;
+        server = ServerSocketChannel.open(StandardProtocolFamily.UNIX).bind(UnixDomainSocketAddress.of(path));
+    }
+
+    Path path() {
+        return path;
+    }
+
+    long held() {
+        return entriesHeld.get();
+    }
+
+    Session session(int id) throws BKException {
+        Session session = sessions.get(id);
+        if (session == null) {
+            throw new BKException.BKClientClosedException();
+        }
+        return session;
+    }
+
+    void start() {
+        Thread accepting = new Thread(() -> {
+            while (true) {
+                try {
+                    connections.acquire();
+                    SocketChannel channel = server.accept();
+                    Thread serving = new Thread(() -> serve(channel), "data");
+                    serving.setDaemon(true);
+                    serving.start();
+                } catch (IOException | InterruptedException failure) {
+                    Gateway.LOG.error("no more connections for entries", failure);
+                    Runtime.getRuntime().halt(1);
+                }
+            }
+        }, "data-accept");
+        accepting.start();
+    }
+
+    private void serve(SocketChannel channel) {
+        try (channel) {
+            ByteBuffer hello = read(channel, 8);
+            if (hello.getInt() != MAGIC || hello.get() != VERSION) {
+                return;
+            }
+            byte kind = hello.get();
+            int length = Short.toUnsignedInt(hello.getShort());
+            if (length > 1024) {
+                return;
+            }
+            byte[] said = new byte[length];
+            read(channel, length).get(said);
+            if (!MessageDigest.isEqual(said, token)) {
+                return;
+            }
+            if (kind == 'A') {
+                adds(channel);
+            } else if (kind == 'R') {
+                ByteBuffer wanted = read(channel, 28);
+                new ReadConnection(channel, this, session(wanted.getInt()))
+                        .run(wanted.getLong(), wanted.getLong(), wanted.getLong());
+            }
+        } catch (IOException | InterruptedException | BKException ended) {
+            Gateway.LOG.debug("a connection ended", ended);
+        } finally {
+            connections.release();
+        }
+    }
+
+    private void adds(SocketChannel channel) throws IOException {
+        Session session = new Session(numbers.incrementAndGet());
+        sessions.put(session.id, session);
+        try {
+            ByteBuffer reply = ByteBuffer.allocate(8).putInt(Codes.OK).putInt(session.id).flip();
+            while (reply.hasRemaining()) {
+                channel.write(reply);
+            }
+            new AddConnection(channel, this, session).run();
+        } finally {
+            sessions.remove(session.id);
+            session.end();
+        }
+    }
+
+    private static ByteBuffer read(SocketChannel channel, int bytes) throws IOException {
+        ByteBuffer buffer = ByteBuffer.allocate(bytes);
+        while (buffer.hasRemaining()) {
+            if (channel.read(buffer) < 0) {
+                throw new EOFException();
+            }
+        }
+        return buffer.flip();
+    }
+}

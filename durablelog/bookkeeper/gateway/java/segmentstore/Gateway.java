@@ -1,0 +1,258 @@
+package segmentstore;
+
+import java.net.InetAddress;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.api.DigestType;
+import org.apache.bookkeeper.client.api.LedgerMetadata;
+import org.apache.bookkeeper.client.api.ListLedgersResult;
+import org.apache.bookkeeper.client.api.WriteHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.net.BookieId;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import py4j.DefaultGatewayServerListener;
+import py4j.GatewayServer;
+import py4j.Py4JServerConnection;
+
+/**
+ * The control calls, as py4j makes them. Rules: no policy (settings, retries and decisions are the caller's); no exception
+ * and no object goes through py4j: an answer is one String, its first line BookKeeper's code, its other lines the result
+ * or what went wrong; every call ends within the time it was given. Formats: docs/formats/bookkeeper-data-plane.md.
+ */
+public final class Gateway {
+    static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
+    static final String TOKEN_VARIABLE = "SEGMENTSTORE_GATEWAY_TOKEN";
+
+    private final DataServer data;
+
+    Gateway(DataServer data) {
+        this.data = data;
+    }
+
+    /** Arguments: the folder for socket and log, the port (0 for any), the process id of the parent (0: do not watch it). */
+    public static void main(String[] arguments) throws Exception {
+        Path folder = Path.of(arguments[0]);
+        String token = System.getenv(TOKEN_VARIABLE);
+        if (token == null || token.isEmpty()) {
+            throw new IllegalArgumentException(TOKEN_VARIABLE + " is not set");
+        }
+        Parent.endWith(Long.parseLong(arguments[2]), folder);
+        DataServer data = new DataServer(folder.resolve("data"), token.getBytes(StandardCharsets.UTF_8));
+        GatewayServer control = new GatewayServer.GatewayServerBuilder(new Gateway(data))
+                .javaPort(Integer.parseInt(arguments[1]))
+                .javaAddress(InetAddress.getLoopbackAddress())
+                .authToken(token)
+                .build();
+        control.addListener(new DefaultGatewayServerListener() {
+            @Override
+            public void connectionStarted(Py4JServerConnection connection) {
+                try {
+                    // Answers of some 10 KiB would wait 40 ms for a delayed acknowledgement.
+                    connection.getSocket().setTcpNoDelay(true);
+                } catch (java.net.SocketException ended) {
+                    LOG.debug("connection ended at once", ended);
+                }
+            }
+        });
+        data.start();
+        control.start();
+        System.out.println("port " + control.getListeningPort());
+        System.out.flush();
+        // Nobody reads that pipe any more.
+        System.setOut(System.err);
+    }
+
+    public String dataSocket() {
+        return Codes.OK + "\n" + data.path();
+    }
+
+    /** Connects the session of a data connection. `settings` has a line "key=value" for each of BookKeeper's client. */
+    public String connect(int session, String settings, byte[] password, long millis) {
+        CompletableFuture<Void> connected = new CompletableFuture<>();
+        // A thread of its own: the client's constructor cannot be told how long it may take.
+        Thread connecting = new Thread(() -> {
+            try {
+                ClientConfiguration configuration = new ClientConfiguration();
+                settings.lines().forEach(line -> {
+                    String[] pair = line.split("=", 2);
+                    configuration.setProperty(pair[0], pair[1]);
+                });
+                data.session(session).connect(configuration, password);
+                connected.complete(null);
+            } catch (Throwable failure) {
+                connected.completeExceptionally(failure);
+            }
+        }, "connect-" + session);
+        connecting.setDaemon(true);
+        connecting.start();
+        return answer(connected, millis, nothing -> "", nothing -> {});
+    }
+
+    /** Answers: the writer's handle, the ledger's id. */
+    public String create(int session, int ensemble, int write, int ack, String custom, long millis) {
+        try {
+            Session owner = data.session(session);
+            CompletableFuture<WriteHandle> made = owner.client().newCreateLedgerOp()
+                    .withEnsembleSize(ensemble).withWriteQuorumSize(write).withAckQuorumSize(ack)
+                    .withDigestType(DigestType.CRC32C).withPassword(owner.password)
+                    .withCustomMetadata(custom(custom))
+                    .execute();
+            return answer(made, millis, writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId(),
+                    WriteHandle::closeAsync);
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    public String closeWriter(int session, int handle, long millis) {
+        try {
+            LedgerHandle writer = data.session(session).remove(handle);
+            if (writer == null) {
+                return Codes.answer(Codes.LEDGER_CLOSED, "no such writer");
+            }
+            return answer(writer.closeAsync(), millis, nothing -> "", nothing -> {});
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    public String recover(int session, long ledger, long millis) {
+        try {
+            Session owner = data.session(session);
+            return answer(owner.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(true)
+                    .withDigestType(DigestType.CRC32C).withPassword(owner.password).execute(), millis, reader -> {
+                        reader.closeAsync();
+                        return text(reader.getId(), reader.getLedgerMetadata());
+                    }, reader -> reader.closeAsync());
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    public String describe(int session, long ledger, long millis) {
+        try {
+            return answer(data.session(session).client().getLedgerMetadata(ledger), millis,
+                    metadata -> text(ledger, metadata), metadata -> {});
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    public String delete(int session, long ledger, long millis) {
+        try {
+            return answer(data.session(session).client().newDeleteLedgerOp().withLedgerId(ledger).execute(), millis,
+                    nothing -> "", nothing -> {});
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** Answers: the number of a walk over all ledgers. */
+    public String listOpen(int session, long millis) {
+        try {
+            Session owner = data.session(session);
+            CompletableFuture<ListLedgersResult> listed = owner.client().newListLedgersOp().execute();
+            return answer(listed, millis, result -> "" + owner.add(result), Gateway::closeQuietly);
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** Answers: the next ids, a blank between two; none at the end, which also ends the walk. */
+    public String listNext(int session, int number, int count) {
+        try {
+            Session owner = data.session(session);
+            Session.Listing listing = owner.listing(number);
+            StringBuilder page = new StringBuilder("" + Codes.OK + "\n");
+            boolean any = false;
+            for (int taken = 0; listing != null && taken < count && listing.ids().hasNext(); taken++, any = true) {
+                page.append(any ? " " : "").append((long) listing.ids().next());
+            }
+            if (!any) {
+                owner.drop(number);
+            }
+            return page.toString();
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** The native client's floor in this very JVM; answers one line of JSON. */
+    public String bench(int session, int ensemble, int write, int ack, int size, int window, double seconds) {
+        try {
+            Session owner = data.session(session);
+            return Codes.OK + "\n" + NativeBench.run(owner, ensemble, write, ack, size, window, seconds);
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** CPU of this process so far, microseconds, and direct memory in use, bytes. */
+    public String usage() {
+        return Codes.OK + "\n" + NativeBench.cpuMicros() + "\n"
+                + io.netty.buffer.PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory() + "\n" + data.held();
+    }
+
+    private static <T> String answer(
+            CompletableFuture<T> future, long millis, Function<T, String> text, Consumer<T> late) {
+        try {
+            return Codes.OK + "\n" + text.apply(future.get(millis, TimeUnit.MILLISECONDS));
+        } catch (TimeoutException slow) {
+            future.thenAccept(late);
+            return Codes.answer(Codes.TIMEOUT, "no answer within " + millis + " ms");
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    private static void closeQuietly(ListLedgersResult result) {
+        try {
+            result.close();
+        } catch (Exception failure) {
+            LOG.debug("a listing that nobody waits for", failure);
+        }
+    }
+
+    private static String text(long ledger, LedgerMetadata metadata) {
+        List<? extends List<BookieId>> ensembles = List.copyOf(metadata.getAllEnsembles().values());
+        StringBuilder lines = new StringBuilder();
+        lines.append(ledger).append('\n').append(metadata.getState()).append('\n')
+                .append(metadata.isClosed() ? metadata.getLastEntryId() : -1).append('\n')
+                .append(metadata.isClosed() ? metadata.getLength() : 0).append('\n')
+                .append(metadata.getEnsembleSize()).append(' ').append(metadata.getWriteQuorumSize())
+                .append(' ').append(metadata.getAckQuorumSize()).append('\n');
+        for (BookieId bookie : ensembles.get(ensembles.size() - 1)) {
+            lines.append(bookie).append(' ');
+        }
+        for (Map.Entry<String, byte[]> item : metadata.getCustomMetadata().entrySet()) {
+            lines.append('\n').append(base64(item.getKey().getBytes(StandardCharsets.UTF_8)))
+                    .append(' ').append(base64(item.getValue()));
+        }
+        return lines.toString();
+    }
+
+    private static Map<String, byte[]> custom(String lines) {
+        Map<String, byte[]> custom = new HashMap<>();
+        lines.lines().forEach(line -> {
+            String[] pair = line.split(" ", 2);
+            custom.put(new String(Base64.getDecoder().decode(pair[0]), StandardCharsets.UTF_8),
+                    Base64.getDecoder().decode(pair[1]));
+        });
+        return custom;
+    }
+
+    private static String base64(byte[] value) {
+        return Base64.getEncoder().encodeToString(value);
+    }
+}

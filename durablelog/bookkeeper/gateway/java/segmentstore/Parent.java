@@ -1,0 +1,56 @@
+package segmentstore;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.stream.Stream;
+
+/** This process ends with its parent, whatever happens to that: standard input ends, or another becomes the parent. */
+final class Parent {
+    private Parent() {}
+
+    static void endWith(long parent, Path folder) {
+        start("parent-input", () -> {
+            try {
+                while (System.in.read() >= 0) {
+                    // What is said does not matter.
+                }
+            } catch (IOException broken) {
+                Gateway.LOG.debug("standard input", broken);
+            }
+            end(folder);
+        });
+        if (parent != 0) {
+            // A forked child of the parent may hold the other end of that pipe for ever.
+            start("parent-process", () -> {
+                while (ProcessHandle.current().parent().map(ProcessHandle::pid).orElse(parent) == parent) {
+                    try {
+                        Thread.sleep(1000);
+                    } catch (InterruptedException ended) {
+                        return;
+                    }
+                }
+                end(folder);
+            });
+        }
+    }
+
+    private static void end(Path folder) {
+        try (Stream<Path> files = Files.list(folder)) {
+            for (Path file : files.toList()) {
+                Files.deleteIfExists(file);
+            }
+            Files.deleteIfExists(folder);
+        } catch (IOException gone) {
+            Gateway.LOG.debug("the folder", gone);
+        }
+        // Not exit(): nothing of what is under way may hold this up.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void start(String name, Runnable work) {
+        Thread thread = new Thread(work, name);
+        thread.setDaemon(true);
+        thread.start();
+    }
+}

@@ -1,0 +1,122 @@
+package segmentstore;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.bookkeeper.client.api.DigestType;
+import org.apache.bookkeeper.client.api.LedgerEntries;
+import org.apache.bookkeeper.client.api.LedgerEntry;
+import org.apache.bookkeeper.client.api.ReadHandle;
+
+/**
+ * One reading of a range of entries: while one part of it goes into the socket, the next is on its way from the bookies.
+ * How many entries a part has follows from their size, so that parts have about PART_BYTES.
+ */
+final class ReadConnection {
+    private static final int RECORD_BYTES = 16;
+    private static final int PART_BYTES = 2 << 20;
+    private static final int PART_ENTRIES_MAX = 64;
+    private static final int PART_ENTRIES_FIRST = 4;
+    private static final long ANSWER_SECONDS = 20;
+
+    private final SocketChannel channel;
+    private final DataServer server;
+    private final Session session;
+    private final ByteBuffer headers = ByteBuffer.allocateDirect((PART_ENTRIES_MAX + 1) * RECORD_BYTES);
+
+    ReadConnection(SocketChannel channel, DataServer server, Session session) {
+        this.channel = channel;
+        this.server = server;
+        this.session = session;
+    }
+
+    void run(long ledger, long first, long last) throws IOException, InterruptedException {
+        server.readings.acquire();
+        try {
+            ReadHandle reader = session.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(false)
+                    .withDigestType(DigestType.CRC32C).withPassword(session.password).execute()
+                    .get(ANSWER_SECONDS, TimeUnit.SECONDS);
+            try {
+                stream(reader, first, last);
+            } finally {
+                reader.closeAsync();
+            }
+            end(Codes.OK);
+        } catch (IOException | InterruptedException gone) {
+            throw gone;
+        } catch (Exception failure) {
+            end(Codes.of(failure));
+        } finally {
+            server.readings.release();
+        }
+    }
+
+    private void stream(ReadHandle reader, long first, long last) throws Exception {
+        long next = first;
+        int count = PART_ENTRIES_FIRST;
+        CompletableFuture<LedgerEntries> ahead = null;
+        try {
+            while (next <= last || ahead != null) {
+                CompletableFuture<LedgerEntries> wanted = ahead;
+                if (wanted == null) {
+                    long upTo = Math.min(last, next + count - 1);
+                    wanted = reader.readUnconfirmedAsync(next, upTo);
+                    next = upTo + 1;
+                }
+                ahead = wanted;
+                try (LedgerEntries part = wanted.get(ANSWER_SECONDS, TimeUnit.SECONDS)) {
+                    ahead = null;
+                    count = countFor(part, count);
+                    if (next <= last) {
+                        long upTo = Math.min(last, next + count - 1);
+                        ahead = reader.readUnconfirmedAsync(next, upTo);
+                        next = upTo + 1;
+                    }
+                    write(part);
+                }
+            }
+        } finally {
+            if (ahead != null) {
+                ahead.thenAccept(LedgerEntries::close);
+            }
+        }
+    }
+
+    /** At most twice as many as before: what comes may be larger than what came. */
+    private static int countFor(LedgerEntries part, int before) {
+        long bytes = 1;
+        int entries = 0;
+        for (LedgerEntry entry : part) {
+            bytes += entry.getEntryBuffer().readableBytes();
+            entries++;
+        }
+        long fitting = Math.max(1, PART_BYTES * (long) entries / bytes);
+        return (int) Math.min(Math.min(fitting, before * 2L), PART_ENTRIES_MAX);
+    }
+
+    private void write(LedgerEntries part) throws IOException {
+        ByteBuffer[] pieces = new ByteBuffer[2 * PART_ENTRIES_MAX];
+        int used = 0;
+        headers.clear();
+        for (LedgerEntry entry : part) {
+            ByteBuffer bytes = entry.getEntryNioBuffer();
+            int start = headers.position();
+            headers.putInt(Codes.OK).putInt(bytes.remaining()).putLong(entry.getEntryId());
+            pieces[used++] = headers.duplicate().position(start).limit(headers.position());
+            pieces[used++] = bytes;
+        }
+        while (pieces[used - 1].hasRemaining() || pieces[used - 2].hasRemaining()) {
+            channel.write(pieces, 0, used);
+        }
+    }
+
+    private void end(int code) throws IOException {
+        headers.clear();
+        headers.putInt(code).putInt(0).putLong(-1).flip();
+        while (headers.hasRemaining()) {
+            channel.write(headers);
+        }
+    }
+}

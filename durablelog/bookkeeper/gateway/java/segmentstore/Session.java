@@ -1,0 +1,98 @@
+package segmentstore;
+
+import java.util.Iterator;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.api.BookKeeper;
+import org.apache.bookkeeper.client.api.ListLedgersResult;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+
+/** One store of one Python process: its client, its open writers. Lives as long as its connection for entries. */
+final class Session {
+    final int id;
+    private final AtomicInteger numbers = new AtomicInteger();
+    private final Map<Integer, LedgerHandle> writers = new ConcurrentHashMap<>();
+    private final Map<Integer, Listing> listings = new ConcurrentHashMap<>();
+    private BookKeeper client;
+    private boolean ended;
+    volatile byte[] password = new byte[0];
+
+    /** A walk over all ledgers, a page at a time. */
+    record Listing(ListLedgersResult result, Iterator<Long> ids) {}
+
+    Session(int id) {
+        this.id = id;
+    }
+
+    /** Connects; waits for the metadata service as long as the client's own settings say. */
+    void connect(ClientConfiguration settings, byte[] secret) throws Exception {
+        BookKeeper made = BookKeeper.newBuilder(settings).build();
+        synchronized (this) {
+            if (!ended && client == null) {
+                client = made;
+                password = secret;
+                return;
+            }
+        }
+        made.close();
+    }
+
+    synchronized BookKeeper client() throws org.apache.bookkeeper.client.BKException {
+        if (ended || client == null) {
+            throw new org.apache.bookkeeper.client.BKException.BKClientClosedException();
+        }
+        return client;
+    }
+
+    int add(LedgerHandle writer) {
+        int handle = numbers.incrementAndGet();
+        writers.put(handle, writer);
+        return handle;
+    }
+
+    LedgerHandle writer(int handle) {
+        return writers.get(handle);
+    }
+
+    LedgerHandle remove(int handle) {
+        return writers.remove(handle);
+    }
+
+    int add(ListLedgersResult result) {
+        int number = numbers.incrementAndGet();
+        listings.put(number, new Listing(result, result.toIterable().iterator()));
+        return number;
+    }
+
+    Listing listing(int number) {
+        return listings.get(number);
+    }
+
+    void drop(int number) throws Exception {
+        Listing listing = listings.remove(number);
+        if (listing != null) {
+            listing.result().close();
+        }
+    }
+
+    /** Ledgers of writers that are still open stay open: who needs their ends recovers them. */
+    void end() {
+        BookKeeper last;
+        synchronized (this) {
+            last = client;
+            client = null;
+            ended = true;
+        }
+        writers.clear();
+        listings.clear();
+        if (last != null) {
+            try {
+                last.close();
+            } catch (Exception failure) {
+                Gateway.LOG.warn("closing the client of session {}", id, failure);
+            }
+        }
+    }
+}

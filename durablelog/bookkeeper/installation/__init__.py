@@ -1,0 +1,41 @@
+"""How BookKeeper's jars and the gateway's classes get onto this machine, and where they are."""
+
+from __future__ import annotations
+
+from durablelog.bookkeeper.installation.gateway_classes import SOURCES_FOLDER, classes_folder, gateway_classpath
+from durablelog.bookkeeper.installation.jars import (
+    FOLDER_VARIABLE,
+    cluster_classpath,
+    damaged_jars,
+    install,
+    installation_folder,
+    jars_folder,
+)
+from durablelog.bookkeeper.installation.programs import (
+    INSTALL_COMMAND,
+    JAVA_VERSION_MIN,
+    GatewayMissingError,
+    java,
+    java_version,
+    javac,
+    maven,
+)
+
+__all__ = [
+    "FOLDER_VARIABLE",
+    "INSTALL_COMMAND",
+    "JAVA_VERSION_MIN",
+    "SOURCES_FOLDER",
+    "GatewayMissingError",
+    "classes_folder",
+    "cluster_classpath",
+    "damaged_jars",
+    "gateway_classpath",
+    "install",
+    "installation_folder",
+    "jars_folder",
+    "java",
+    "java_version",
+    "javac",
+    "maven",
+]

@@ -1,0 +1,119 @@
+"""`doctor`: says of every piece whether it is there, how to get it, and by its exit code whether that matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durablelog.bookkeeper import installation
+from durablelog.bookkeeper.cluster.addresses import choose_addresses
+from segmentstore.cli.exit_codes import ExitCode
+from tests.cli.shell import segmentstore
+
+JAVA = ("Java", "Java compiler", "Maven")
+
+
+def checks(document: Any) -> dict[str, Any]:
+    return {check["piece"]: check for check in document["checks"]}
+
+
+@pytest.fixture
+def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+@pytest.fixture
+def no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(installation.FOLDER_VARIABLE, str(tmp_path / "installation"))
+
+
+def test_a_machine_that_has_all_is_told_so() -> None:
+    shown = segmentstore("doctor", "--json")
+    assert shown.code == ExitCode.DONE, shown.out
+    assert shown.json()["ok"]
+    found = checks(shown.json())
+    assert all(found[piece]["found"] for piece in ("Python", "disk space", "loopback", "BookKeeper's jars", *JAVA))
+    assert b"all that is needed is here" in segmentstore("doctor").out
+
+
+@pytest.mark.usefixtures("no_programs", "no_jars")
+def test_what_is_missing_is_named_with_the_way_to_get_it() -> None:
+    shown = segmentstore("doctor", "--json")
+    assert shown.code == ExitCode.REFUSED
+    found = checks(shown.json())
+    for piece in (*JAVA, "BookKeeper's jars"):
+        assert not found[piece]["found"]
+        assert found[piece]["needed"]
+        assert found[piece]["remedy"]
+    assert "apt-get install maven" in found["Maven"]["remedy"]
+    assert installation.INSTALL_COMMAND in found["BookKeeper's jars"]["remedy"]
+    assert not found["strace"]["needed"]
+    said = segmentstore("doctor").out.decode()
+    assert "something that is needed is missing" in said
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_maven_is_not_needed_once_the_jars_are_here() -> None:
+    found = checks(segmentstore("doctor", "--json").json())
+    assert not found["Maven"]["found"]
+    assert not found["Maven"]["needed"]
+    assert found["Java"]["needed"]
+
+
+def test_an_old_java_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    shown = segmentstore("doctor", "--json")
+    assert shown.code == ExitCode.REFUSED
+    java = checks(shown.json())["Java"]
+    assert not java["found"]
+    assert "version 11" in java["detail"]
+
+
+def test_a_jar_that_was_changed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = installation.jars_folder()
+    monkeypatch.setenv(installation.FOLDER_VARIABLE, str(tmp_path))
+    bad = installation.jars_folder()
+    bad.mkdir()
+    first, *others = sorted(good.iterdir())
+    for jar in others:
+        (bad / jar.name).symlink_to(jar)
+    (bad / first.name).write_bytes(b"something else")
+    shown = segmentstore("doctor", "--json")
+    assert shown.code == ExitCode.REFUSED
+    jars = checks(shown.json())["BookKeeper's jars"]
+    assert f"{first.name} has another SHA-256 sum" in jars["detail"]
+    assert str(bad) in jars["remedy"]
+
+
+@pytest.mark.usefixtures("no_programs", "no_jars")
+def test_a_store_with_its_log_in_files_needs_no_java(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert segmentstore("append", store, "a", stdin=b"one\n").code == ExitCode.DONE
+    shown = segmentstore("doctor", store, "--json")
+    assert shown.code == ExitCode.DONE
+    assert not checks(shown.json())["Java"]["needed"]
+
+
+def test_the_zookeeper_of_a_store_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    segmentstore("append", store, "a", stdin=b"one\n")
+    port = choose_addresses(tmp_path, 1, None).zookeeper  # nobody listens there
+    file = store / "store.toml"
+    changed = file.read_text().replace('tier1 = "file"', f'tier1 = "bookkeeper://127.0.0.1:{port}/somewhere"')
+    file.write_text(changed)
+    shown = segmentstore("doctor", store, "--json")
+    assert shown.code == ExitCode.REFUSED
+    zookeeper = checks(shown.json())["ZooKeeper"]
+    assert zookeeper["needed"]
+    assert zookeeper["detail"] == f"127.0.0.1:{port} takes no connection"
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    assert segmentstore("doctor", tmp_path / "absent").code == ExitCode.REFUSED

@@ -1,0 +1,154 @@
+"""The log on a real cluster: BookKeeper, ZooKeeper and the gateway together keep the contract of logs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
+from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
+from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
+from durablelog.bookkeeper.ledger_store import AddResult, LedgerWriter, Replication
+from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
+from durablelog.durable_data_log import DurableDataLog
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.runtime import Runtime
+from tests.contracts.durable_data_log_contract import (
+    PAYLOAD_BYTES_MAX,
+    DurableDataLogContract,
+    LogWorld,
+    append_all,
+    payload,
+    read_payloads,
+)
+from tests.durablelog.bookkeeper.bookkeeper_world import options
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import until_said
+
+_numbers = itertools.count()
+
+
+class _Failing(LedgerWriter):
+    """A writer whose append number `left` fails with a code no log knows, and all later ones."""
+
+    def __init__(self, inner: LedgerWriter, left: Callable[[], int]) -> None:
+        self._inner = inner
+        self._left = left
+        self._dead = False
+
+    @property
+    def ledger_id(self) -> int:
+        return self._inner.ledger_id
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        self._inner.on_results = self.on_results
+        if not self._dead and self._left() > 0:
+            self._inner.append(parts)
+        else:
+            self._dead = True
+            asyncio.get_running_loop().call_soon(lambda: self.on_results([AddResult(-999, -1)]))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _FailingStore(GatewayLedgerStore):
+    def __init__(self, settings: GatewaySettings, left: Callable[[], int]) -> None:
+        super().__init__(settings, Runtime())
+        self._left = left
+
+    async def create(self, replication: Replication, custom: Mapping[str, bytes]) -> LedgerWriter:
+        return _Failing(await super().create(replication, custom), self._left)
+
+
+class _RealLog(BookKeeperLog):
+    """With clients of its own, as a process has them."""
+
+    def __init__(self, cluster: BookKeeperCluster, path: str, left: Callable[[], int]) -> None:
+        settings = GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret")
+        self.ledger_client = _FailingStore(settings, left)
+        self.node_client = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
+        super().__init__(
+            3,
+            Runtime(),
+            self.ledger_client,
+            self.node_client,
+            path,
+            store_id="5d0c",
+            options=options(),
+            payload_bytes_max=PAYLOAD_BYTES_MAX,
+        )
+
+    async def open(self) -> None:
+        if not self._closed:
+            await self.ledger_client.open()
+            await self.node_client.open()
+        await super().open()
+
+    async def close(self) -> None:
+        await super().close()
+        await self.ledger_client.close()
+        await self.node_client.close()
+
+
+class _World(LogWorld):
+    def __init__(self, cluster: BookKeeperCluster) -> None:
+        self.cluster = cluster
+        self.path = f"/log-{next(_numbers)}/containers/3"
+        self._left = 1 << 30
+
+    def make_log(self) -> DurableDataLog:
+        return _RealLog(self.cluster, self.path, self._take)
+
+    def usurp(self) -> None:
+        """Nothing tells a live owner on BookKeeper."""
+
+    def fail_append_after(self, appends: int) -> None:
+        self._left = appends + 1
+
+    def _take(self) -> int:
+        self._left -= 1
+        if self._left <= 0:
+            self._left = 1 << 30
+            return 0
+        return self._left
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
+        yield running
+
+
+class TestOnARealCluster(DurableDataLogContract):
+    @pytest.fixture(autouse=True)
+    def _world(self, cluster: BookKeeperCluster) -> None:
+        self.world = _World(cluster)
+
+    def make_world(self, tmp_path: Path) -> LogWorld:
+        raise NotImplementedError
+
+
+def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        log = _RealLog(cluster, "/dying/containers/3", lambda: 1)
+        await log.open()
+        await append_all(log, range(5))
+        cluster.kill_bookie(0)
+        await append_all(log, range(5, 9))
+        cluster.kill_bookie(1)
+        waiting = [log.append([payload(number)]) for number in range(9, 30)]
+        await until_said(log, "ledger")
+        assert not waiting[-1].done()
+        for number in (0, 1):
+            await asyncio.to_thread(cluster.start_bookie, number)
+        await asyncio.gather(*waiting)
+        assert await read_payloads(log) == [payload(number) for number in range(30)]
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))

@@ -1,0 +1,356 @@
+"""What the gateway promises about ends: its own, its parent's, and the patience of those who use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durablelog.bookkeeper.gateway import gateway_ledger_store
+from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
+from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
+from durablelog.bookkeeper.gateway.gateway_protocol import hello
+from durablelog.bookkeeper.gateway.gateway_settings import (
+    GATEWAY_CLOSED,
+    LOG_VARIABLE,
+    TIMEOUT,
+    TOKEN_VARIABLE,
+    GatewaySettings,
+)
+from durablelog.bookkeeper.gateway.greeting import connect
+from durablelog.bookkeeper.gateway.shared_gateway import DEATHS_MAX, DEATHS_WITHIN_S, Deaths, OwnGateway
+from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerState, Replication
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.runtime import Runtime
+from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+
+ROOT = Path(__file__).resolve().parents[3]
+ENDING_S = 30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def store_of(cluster: BookKeeperCluster, attach: str | None = None) -> GatewayLedgerStore:
+    settings = GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret", attach=attach)
+    return GatewayLedgerStore(settings, Runtime())
+
+
+@asynccontextmanager
+async def opened(cluster: BookKeeperCluster, attach: str | None = None) -> AsyncIterator[GatewayLedgerStore]:
+    store = store_of(cluster, attach)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def run(
+    cluster: BookKeeperCluster, scenario: Callable[[GatewayLedgerStore, OwnGateway], Coroutine[None, None, None]]
+) -> None:
+    async def with_store() -> None:
+        with kept_gateway() as gateway:
+            async with opened(cluster) as store:
+                await asyncio.wait_for(scenario(store, gateway), 60)
+
+    asyncio.run(with_store())
+
+
+class Watched:
+    """A process that need not be our child, and may be waited for. Looked at while it lives."""
+
+    def __init__(self, pid: int) -> None:
+        self._handle = os.pidfd_open(pid)
+
+    def ends(self) -> bool:
+        try:
+            return bool(select.select([self._handle], [], [], ENDING_S)[0])
+        finally:
+            os.close(self._handle)
+
+
+def test_a_killed_gateway_is_an_error_for_every_entry_in_flight_and_the_next_call_starts_another(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def scenario(store: GatewayLedgerStore, first: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        results = Results(writer)
+        await append_all(writer, results, [[entry(number)] for number in range(50)])
+        for number in range(50, 800):
+            writer.append([entry(number)])
+        await results.until(60)
+        os.kill(first.process.pid, signal.SIGKILL)
+        codes = [result.code for result in await results.until(800)]
+        good = codes.index(GATEWAY_CLOSED)
+        assert codes == [OK] * good + [GATEWAY_CLOSED] * (800 - good)
+        assert "gateway" in (store.health() or "")
+        writer.append([b"to nobody"])
+        assert (await results.until(801))[800].code == GATEWAY_CLOSED
+        await writer.close()
+
+        ledger = await store.recover(writer.ledger_id)
+        assert store.health() is None
+        assert ledger.state is LedgerState.CLOSED
+        assert good <= ledger.last_entry + 1 <= 800
+        found = await read_all(store, writer.ledger_id, 0, ledger.last_entry)
+        assert found == [entry(number) for number in range(ledger.last_entry + 1)]
+        again = await store.create(Replication(), {})
+        await append_all(again, Results(again), [[b"goes on"]])
+
+    run(cluster, scenario)
+
+
+def test_a_reading_ends_with_its_gateway(cluster: BookKeeperCluster) -> None:
+    async def scenario(store: GatewayLedgerStore, gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        await append_all(writer, Results(writer), [[bytes(1 << 20)]] * 20)
+        reading = store.read(writer.ledger_id, 0, 19)
+        await anext(reading)
+        os.kill(gateway.process.pid, signal.SIGKILL)
+        with pytest.raises(LedgerError) as failure:
+            _ = [batch async for batch in reading]
+        assert failure.value.code == GATEWAY_CLOSED
+
+    run(cluster, scenario)
+
+
+def test_entries_for_a_fenced_ledger_are_not_kept(cluster: BookKeeperCluster) -> None:
+    async def scenario(store: GatewayLedgerStore, _gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        results = Results(writer)
+        await append_all(writer, results, [[b"x"]])
+        await store.recover(writer.ledger_id)
+        used = []
+        for step in range(1, 9):
+            for _ in range(25):
+                writer.append([bytes(1 << 20)])
+            assert OK not in {result.code for result in (await results.until(1 + 25 * step))[1:]}
+            _, direct, held = await store.gateway_usage()
+            assert held == 0
+            used.append(direct)
+        assert used[-1] <= used[1]
+
+    run(cluster, scenario)
+
+
+def test_stores_of_a_process_share_one_gateway_that_ends_with_the_last(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as other:
+            async with opened(cluster) as one:
+                assert await one.list_ids() == await other.list_ids()
+                with kept_gateway() as gateway:
+                    assert gateway.users == 3
+                    watched = Watched(gateway.process.pid)
+            writer = await other.create(Replication(), {})
+            await append_all(writer, Results(writer), [[b"still here"]])
+            await writer.close()
+        assert await asyncio.to_thread(watched.ends)
+
+    asyncio.run(scenario())
+
+
+def test_closing_ends_a_gateway_that_hangs(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        async with opened(cluster):
+            with kept_gateway() as gateway:
+                pid = gateway.process.pid
+                watched = Watched(pid)
+            os.kill(pid, signal.SIGSTOP)
+        assert await asyncio.to_thread(watched.ends)
+
+    asyncio.run(scenario())
+
+
+def test_a_gateway_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess\n"
+        "gateway = GatewayProcess('token')\n"
+        "print(gateway.pid, gateway.data_socket, flush=True)\n"
+        "gateway.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid, _, path = parent.stdout.readline().strip().partition(" ")
+    watched = Watched(int(pid))
+    assert Path(path).exists()
+    parent.kill()
+    parent.wait()
+    assert watched.ends()
+    assert not Path(path).parent.exists()
+
+
+def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG_VARIABLE, str(tmp_path))
+    with pytest.raises(LedgerError, match=f"{TOKEN_VARIABLE} is not set") as failure:
+        GatewayProcess("")
+    assert failure.value.code == GATEWAY_CLOSED
+    assert [path.name for path in tmp_path.glob("gateway-*/stderr.log")] == ["stderr.log"]
+
+
+def test_one_that_dies_again_and_again_is_left_alone_for_a_while() -> None:
+    deaths = Deaths()
+    for number in range(DEATHS_MAX):
+        deaths.add(100.0 + number)
+    for now in (100.0 + DEATHS_MAX, 99.9 + DEATHS_WITHIN_S):
+        with pytest.raises(LedgerError, match="died") as failure:
+            deaths.add(now)
+        assert failure.value.code == GATEWAY_CLOSED
+    deaths.add(100.0 + DEATHS_WITHIN_S)
+
+
+def test_a_gateway_elsewhere_is_attached_to_and_outlives_the_store(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
+    command = [sys.executable, "-m", "durablelog.bookkeeper.gateway"]
+    foreground = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert foreground.stdout is not None
+    with foreground.stdout:
+        address = foreground.stdout.readline().strip()
+
+    async def scenario() -> None:
+        ledgers = []
+        for _ in range(2):
+            async with opened(cluster, address) as store:
+                writer = await store.create(Replication(), {})
+                await append_all(writer, Results(writer), [[b"by another's gateway"]])
+                ledgers.append(writer.ledger_id)
+                assert (await store.recover(ledgers[0])).last_entry == 0
+        with monkeypatch.context() as wrong:
+            wrong.setenv(TOKEN_VARIABLE, "not the secret")
+            with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
+                async with opened(cluster, address):
+                    pass
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        foreground.terminate()
+        assert foreground.wait(ENDING_S) == 0
+    with pytest.raises(LedgerError) as failure:
+        asyncio.run(store_of(cluster, address).open())
+    assert failure.value.code == GATEWAY_CLOSED
+
+
+@pytest.mark.parametrize("address", ["", "somewhere", ":1", "host:", "host:port"])
+def test_an_address_that_is_none_is_refused(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        asyncio.run(store_of(cluster, address).open())
+
+
+def test_the_data_socket_takes_nobody_without_the_token() -> None:
+    async def scenario() -> None:
+        with kept_gateway() as gateway:
+            for greeting in (hello(b"A", "guess"), hello(b"R", ""), b"GET / HTTP/1.1\r\n\r\n", bytes(100)):
+                stranger = await connect(gateway.data_socket, greeting)
+                with stranger:
+                    try:
+                        assert await asyncio.get_running_loop().sock_recv(stranger, 1) == b""
+                    except ConnectionResetError:
+                        pass  # what it had not read of ours, it refused that way
+
+    asyncio.run(scenario())
+
+
+def test_no_cluster_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_ledger_store, "CONNECT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    async def scenario() -> None:
+        settings = GatewaySettings(metadata_uri=f"zk+hierarchical://127.0.0.1:{port}/ledgers")
+        store = GatewayLedgerStore(settings, Runtime())
+        with pytest.raises(LedgerError) as failure:
+            await store.open()
+        assert failure.value.code == TIMEOUT
+        assert store.health() is not None
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+class TellingExecutor(ThreadPoolExecutor):
+    """Tells when a thread has begun with a control call of this name, and keeps such calls."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(8)
+        self.begun = asyncio.Event()
+        self.calls: list[Future[Any]] = []
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        if arguments[:1] != (self._name,):
+            return super().submit(function, *arguments, **named)
+
+        def told() -> Any:
+            self._loop.call_soon_threadsafe(self.begun.set)
+            return function(*arguments, **named)
+
+        self.calls.append(super().submit(told))
+        return self.calls[-1]
+
+
+def test_closing_does_not_wait_for_a_cluster_that_does_not_answer() -> None:
+    async def scenario() -> None:
+        executor = TellingExecutor("connect")
+        with socket.create_server(("127.0.0.1", 0)) as silent, kept_gateway():
+            uri = f"zk+hierarchical://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+            store = GatewayLedgerStore(GatewaySettings(metadata_uri=uri), Runtime(executor=lambda *_: executor))
+            opening = asyncio.gather(store.open(), return_exceptions=True)
+            await executor.begun.wait()
+            await store.close()
+            assert not executor.calls[0].done()
+            (outcome,) = await opening
+            assert isinstance(outcome, LedgerError)
+            assert outcome.code == GATEWAY_CLOSED
+            with pytest.raises(LedgerError, match="closed"):
+                await store.open()
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_whose_maker_left_is_let_go_of(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        executor = TellingExecutor("create")
+        settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
+        store = GatewayLedgerStore(settings, Runtime(executor=lambda *_: executor))
+        await store.open()
+        before = await store.list_ids()
+        cluster.pause_zookeeper()
+        try:
+            making = asyncio.gather(store.create(Replication(), {}))
+            await executor.begun.wait()
+            making.cancel()
+        finally:
+            cluster.resume_zookeeper()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        await asyncio.to_thread(executor.calls[0].result)
+        (made,) = sorted(set(await store.list_ids()) - set(before))
+        while (await store.describe(made)).state is not LedgerState.CLOSED:
+            pass
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

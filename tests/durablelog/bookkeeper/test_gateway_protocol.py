@@ -1,0 +1,59 @@
+"""The bytes and texts between us and the gateway are those of the page that describes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from durablelog.bookkeeper.gateway.gateway_protocol import (
+    ACK,
+    ENTRY,
+    RANGE,
+    RECORD,
+    WELCOME,
+    custom_text,
+    hello,
+    parse_description,
+)
+from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
+from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerState, Replication
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "bookkeeper-data-plane.md"
+
+
+def test_the_example_of_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    said = [bytes.fromhex(line) for line in re.findall(r"^[<>] ((?:[0-9a-f]{2} ?)+)$", text, re.MULTILINE)]
+    assert said == [
+        hello(b"A", "sesame"),
+        WELCOME.pack(OK, 1),
+        ENTRY.pack(5, 2, 0) + b"hello",
+        ACK.pack(2, 0, OK, 0),
+        ACK.pack(2, 1, -101, -1),
+        hello(b"R", "sesame"),
+        RANGE.pack(1, 7, 0, 0),
+        RECORD.pack(OK, 5, 0) + b"hello",
+        RECORD.pack(OK, 0, -1),
+    ]
+
+
+def test_custom_metadata_may_hold_any_bytes() -> None:
+    assert custom_text({}) == ""
+    assert custom_text({"store": b"x y\n", "größe": b""}) == "c3RvcmU= eCB5Cg==\nZ3LDtsOfZQ== "
+
+
+def test_a_description_is_read() -> None:
+    lines = ["12", "CLOSED", "41", "4242", "3 3 2", "127.0.0.1:3181 127.0.0.1:3182 ", "c3RvcmU= eCB5Cg==", "YQ== "]
+    ledger = parse_description(lines)
+    assert (ledger.ledger_id, ledger.state, ledger.last_entry, ledger.length) == (12, LedgerState.CLOSED, 41, 4242)
+    assert ledger.replication == Replication(3, 3, 2)
+    assert ledger.bookies == ("127.0.0.1:3181", "127.0.0.1:3182")
+    assert ledger.custom == {"store": b"x y\n", "a": b""}
+    opened = parse_description(["0", "IN_RECOVERY", "-1", "0", "2 2 2", "a:1"])
+    assert (opened.state, opened.last_entry, opened.custom) == (LedgerState.IN_RECOVERY, EMPTY, {})
+
+
+def test_a_password_is_not_shown() -> None:
+    settings = GatewaySettings(metadata_uri="zk+hierarchical://somewhere:2181/ledgers", password=b"sesame")
+    assert "sesame" not in repr(settings)
+    assert settings.client_settings().splitlines()[0] == "metadataServiceUri=zk+hierarchical://somewhere:2181/ledgers"
