@@ -13,11 +13,12 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 	&& { echo $$p; break; }; done)
 
 FILES ?=
+TIER1 ?= file
 JOBS ?= 2
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
 
-.PHONY: help run test strace services lint format typecheck imports unit bench soak recovery-report setup clean
+.PHONY: help run test strace services bookkeeper lint format typecheck imports unit bench soak recovery-report setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -36,8 +37,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $(STAMP)
 
-run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files
-	@$(BIN)/python -m segmentstore.cli.main_job $(FILES)
+run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
+	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
 test: strace services lint typecheck imports unit ## everything that must be green
 
@@ -49,8 +50,13 @@ strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
 	  echo "make: strace is needed to kill processes at exact system calls and was not found; install it (Debian: apt-get install strace)" >&2; exit 1; }
 
-services: $(STAMP) ## the servers that tests run against (S3Proxy, SFTP, VersityGW), under var/services
+services: $(STAMP) ## the servers that tests run against (S3Proxy, BookKeeper, SFTP, VersityGW), under var
 	@$(BIN)/python -m recovery.harness.services install
+
+bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-cluster, to try Tier 1 on
+	@$(BIN)/segmentstore bookkeeper start var/bookkeeper-cluster
+	@echo 'a store on it:  segmentstore.open("folder", tier1=...), or SEGMENTSTORE_TIER1=... $(BIN)/segmentstore ingest ...'
+	@echo 'stop it:        $(BIN)/segmentstore bookkeeper stop var/bookkeeper-cluster'
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -8,6 +8,7 @@ later is refused. The file's page: docs/formats/store-toml.md.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tomllib
 import uuid
 from collections.abc import Mapping
@@ -49,9 +50,14 @@ class StoreConfig:
     containers: int = _bytes(1, 1, 65536)
     """Segment containers: each has a log, a sequencer and a storage writer of its own."""
     tier1: str = "file"
-    """Where the log is: "file" (in the store's folder) or "memory" (gone when the store is closed)."""
+    """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed), or on BookKeeper
+    (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open one store."""
     tier2: str = ""
     """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the store's."""
+
+    # What this process does.
+    serve: str = "all"
+    """Containers that are opened here: "all", or as "0,2-3". Who opens one takes it from whoever has it."""
 
     # What callers may do.
     append_bytes_max: int = _bytes(8 * MIB, 1, APPEND_BYTES_LIMIT)
@@ -127,6 +133,7 @@ class StoreConfig:
             low, high = setting.metadata.get("low"), setting.metadata.get("high")
             if low is not None and not low <= value <= high:
                 raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
+        served_ranges(self.serve, self.containers)
         if self.compression not in COMPRESSIONS:
             raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(COMPRESSIONS)}")
         for small, large in (
@@ -140,6 +147,37 @@ class StoreConfig:
             raise ConfigError("fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes")
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError("log_file_bytes", f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more")
+
+    @property
+    def served(self) -> list[int]:
+        """The containers that are opened here, ascending."""
+        return [container_id for part in served_ranges(self.serve, self.containers) for container_id in part]
+
+    @property
+    def served_count(self) -> int:
+        """How many they are."""
+        return sum(map(len, served_ranges(self.serve, self.containers)))
+
+
+def served_ranges(text: str, containers: int) -> list[range]:
+    """What a setting `serve` says, ascending and apart. Raises ConfigError."""
+    if text == "all":
+        return [range(containers)]
+    found = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        numbers = (first, last) if dash else (first, first)
+        if not all(number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers):
+            raise ConfigError("serve", f"{text!r} is not all, or numbers of containers as 0,2-3")
+        low, high = map(int, numbers)
+        if not low <= high < containers:
+            raise ConfigError("serve", f"{part.strip()} is not in 0 to {containers - 1}, the store's containers")
+        found.append(range(low, high + 1))
+    found.sort(key=lambda part: part.start)
+    for before, after in itertools.pairwise(found):
+        if after.start < before.stop:
+            raise ConfigError("serve", f"{text!r} names container {after.start} twice")
+    return found
 
 
 COMPRESSIONS = ("none", "zstd")

@@ -417,6 +417,9 @@ class SegmentContainer:
         findings = []
         if self.failure is not None:
             findings.append(f"container {self.container_id} is stopped: {self.failure}")
+        log = self.log.health()
+        if log is not None and self.failure is None:
+            findings.append(f"container {self.container_id}: {log}")
         writer = self.writer.health()
         if writer is not None:
             findings.append(f"container {self.container_id}: {writer}")
@@ -433,7 +436,7 @@ class SegmentContainer:
 def _read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndexConfig:
     return ReadIndexConfig(
         tail_bytes_max=config.tail_bytes_max,
-        cache_bytes_max=config.cache_bytes_max // config.containers,
+        cache_bytes_max=config.cache_bytes_max // config.served_count,
         random_bytes=min(config.extent_bytes, config.piece_bytes),
         get_bytes_max=max(config.piece_bytes, storage.get_bytes_best),
         piece_bytes=config.piece_bytes,
@@ -446,7 +449,7 @@ def _read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndex
 
 def _writer_config(config: StoreConfig) -> StorageWriterConfig:
     # Flushing under pressure must begin well before writers are held for it, or both would wait for each other.
-    held_at = min(config.unflushed_bytes_max, config.tail_bytes_max + config.cache_bytes_max // config.containers)
+    held_at = min(config.unflushed_bytes_max, config.tail_bytes_max + config.cache_bytes_max // config.served_count)
     return StorageWriterConfig(
         flush_bytes=config.flush_bytes,
         flush_age_s=config.flush_age_s,

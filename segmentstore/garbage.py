@@ -7,26 +7,33 @@ orphan sweepers of the containers, then what is due is deleted. The rules stay t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from durablelog.bookkeeper.ledger_store import LedgerError
+from durablelog.bookkeeper.orphan_ledgers import OrphanLedger, OrphanSearch, find_orphans, remove_orphan
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from segmentstore.contracts.runtime import Clock
+from segmentstore.tier1 import SharedTier1, translated
 from storagewriter.orphan_rules import Verdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
 
-GarbageState = Literal["deleted", "waiting", "due", "orphan", "aborted upload", "unfinished upload"]
+GarbageState = Literal[
+    "deleted", "waiting", "due", "orphan", "aborted upload", "unfinished upload", "orphan ledger", "deleted ledger"
+]
 """What became, or would become, of something nobody needs.
 
 `deleted`: gone, and confirmed to be. `waiting`: nothing refers to it; deleted once the deletion lag is over. `due`: the lag
 is over, and it is still there: a read has it open, Tier 2 did not answer, or nothing was to be deleted. `orphan`: no
 operation of the log names it, and it was not condemned: nothing was to be changed, or too much waits already.
-`aborted upload` and `unfinished upload`: an upload in parts that nobody would finish.
+`aborted upload` and `unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted ledger`:
+a ledger of the store on BookKeeper that no log lists.
 """
 
 
@@ -36,7 +43,7 @@ class GarbageItem(NamedTuple):
     state: GarbageState
     container_id: int
     size: int | None
-    """Bytes; None for an upload, of which no provider tells."""
+    """Bytes; None for an upload, of which no provider tells, and a ledger that was never closed."""
     until: datetime | None
     """When the deletion lag of what is waiting is over."""
     name: str
@@ -59,6 +66,11 @@ class GarbageReport:
         """Bytes of the objects in these states; of all if none is named."""
         return sum(item.size or 0 for item in self.items if not states or item.state in states)
 
+    def with_orphan_ledgers(self, found: OrphanSearch) -> GarbageReport:
+        """With what was found on BookKeeper, and not deleted."""
+        items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
+        return _report([*self.items, *items], [*self.problems, *found.problems])
+
 
 class StoppedContainer(NamedTuple):
     """A container nobody has open, as its log has it."""
@@ -69,7 +81,7 @@ class StoppedContainer(NamedTuple):
 
 
 async def collect_garbage(
-    containers: Sequence[SegmentContainer], storage: ObjectStorage, lag_s: float, now_ms: int
+    containers: Sequence[SegmentContainer], storage: ObjectStorage, lag_s: float, clock: Clock
 ) -> GarbageReport:
     """Condemn all orphans, abort abandoned uploads, delete what is due. See `SegmentStore.collect_garbage`."""
     before = {container.container_id: dict(container.metadata.garbage) for container in containers}
@@ -86,11 +98,40 @@ async def collect_garbage(
         if collector.health.failures > failures:
             problems.append(f"container {container.container_id}: {collector.health.describe()}")
         container_id, metadata = container.container_id, container.metadata
-        items += _waiting(metadata, lag_s, now_ms)
+        # Now, not when it began: what was condemned a moment ago may be due.
+        items += _waiting(metadata, lag_s, clock.time_ms())
         for name, garbage in before[container_id].items():
             if name not in metadata.garbage:
                 items.append(GarbageItem("deleted", container_id, garbage.record.size, None, name))
     return _report(items, problems)
+
+
+async def collect_orphan_ledgers(
+    report: GarbageReport, tier1: SharedTier1, store_id: str, served: Collection[int]
+) -> GarbageReport:
+    """Find, fence and delete ledgers that no log of these containers lists, all of them ours by now.
+
+    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted is told in the report.
+    """
+    clients = tier1.clients
+    async with translated():
+        found = await find_orphans(clients.ledgers, clients.nodes, tier1.location.path, store_id, served)
+    items, problems = list(report.items), [*report.problems, *found.problems]
+    for orphan in found.orphans:
+        try:
+            await remove_orphan(clients.ledgers, orphan)
+        except LedgerError as error:
+            items.append(_ledger_item("orphan ledger", orphan))
+            problems.append(f"container {orphan.container_id}: ledger {orphan.ledger_id} could not be deleted: {error}")
+        else:
+            items.append(_ledger_item("deleted ledger", orphan))
+    return _report(items, problems)
+
+
+def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
+    return GarbageItem(
+        state, orphan.container_id, orphan.length, None, f"ledger {orphan.ledger_id} of epoch {orphan.epoch}"
+    )
 
 
 async def survey_garbage(
@@ -136,6 +177,7 @@ async def _sweep(
 ) -> list[GarbageItem]:
     """One sweep of all containers. What was condemned is added to `before`; the rest of what was found is returned."""
     sweepers = {container.container_id: container.writer.orphan_sweeper for container in containers}
+    metadata_of = {container.container_id: container.metadata for container in containers}
     left: list[GarbageItem] = []
     try:
         await sweepers[containers[0].container_id].check_alone()
@@ -151,7 +193,7 @@ async def _sweep(
             for container_id, mine in pages.items():
                 if container_id not in sweepers:
                     continue
-                metadata = containers[container_id].metadata
+                metadata = metadata_of[container_id]
                 try:
                     found = sweepers[container_id].sift(mine)
                     condemned = await sweepers[container_id].condemn(found)

@@ -27,13 +27,14 @@ from segmentstore.container import SegmentContainer
 from segmentstore.contracts.attributes import AttributeUpdate, KeyedUpdate
 from segmentstore.contracts.errors import (
     ContainerMismatchError,
+    ContainerNotServedError,
     InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
-from segmentstore.garbage import GarbageReport, collect_garbage
+from segmentstore.garbage import GarbageReport, collect_garbage, collect_orphan_ledgers
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
@@ -46,14 +47,15 @@ class SegmentStore:
     """An open store. Made by `segmentstore.open`; used on the event loop that opened it.
 
     Every call may raise ContainerStoppedError (the container was closed, or failed: `cause` says why),
-    NotPrimaryError (another owner has the log) and, for changes on their way when that happened,
-    AppendOutcomeUnknownError.
+    NotPrimaryError (another owner has the log; its kind ContainerNotServedError: the container is not in `serve`)
+    and, for changes on their way when that happened, AppendOutcomeUnknownError.
     """
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._config = parts.config
         self._containers = parts.containers
+        self._by_id = {container.container_id: container for container in parts.containers}
         self._homes: dict[str, SegmentContainer] = {}
 
     async def __aenter__(self) -> Self:
@@ -259,19 +261,22 @@ class SegmentStore:
             home.check_running()
             await home.writer.flush(home.find(name).segment_id)
             return
-        for container in self._containers:
-            container.check_running()
-        outcomes = await asyncio.gather(
-            *(container.writer.flush(None) for container in self._containers), return_exceptions=True
-        )
+        # One that was taken over keeps its siblings from nothing.
+        outcomes = await asyncio.gather(*map(_flush_all, self._containers), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
     async def checkpoint(self) -> None:
         """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2 holds."""
+        failures: list[SegmentStoreError] = []
         for container in self._containers:
-            await container.checkpoint()
+            try:
+                await container.checkpoint()
+            except SegmentStoreError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def collect_garbage(self) -> GarbageReport:
         """Look through all of Tier 2 for what nobody needs, now, and delete what is due.
@@ -279,14 +284,17 @@ class SegmentStore:
         The store does so by itself, slowly; this is for people who do not want to wait. Objects that no operation of
         the log names become garbage and are deleted once the deletion lag is over: by the store, or by a later call.
         Costs one listing of all objects, and two requests for each that is deleted. Raises TierUnavailableError if Tier 2
-        does not answer; what was done by then is done.
+        does not answer; what was done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
+        look at each ledger of the cluster.
         """
         for container in self._containers:
             container.check_running()
         parts = self._parts
-        return await collect_garbage(
-            parts.containers, parts.storage, self._config.deletion_lag_s, parts.runtime.clock.time_ms()
-        )
+        lag_s, clock = self._config.deletion_lag_s, parts.runtime.clock
+        report = await collect_garbage(parts.containers, parts.storage, lag_s, clock)
+        if parts.tier1 is not None:
+            report = await collect_orphan_ledgers(report, parts.tier1, parts.store_id, self._by_id)
+        return report
 
     def stats(self) -> dict[str, object]:
         """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well.
@@ -305,15 +313,23 @@ class SegmentStore:
     # --- helpers ----------------------------------------------------------------------------------
 
     def _home(self, name: object) -> SegmentContainer:
-        """The container a name lives in. Raises InvalidNameError."""
+        """The container a name lives in. Raises InvalidNameError, ContainerNotServedError."""
         home = self._homes.get(name) if isinstance(name, str) else None
         if home is None:
             name = check_segment_name(name)
-            home = self._containers[container_of(name, len(self._containers))]
+            container_id = container_of(name, self._config.containers)
+            home = self._by_id.get(container_id)
+            if home is None:
+                raise ContainerNotServedError(container_id, self._config.serve)
             if len(self._homes) >= _HOMES_MAX:
                 self._homes.clear()
             self._homes[name] = home
         return home
+
+
+async def _flush_all(container: SegmentContainer) -> None:
+    container.check_running()
+    await container.writer.flush(None)
 
 
 def _info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:

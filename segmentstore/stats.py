@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from segmentstore.container import SegmentContainer
+from segmentstore.tier1 import TIER1_PREFIX
 from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def store_stats(parts: StoreParts) -> dict[str, object]:
     return {
         "store_id": parts.store_id,
         "health": [
-            *(finding for container in parts.containers for finding in container.health()),
+            *_tier1_and_containers(parts),
             *(parts.tier2_start.health() if parts.tier2_start is not None else ()),
             *(parts.scrub.health() if parts.scrub is not None else ()),
         ],
@@ -26,6 +27,14 @@ def store_stats(parts: StoreParts) -> dict[str, object]:
         "scrub": dataclasses.asdict(parts.scrub.statistics()) if parts.scrub is not None else None,
         "containers": {container.container_id: _container_stats(container) for container in parts.containers},
     }
+
+
+def _tier1_and_containers(parts: StoreParts) -> list[str]:
+    """What is wrong with a Tier 1 that is shared is said once, not by each container."""
+    shared = parts.tier1.health() if parts.tier1 is not None else []
+    said = tuple(finding.removeprefix(TIER1_PREFIX) for finding in shared)
+    of_containers = [finding for container in parts.containers for finding in container.health()]
+    return [*shared, *(finding for finding in of_containers if not said or not finding.endswith(said))]
 
 
 def _tier2_stats(storage: ObjectStorage) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 store.toml     what was fixed at creation; its presence makes the folder a store
 lock           held by the process that has the store open
-log/<id>/      Tier 1 of each container (tier1 = "file")
+log/<id>/      Tier 1 of each container (tier1 = "file"; on BookKeeper it is elsewhere: segmentstore/tier1.py)
 cache/         RocksDB, throw-away
 tier2/         objects, unless tier2 names another place
 """
@@ -14,8 +14,10 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
+from durablelog.bookkeeper.store_node import StoreIdentity
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
@@ -24,7 +26,7 @@ from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from recovery import scrub_state
 from recovery.background_scrub import BackgroundScrub
-from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file
+from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file
 from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (
@@ -36,6 +38,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import LOCK_NAME, log_directory, new_store_id, write_store_file
+from segmentstore.tier1 import BookKeeperClients, SharedTier1, open_clients
 from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.object_storage import ObjectStorage
@@ -63,7 +66,12 @@ class StoreAdapters(Protocol):
     """What a store's outside parts are made by: production's are `DefaultAdapters`, a simulated world has its own."""
 
     def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
-        """Tier 1 of one container."""
+        """Tier 1 of one container, where it is not on BookKeeper."""
+
+    async def bookkeeper(
+        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+    ) -> BookKeeperClients:
+        """What the store speaks to BookKeeper by, opened; the store closes it. Raises ConfigError, TierUnavailableError."""
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         """Tier 2. Raises ConfigError."""
@@ -89,6 +97,11 @@ class DefaultAdapters:
             payload_bytes_max=config.frame_bytes_max,
         )
 
+    async def bookkeeper(
+        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+    ) -> BookKeeperClients:
+        return await open_clients(location, environment, runtime)
+
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         return open_object_storage(url, runtime)
 
@@ -108,6 +121,9 @@ class StoreParts:
     storage: ObjectStorage
     cache: CacheStorage
     containers: list[SegmentContainer]
+    """Those that are served here, ascending."""
+    tier1: SharedTier1 | None = None
+    """What their logs share, on BookKeeper."""
     markers: StoreMarkers | None = None
     """Of the stores whose objects are where ours are; None in the store's own folder."""
     tier2_start: Tier2Start | None = None
@@ -136,7 +152,11 @@ class StoreParts:
             await self.cache.close()
             await self.storage.close()
         finally:
-            self.lock.close()
+            try:
+                if self.tier1 is not None:
+                    await self.tier1.close()
+            finally:
+                self.lock.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -144,7 +164,11 @@ class StoreParts:
 
 def tier2_url(location: str, config: StoreConfig) -> str:
     """Where the objects are, as a URL."""
-    return config.tier2 or pathlib.Path(location, "tier2").absolute().as_uri()
+    return config.tier2 or _own_tier2(location)
+
+
+def _own_tier2(location: str) -> str:
+    return pathlib.Path(location, "tier2").absolute().as_uri()
 
 
 def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
@@ -187,9 +211,9 @@ async def open_store(
     taking = loop.run_in_executor(files, _take, location, options, environment, runtime)
     try:
         # Shielded: a caller who gives up must not leave behind a lock that nobody knows of.
-        lock, file, config, made = await asyncio.shield(taking)
+        taken = await asyncio.shield(taking)
         logs = os.path.dirname(log_directory(location, 0))
-        had_logs = not config.tier2 or await loop.run_in_executor(files, runtime.disk.exists, logs)
+        had_logs = not taken.config.tier2 or await loop.run_in_executor(files, runtime.disk.exists, logs)
     except asyncio.CancelledError:
         taking.add_done_callback(_let_go)
         raise
@@ -198,26 +222,35 @@ async def open_store(
     finally:
         files.shutdown(wait=False)
     parts: StoreParts | None = None
+    tier1: SharedTier1 | None = None
     try:
+        if is_bookkeeper_url(taken.config.tier1):
+            where = BookKeeperLocation.parse(taken.config.tier1)
+            tier1 = SharedTier1(where, await adapters.bookkeeper(where, environment, runtime), runtime)
+            taken = await _join(taken, tier1, options, environment, runtime)
+            had_logs = await tier1.has_logs()
+        config, made = taken.config, taken.made
+        assert taken.file is not None
         storage = adapters.storage(tier2_url(location, config), runtime)
         cache = adapters.cache(location, config, runtime)
         parts = StoreParts(
             location=location,
-            store_id=file.store_id,
+            store_id=taken.file.store_id,
             config=config,
-            lock=lock,
+            lock=taken.lock,
             runtime=runtime,
             storage=storage,
             cache=cache,
             containers=[],
+            tier1=tier1,
         )
         if config.tier2:
-            parts.markers = StoreMarkers(storage, file.store_id)
+            parts.markers = StoreMarkers(storage, parts.store_id)
             parts.tier2_start = Tier2Start(storage, parts.markers)
             if had_logs:
                 parts.tier2_start.begin()
             else:
-                await _insist(parts.tier2_start, made, location, runtime)
+                await _insist(parts, made=made)
         _add_containers(parts, runtime, adapters, made=made)
         await cache.open()
         await _start(parts.containers)
@@ -225,28 +258,44 @@ async def open_store(
             parts.scrub = _scrub(parts, runtime)
             parts.scrub.start()
     except BaseException:
-        if parts is None:
-            lock.close()
-        else:
+        if parts is not None:
             await parts.close()
+        else:
+            try:
+                if tier1 is not None:
+                    await tier1.close()
+            finally:
+                taken.lock.close()
         raise
     return parts
 
 
-def _let_go(taking: asyncio.Future[tuple[DiskFile, StoreFile, StoreConfig, bool]]) -> None:
+class _Taken(NamedTuple):
+    """A folder that is ours now."""
+
+    location: str
+    lock: DiskFile
+    file: StoreFile | None
+    """None of a folder that is to become a store's on BookKeeper: whose, its node says."""
+    config: StoreConfig
+    made: bool
+    """The store was made by this very opening."""
+
+
+def _let_go(taking: asyncio.Future[_Taken]) -> None:
     if not taking.cancelled() and taking.exception() is None:
-        taking.result()[0].close()
+        taking.result().lock.close()
 
 
-def _take(
-    location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
-) -> tuple[DiskFile, StoreFile, StoreConfig, bool]:
+def _take(location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime) -> _Taken:
     """Lock the folder and settle its settings; whether the folder became a store by it. Blocking."""
     disk = runtime.disk
     file = read_store_file(location, runtime)
-    config = merge_settings(options, environment, file.settings if file else {}, existing=file is not None)
-    if config.tier1 not in {"file", "memory"}:
-        raise ConfigError("tier1", f'{config.tier1!r} is not "file" or "memory"')
+    config = _merged(options, environment, file)
+    if is_bookkeeper_url(config.tier1):
+        BookKeeperLocation.parse(config.tier1)
+    elif config.tier1 not in {"file", "memory"}:
+        raise ConfigError("tier1", f'{config.tier1!r} is not "file", "memory" or a bookkeeper:// URL')
     # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be mended.
     check_object_storage_url(tier2_url(location, config))
     make_directories(disk, location)
@@ -257,28 +306,89 @@ def _take(
     try:
         # Looked at again under the lock: two processes may be making the same store.
         file = read_store_file(location, runtime)
-        made = file is None
-        if file is None:
+        made = file is None and not is_bookkeeper_url(config.tier1)
+        if made:
             file = write_store_file(location, new_store_id(runtime), config, runtime)
-        else:
-            config = merge_settings(options, environment, file.settings, existing=True)
+        elif file is not None:
+            config = _merged(options, environment, file)
             # Who made it may have died between giving it its name and making that durable.
             disk.sync_directory(location)
     except BaseException:
         lock.close()
         raise
-    return lock, file, config, made
+    return _Taken(location, lock, file, config, made)
 
 
-async def _insist(start: Tier2Start, made: bool, location: str, runtime: Runtime) -> None:  # noqa: FBT001
+def _merged(options: Mapping[str, object], environment: Mapping[str, str], file: StoreFile | None) -> StoreConfig:
+    """What is known before anybody but this folder was asked."""
+    if file is None:
+        # Which containers there are to serve, a store on BookKeeper may know better.
+        known = merge_settings(*_without(options, environment, "serve"), {}, existing=False)
+        return known if is_bookkeeper_url(known.tier1) else merge_settings(options, environment, {}, existing=False)
+    if is_bookkeeper_url(str(file.settings["tier1"])):
+        options, environment = _without_own_folder(options, environment)
+    return merge_settings(options, environment, file.settings, existing=True)
+
+
+def _without_own_folder(
+    options: Mapping[str, object], environment: Mapping[str, str]
+) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    """Without a `tier2` that says "the default": of a store on BookKeeper it is where the store was made."""
+    given = options.get("tier2", environment.get(ENVIRONMENT_PREFIX + "TIER2"))
+    return _without(options, environment, "tier2") if given == "" else (options, environment)
+
+
+def _without(
+    options: Mapping[str, object], environment: Mapping[str, str], name: str
+) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    return (
+        {key: value for key, value in options.items() if key != name},
+        {key: value for key, value in environment.items() if key != ENVIRONMENT_PREFIX + name.upper()},
+    )
+
+
+async def _join(
+    taken: _Taken, tier1: SharedTier1, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+) -> _Taken:
+    """The settings a store on BookKeeper has by its node, which is made if this folder may make a store."""
+    wished = StoreIdentity(new_store_id(runtime), taken.config.containers, tier2_url(taken.location, taken.config))
+    identity, made = await tier1.agree(taken.file, wished)
+    settings = dict(taken.file.settings) if taken.file is not None else {"tier1": taken.config.tier1}
+    settings |= {"containers": identity.containers, "tier2": identity.tier2}
+    config = merge_settings(*_without_own_folder(options, environment), settings, existing=True)
+    check_object_storage_url(config.tier2)
+    file = taken.file
+    if file is None:
+        executor = runtime.executor("open", 1)
+        writing = asyncio.get_running_loop().run_in_executor(
+            executor, write_store_file, taken.location, identity.store_id, config, runtime
+        )
+        try:
+            file = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # The lock is let go of by who is told: not before the file is written.
+            await asyncio.wait((writing,))
+            raise
+        except OSError as error:
+            raise TierUnavailableError("tier1", f"{taken.location}: {error}") from error
+        finally:
+            executor.shutdown(wait=False)
+    return taken._replace(file=file, config=config, made=made)
+
+
+async def _insist(parts: StoreParts, *, made: bool) -> None:
+    assert parts.tier2_start is not None
     try:
-        await start.insist()
+        await parts.tier2_start.insist()
     except BaseException:
-        if made:
+        if made and parts.config.tier2 != _own_tier2(parts.location):
             # A store made with a Tier 2 that cannot be one could never be mended: its file names it for ever.
-            files = runtime.executor("open", 1)
-            await asyncio.get_running_loop().run_in_executor(files, _unmake, location, runtime)
+            files = parts.runtime.executor("open", 1)
+            await asyncio.get_running_loop().run_in_executor(files, _unmake, parts.location, parts.runtime)
             files.shutdown(wait=False)
+            if parts.tier1 is not None:
+                identity = StoreIdentity(parts.store_id, parts.config.containers, parts.config.tier2)
+                await parts.tier1.unmake(identity)
         raise
 
 
@@ -289,15 +399,21 @@ def _unmake(location: str, runtime: Runtime) -> None:
 
 def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters, *, made: bool) -> None:
     addresses = CacheAddresses()
-    for container_id in range(parts.config.containers):
+    config, tier1 = parts.config, parts.tier1
+    for container_id in config.served:
+        log = (
+            tier1.log(container_id, parts.store_id, config)
+            if tier1 is not None
+            else adapters.log(parts.location, container_id, config, runtime)
+        )
         parts.containers.append(
             SegmentContainer(
                 container_id,
-                log=adapters.log(parts.location, container_id, parts.config, runtime),
+                log=log,
                 storage=parts.storage,
                 cache=parts.cache,
                 addresses=addresses,
-                config=parts.config,
+                config=config,
                 runtime=runtime,
                 store_id=parts.store_id,
                 made=made,

@@ -9,8 +9,10 @@ import typer
 
 from segmentstore.cli import (
     bench_command,
+    bookkeeper_command,
     crashtest_command,
     data_commands,
+    doctor_command,
     gc_command,
     ingest_command,
     inspection_commands,
@@ -54,6 +56,8 @@ app.command(name="verify", rich_help_panel=_STORE)(inspection_commands.verify)
 app.command(name="restore", rich_help_panel=_STORE)(restore_command.restore)
 app.command(name="gc", rich_help_panel=_STORE)(gc_command.gc)
 app.command(name="scrub", rich_help_panel=_STORE)(scrub_command.scrub_command)
+app.command(name="doctor", rich_help_panel=_STORE)(doctor_command.doctor_command)
+app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
 app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)
 

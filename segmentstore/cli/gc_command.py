@@ -1,4 +1,4 @@
-"""The command that looks for what nobody needs in Tier 2 and deletes what is due: `gc`."""
+"""The command that looks for what nobody needs in Tier 2, and on BookKeeper, and deletes what is due: `gc`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from durablelog.file.log_state import read_state
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stopped_store import StoppedStore
@@ -41,7 +40,8 @@ def gc(
 ) -> None:
     """Collect garbage in Tier 2 now: search all of it for objects that a crash left, abort unfinished uploads, delete what is due.
 
-    What is found now is deleted by a later collection, or by the store itself, once the deletion lag is over.
+    What is found now is deleted by a later collection, or by the store itself, once the deletion lag is over. On BookKeeper,
+    ledgers that a crash left are deleted as well, and the containers taken over from whoever has them.
     """
     if forget_store is not None:
         if dry_run:
@@ -70,10 +70,10 @@ def _summary(report: GarbageReport) -> str:
 def _survey(location: str) -> GarbageReport:
     with StoppedStore(location) as stopped:
         containers: dict[int, StoppedContainer] = {}
-        for container_id, folder in stopped.log_folders.items():
-            state = read_state(folder, stopped.runtime.disk) if stopped.runtime.disk.is_directory(folder) else None
-            if state is not None:
-                containers[container_id] = StoppedContainer(stopped.metadata(container_id), state.epoch)
+        for container_id in stopped.container_ids:
+            last_epoch = stopped.last_epoch(container_id)
+            if last_epoch is not None:
+                containers[container_id] = StoppedContainer(stopped.metadata(container_id), last_epoch)
         file = read_store_file(location, stopped.runtime)
         assert file is not None, location
         config = merge_settings({}, os.environ, file.settings, existing=True)
@@ -85,7 +85,10 @@ def _survey(location: str) -> GarbageReport:
             finally:
                 await storage.close()
 
-        return run(survey())
+        report = run(survey())
+        if stopped.bookkeeper is not None:
+            report = report.with_orphan_ledgers(stopped.bookkeeper.orphans())
+        return report
 
 
 async def _forget(location: str, other_id: str) -> None:

@@ -14,6 +14,7 @@ from durablelog.durable_data_log import LogAddress
 from durablelog.operations import AppendOperation, CheckpointOperation, Operation
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.ledger_listing import show_ledgers
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import run
 from segmentstore.contracts.errors import SegmentNotFoundError
@@ -26,14 +27,22 @@ _PAGE = 1000
 def log(
     store: output.StoreArgument,
     operations: Annotated[bool, typer.Option("--operations", help="Operations instead of frames.")] = False,
+    ledgers: Annotated[
+        bool, typer.Option("--ledgers", help="On BookKeeper: the ledgers of each container, of a running store too.")
+    ] = False,
     start: Annotated[
         str | None, typer.Option("--from", metavar="ADDRESS", help="Begin here, e.g. 0x100001000.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show the Tier-1 log of a stopped store: frames, or the operations in them. Ends with 3 if a frame is corrupt."""
+    """Show the Tier-1 log of a stopped store: frames, the operations in them, or ledgers. Ends with 3 if a frame is corrupt."""
     address = _address(start)
+    if ledgers:
+        if operations or start is not None:
+            raise typer.BadParameter("--ledgers shows ledgers alone, all of them")
+        show_ledgers(store, limit, as_json=as_json)
+        return
     corrupt = False
     with StoppedStore(store) as stopped:
         rows = _operation_rows(stopped, address) if operations else _frame_rows(stopped, address)
@@ -63,6 +72,7 @@ def _address(text: str | None) -> LogAddress | None:
 
 
 def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dict[str, Any]]:
+    unit = "offset" if stopped.bookkeeper is None else "entry"
     for container_id in stopped.container_ids:
         for report in stopped.frames(container_id, start):
             yield {
@@ -72,7 +82,7 @@ def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dic
                 "epoch": report.epoch,
                 "size": report.payload_length,
                 "state": report.status,
-                "place": f"{report.path} offset {report.position}",
+                "place": f"{report.path} {unit} {report.position}",
                 "detail": report.detail,
             }
 

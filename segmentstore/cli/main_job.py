@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -23,6 +24,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode, exit_code_for, sentence
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
+from segmentstore.cli.main_job_tier1 import MainJobTier1, Tier1Kind, main_job_tier1
 from segmentstore.cli.stores import CACHE_FOLDER
 from segmentstore.contracts.errors import SegmentStoreError
 
@@ -32,6 +34,7 @@ FILES_MAX = 2000
 KILL_AT = 0.4
 """Share of the lines that must be acknowledged before the ingesting process is killed."""
 WRITERS = 64
+_IN_FOLDER = MainJobTier1({}, None)
 _NOT_TEXT_OF_OURS = ("site-packages", "dist-packages", "__pycache__")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -77,6 +80,8 @@ class Outcome:
     log_bytes_after: int = 0
     read_back_seconds: float = 0.0
     fetched_from_tier2: int = 0
+    tier1: str | None = None
+    """Where the log was, if not in the store's folder."""
     failures: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -88,9 +93,12 @@ class Outcome:
 class Child:
     """One child process and the events it tells."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "segmentstore.cli.main_job_child", *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "segmentstore.cli.main_job_child", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
         )
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -124,13 +132,21 @@ class Child:
 class MainJob:
     """One run, step by step."""
 
-    def __init__(self, planned: list[PlannedFile], folder: Path, writers: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        planned: list[PlannedFile],
+        folder: Path,
+        writers: int,
+        say: Callable[[str], None],
+        tier1: MainJobTier1 = _IN_FOLDER,
+    ) -> None:
         self._planned = planned
         self._store = folder / "store"
         self._plan = folder / "plan.json"
         self._writers = writers
         self._say = say
-        self.outcome = Outcome(len(planned), count_lines(planned), sum(item.size for item in planned))
+        self._environment = tier1.environment
+        self.outcome = Outcome(len(planned), count_lines(planned), sum(item.size for item in planned), tier1=tier1.said)
         self._seconds = 0.0
 
     def run(self) -> Outcome:
@@ -146,7 +162,7 @@ class MainJob:
         return self.outcome
 
     def _child(self, command: str, *options: str) -> Child:
-        return Child(command, str(self._store), str(self._plan), *options)
+        return Child(command, str(self._store), str(self._plan), *options, environment=self._environment)
 
     def _ingest_options(self) -> tuple[str, ...]:
         return ("--lines", str(self.outcome.lines), "--writers", str(self._writers))
@@ -230,6 +246,9 @@ def main(
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where the store is made; what is there is removed.")] = FOLDER,
     writers: Annotated[int, typer.Option(min=1, help="Files written at once.")] = WRITERS,
+    tier1: Annotated[
+        Tier1Kind, typer.Option(help="Where the log is: in the store's folder, or on a local BookKeeper cluster.")
+    ] = Tier1Kind.FILE,
     as_json: output.JsonOption = False,
 ) -> None:
     """Run the main job; ends with 1 if a byte differs or a line is missing."""
@@ -238,7 +257,8 @@ def main(
         planned = plan_files(files) if files else default_input()
         if not files:
             say(f"input: the .py files below {sysconfig.get_paths()['stdlib']}, without installed packages")
-        outcome = MainJob(planned, folder, writers, say).run()
+        with main_job_tier1(tier1, folder / "cluster", say) as where:
+            outcome = MainJob(planned, folder, writers, say, where).run()
     except SegmentStoreError as error:
         output.print_error(sentence(error))
         raise typer.Exit(exit_code_for(error)) from None
@@ -262,6 +282,7 @@ def _silent(_text: str) -> None:
 
 def _shown(outcome: Outcome) -> dict[str, object]:
     return {
+        **({"Tier 1": outcome.tier1} if outcome.tier1 is not None else {}),
         "files": outcome.files,
         "lines": outcome.lines,
         "bytes": output.size(outcome.bytes),

@@ -1,7 +1,8 @@
 """A stopped store, looked at without changing it: its log's frames, the operations in them, what they add up to.
 
 Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing is written
-(but a lock file, if there was none); operations are replayed through the same metadata updater as always.
+(but a lock file, if there was none); operations are replayed through the same metadata updater as always. Of a store on
+BookKeeper only the folder can be locked: what an owner elsewhere has open is refused by the ledgers (frame_reports.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
 from durablelog.operations import Operation
 from recovery.replay import Replay
+from segmentstore.cli.bookkeeper_store import BookKeeperStore, on_bookkeeper
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
@@ -53,7 +55,9 @@ class StoppedStore:
         file = read_store_file(location, self.runtime)
         assert file is not None, location
         self._settings = file.settings
-        if self._settings["tier1"] != "file":
+        self.bookkeeper = BookKeeperStore(location) if on_bookkeeper(location) else None
+        """Where its log is, if it is there."""
+        if self.bookkeeper is None and self._settings["tier1"] != "file":
             raise CommandError(
                 f"the log of {location} is in {self._settings['tier1']}: there is none on disk to look at"
             )
@@ -66,6 +70,9 @@ class StoppedStore:
     def __enter__(self) -> Self:
         try:
             self._locks.callback(self._lock_store().close)
+            if self.bookkeeper is not None:
+                self._locks.enter_context(self.bookkeeper)
+                return self
             for container_id in self.container_ids:
                 folder = self.log_folder(container_id)
                 if self._disk.is_directory(folder):
@@ -90,7 +97,12 @@ class StoppedStore:
 
     @property
     def log_folders(self) -> dict[int, str]:
-        """Where the logs of all containers lie."""
+        """Where the logs of all containers lie. Raises CommandError of a store on BookKeeper."""
+        if self.bookkeeper is not None:
+            raise CommandError(
+                f"the log of {self._location} is on BookKeeper, and not in files: `segmentstore log` shows its frames and"
+                " checks them, `segmentstore scrub` checks its objects"
+            )
         return {container_id: self.log_folder(container_id) for container_id in self.container_ids}
 
     @property
@@ -100,9 +112,21 @@ class StoppedStore:
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame, good or bad, from the truncation point or from `start`."""
+        if self.bookkeeper is not None:
+            yield from self.bookkeeper.frames(container_id, start)
+            return
         folder = self.log_folder(container_id)
         if self._disk.is_directory(folder) and read_state(folder, self._disk) is not None:
             yield from read_only_frames(folder, self._disk, start=start)
+
+    def last_epoch(self, container_id: int) -> int | None:
+        """Of the container's last owner; None if it never had one."""
+        if self.bookkeeper is not None:
+            record = self.bookkeeper.record(container_id)
+            return record.epoch if record is not None else None
+        folder = self.log_folder(container_id)
+        state = read_state(folder, self._disk) if self._disk.is_directory(folder) else None
+        return state.epoch if state is not None else None
 
     def operations(self, container_id: int) -> Iterator[LoggedOperation]:
         """Every operation from the truncation point to the tail. Raises DataCorruptionError at the first bad place."""

@@ -207,6 +207,17 @@ class NotPrimaryError(SegmentStoreError):
         self.container_id = container_id
 
 
+class ContainerNotServedError(NotPrimaryError):
+    """The segment lives in a container that this process was told not to serve; nothing was changed. Ask who serves it."""
+
+    def __init__(self, container_id: int, serve: str) -> None:
+        SegmentStoreError.__init__(
+            self, f"container {container_id} is not served here (serve={serve!r}): ask the process that serves it"
+        )
+        self.container_id = container_id
+        self.serve = serve
+
+
 class DataCorruptionError(SegmentStoreError):
     """Stored bytes are not what was written. Nothing was repaired or removed; the operator's move.
 

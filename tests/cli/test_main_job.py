@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ingest_plan import plan_files
 from segmentstore.cli.main_job import MainJob, count_lines, default_input
@@ -80,3 +81,19 @@ def test_lines_are_counted_as_they_are_ingested(tmp_path: Path) -> None:
     for name, data in {"a": b"", "b": b"x", "c": b"x\n", "d": b"\n\n", "e": b"x\ny"}.items():
         (tmp_path / name).write_bytes(data)
     assert count_lines(plan_files([tmp_path])) == 0 + 1 + 1 + 2 + 2
+
+
+@pytest.mark.timeout(400)
+def test_all_bytes_equal_on_bookkeeper(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run(text, "--folder", folder, "--writers", 4, "--tier1", "bookkeeper", "--json")
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, b"")
+    said = json.loads(done.stdout)
+    assert said["all_bytes_equal"] is True
+    assert said["failures"] == []
+    assert said["tier1"] == "BookKeeper, 3 bookies on this machine, 3/3/2"
+    assert said["recovered_lines"] >= said["killed_after_lines"] >= 0.4 * said["lines"]
+    assert said["log_bytes_after"] < said["log_bytes_before"]
+    assert "bookkeeper://127.0.0.1:" in (folder / "store" / "store.toml").read_text(encoding="utf-8")
+    # Nothing of the cluster is left running.
+    assert [service.process_id for service in LocalCluster(folder / "cluster").status().services] == [None] * 4

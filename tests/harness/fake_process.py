@@ -48,6 +48,10 @@ class FakeWorld:
         self.struck.append(point)
         return True
 
+    def reach(self, point: str) -> None:
+        assert point in TABLE, point
+        self.struck.append(point)
+
     def process(self, name: str = "p") -> FakeProcess:
         process = FakeProcess(self, f"{name}.{len(self.processes) + 1}")
         self.processes.append(process)

@@ -1,0 +1,240 @@
+"""BookKeeperLocation: what a URL `bookkeeper://host:2181,host:2181/path?key=value&...` says, checked.
+
+The hosts are ZooKeeper's, the path is the store's root node there: one root is one store. Every key of the query is
+one of the table at the end; an unknown one is refused by name. No secret stands in a URL: passwords come from files that
+it names, or from the environment. No message repeats what might be one.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from durablelog.bookkeeper.ledger_store import Replication
+from segmentstore.contracts.errors import ConfigError
+
+SETTING: Final = "tier1"
+SCHEME: Final = "bookkeeper"
+PREFIX: Final = SCHEME + "://"
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+PORT_DEFAULT: Final = 2181
+ENSEMBLE_MAX: Final = 64
+LEDGER_BYTES_DEFAULT: Final = 1 * GIB
+LEDGER_BYTES_RANGE: Final = (4 * KIB, 1024 * GIB)
+SESSION_TIMEOUT_RANGE: Final = (1, 600)
+PATH_CHARACTERS_MAX: Final = 500
+
+Access = Literal["open", "creator"]
+
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])")
+_PART = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_BYTES = re.compile(r"([0-9]{1,15})(|KiB|MiB|GiB)")
+_UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookKeeperLocation:
+    """A store's root node, and how its ledgers are made."""
+
+    hosts: tuple[str, ...]
+    """ZooKeeper's servers, `host:port` each."""
+    path: str
+    """Of the root node: begins with a slash, does not end in one."""
+    replication: Replication = Replication()  # noqa: RUF009 - a tuple
+    """Of new ledgers; those that are there keep theirs."""
+    degraded: Replication | None = None
+    """Of a new ledger while there are too few bookies for `replication`; None: writers wait instead."""
+    ledger_bytes: int = LEDGER_BYTES_DEFAULT
+    """Size at which a new ledger is begun."""
+    ledgers_root: str = "/ledgers"
+    """BookKeeper's own root node."""
+    gateway: str | None = None
+    """`host:port` of a gateway that runs already; None: this process starts its own."""
+    password_file: str | None = None
+    """Its first line is the password of the ledgers; None: from the environment, else none."""
+    zookeeper_auth_file: str | None = None
+    """Its first line is ZooKeeper's `user:password`; None: from the environment, else none."""
+    acl: Access = "open"
+    """Who may see and change the nodes made here: everybody, or their creator."""
+    session_timeout_s: int = 10
+    """Of the session with ZooKeeper."""
+
+    @classmethod
+    def parse(cls, url: str) -> BookKeeperLocation:
+        """What the URL says; ConfigError("tier1", ...) names what is wrong with it."""
+        try:
+            parts = urlsplit(url)
+            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        except ValueError:
+            raise _bad("the bookkeeper:// URL cannot be taken apart: its query is key=value&key=value") from None
+        if parts.scheme != SCHEME:
+            raise _bad("it is not a bookkeeper:// URL")
+        if "@" in parts.netloc:
+            raise _bad(
+                "a bookkeeper:// URL holds no credentials: name files by password_file and zookeeper_auth_file,"
+                " or set SEGMENTSTORE_BOOKKEEPER_PASSWORD and SEGMENTSTORE_ZOOKEEPER_AUTH"
+            )
+        if parts.fragment:
+            raise _bad("a bookkeeper:// URL has no fragment (#)")
+        given: dict[str, Any] = {}
+        for key, text in pairs:
+            read = _READERS.get(key)
+            if read is None:
+                raise _bad(f"a bookkeeper:// URL has no key {key!r}, only {', '.join(_READERS)}")
+            if key in given:
+                raise _bad(f"the key {key!r} stands twice in the bookkeeper:// URL")
+            given[key] = read(key, text)
+        given["replication"] = _replication(given)
+        if "ledgers" in given:
+            given["ledgers_root"] = given.pop("ledgers")
+        location = cls(hosts=_hosts(parts.netloc), path=_path("the path", unquote(parts.path)), **given)
+        location._check()
+        return location
+
+    def _check(self) -> None:
+        if self.path == self.ledgers_root or self.path.startswith(self.ledgers_root + "/"):
+            raise _bad(f"the path {self.path} lies in BookKeeper's own nodes, {self.ledgers_root}")
+        if self.ledgers_root.startswith(self.path + "/"):
+            raise _bad(f"BookKeeper's own nodes, {self.ledgers_root}, lie in the path {self.path}")
+        if self.degraded is not None and self.degraded.ensemble >= self.replication.ensemble:
+            raise _bad(f"degraded={self.degraded} does not ask for fewer bookies than {self.replication}")
+
+    @property
+    def metadata_uri(self) -> str:
+        """Where BookKeeper's client finds its metadata."""
+        return f"zk+hierarchical://{';'.join(self.hosts)}{self.ledgers_root}"
+
+    @property
+    def url(self) -> str:
+        """Where this is, for messages; it names no files."""
+        return f"{PREFIX}{','.join(self.hosts)}{self.path}"
+
+
+def is_bookkeeper_url(tier1: str) -> bool:
+    """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so rightly."""
+    return tier1.partition(":")[0] == SCHEME
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = []
+    for part in text.split(","):
+        host, port = part, str(PORT_DEFAULT)
+        if not part.endswith("]") and ":" in part:
+            host, _, port = part.rpartition(":")
+        if not _HOST.fullmatch(host) or not _is_port(port):
+            raise _bad(f"{part!r} is not ZooKeeper's host or host:port, in bookkeeper://host:2181,host:2181/path")
+        hosts.append(f"{host}:{int(port)}")
+    if len(set(hosts)) != len(hosts):
+        raise _bad(f"a host stands twice in {text!r}")
+    return tuple(hosts)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
+
+
+def _path(what: str, text: str) -> str:
+    path = text.removesuffix("/")
+    if not path:
+        raise _bad(f"{what} is missing: it names the store's node, in bookkeeper://host:2181/path")
+    names = path.split("/")
+    if (
+        names[0]
+        or len(path) > PATH_CHARACTERS_MAX
+        or not all(_PART.fullmatch(name) and name.strip(".") for name in names[1:])
+    ):
+        raise _bad(f"{what} {text!r} is not made of names of a-z A-Z 0-9 - _ . with slashes before them")
+    if names[1] == "zookeeper":
+        raise _bad(f"{what} {text!r} lies in ZooKeeper's own nodes")
+    return path
+
+
+def _replication(given: dict[str, Any]) -> Replication:
+    default = Replication()
+    ensemble = given.pop("ensemble", None)
+    write = given.pop("write_quorum", None)
+    ack = given.pop("ack_quorum", None)
+    ensemble = ensemble if ensemble is not None else max(write or 0, default.ensemble)
+    write = write if write is not None else min(ensemble, max(ack or 0, default.write_quorum))
+    ack = ack if ack is not None else write // 2 + 1
+    return _ordered(Replication(ensemble, write, ack), f"ensemble={ensemble}, write_quorum={write}, ack_quorum={ack}")
+
+
+def _ordered(replication: Replication, said: str) -> Replication:
+    if not 1 <= replication.ack_quorum <= replication.write_quorum <= replication.ensemble <= ENSEMBLE_MAX:
+        raise _bad(f"{said}: it must be 1 <= ack quorum <= write quorum <= ensemble <= {ENSEMBLE_MAX}")
+    return replication
+
+
+def _degraded(key: str, text: str) -> Replication | None:
+    if text == "none":
+        return None
+    numbers = text.split("/")
+    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() and len(number) <= 3 for number in numbers):
+        raise _bad(f"{key}={text!r} is not ensemble/write quorum/ack quorum, as 2/2/2, or none")
+    ensemble, write, ack = map(int, numbers)
+    return _ordered(Replication(ensemble, write, ack), f"{key}={text}")
+
+
+def _number(low: int, high: int) -> Callable[[str, str], int]:
+    def read(key: str, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 15) or not low <= int(text) <= high:
+            raise _bad(f"{key}={text!r} is not a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _size(key: str, text: str) -> int:
+    match = _BYTES.fullmatch(text)
+    low, high = LEDGER_BYTES_RANGE
+    if match is None or not low <= (value := int(match[1]) * _UNITS[match[2]]) <= high:
+        raise _bad(f"{key}={text!r} is not a number of bytes (or with KiB, MiB, GiB) from {low} to {high}")
+    return value
+
+
+def _gateway(key: str, text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not _HOST.fullmatch(host) or not _is_port(port):
+        raise _bad(f"{key}={text!r} is not host:port")
+    return text
+
+
+def _file(key: str, text: str) -> str:
+    if not text.startswith("/") or "\0" in text:
+        raise _bad(f"{key} is not the absolute path of a file")
+    return text
+
+
+def _access(key: str, text: str) -> str:
+    if text not in {"open", "creator"}:
+        raise _bad(f"{key}={text!r} is not open or creator")
+    return text
+
+
+def _bad(detail: str) -> ConfigError:
+    return ConfigError(SETTING, detail)
+
+
+_READERS: Mapping[str, Callable[[str, str], object]] = {
+    "ensemble": _number(1, ENSEMBLE_MAX),
+    "write_quorum": _number(1, ENSEMBLE_MAX),
+    "ack_quorum": _number(1, ENSEMBLE_MAX),
+    "degraded": _degraded,
+    "ledger_bytes": _size,
+    "ledgers": _path,
+    "gateway": _gateway,
+    "password_file": _file,
+    "zookeeper_auth_file": _file,
+    "acl": _access,
+    "session_timeout_s": _number(*SESSION_TIMEOUT_RANGE),
+}

@@ -1,0 +1,155 @@
+"""Ledgers of ours that no log lists: found by what is written in them for ever, fenced, and deleted.
+
+A crash between creating a ledger and listing it leaves one; so does a lost reply. Nothing needs them, and nothing but this
+module looks for them. Rules of this file:
+
+- the ledgers are listed before the record is read: one that is listed by its log by then is known to be in use;
+- of an epoch below the record's no owner is left who could list it. Of the record's own epoch one may be: it is left alone
+  until the next opening;
+- recover before delete: deleting does not fence, and whoever still writes it must hear that he is not the owner;
+- what cannot be understood is told, never deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, reaction
+from durablelog.bookkeeper.ledger_calls import APPLICATION
+from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerStore
+from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.metadata_node import MetadataNodes
+from durablelog.bookkeeper.store_node import container_path
+
+LOOKS_AT_ONCE: Final = 16
+PROBLEMS_MAX: Final = 100
+"""Told one by one; the rest are counted."""
+
+
+class LedgerVerdict(Enum):
+    """What a ledger is to one store."""
+
+    FOREIGN = "foreign"
+    KNOWN = "known"
+    """Listed, or on its way out, or of an owner who may still list it."""
+    ORPHAN = "orphan"
+    UNCLEAR = "unclear"
+    """It says it is ours, and the record does not fit."""
+
+
+class OrphanLedger(NamedTuple):
+    """A ledger nobody needs."""
+
+    container_id: int
+    ledger_id: int
+    epoch: int
+    length: int | None
+    """Bytes; None while it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSearch:
+    """What was found."""
+
+    orphans: tuple[OrphanLedger, ...]
+    problems: tuple[str, ...]
+
+
+class _Ours(NamedTuple):
+    container_id: int
+    epoch: int
+
+
+def owner_of(custom: Mapping[str, bytes], store_id: str) -> _Ours | None:
+    """Container and epoch a ledger of this store was made for; None for another's, or what is not understood."""
+    if custom.get("application") != APPLICATION or custom.get("store") != store_id.encode():
+        return None
+    numbers = (custom.get("container", b""), custom.get("epoch", b""))
+    if not all(number.isdigit() and len(number) <= 19 for number in numbers):
+        return None
+    return _Ours(*map(int, numbers))
+
+
+def judge(ledger_id: int, ours: _Ours | None, record: LogRecord | None, store_id: str) -> LedgerVerdict:
+    """Pure. `record` is its container's, read after the ledger was listed."""
+    if ours is None:
+        return LedgerVerdict.FOREIGN
+    if record is None or record.store_id != store_id or record.container_id != ours.container_id:
+        return LedgerVerdict.UNCLEAR
+    if ledger_id in record.removing or any(item.ledger_id == ledger_id for item in record.ledgers):
+        return LedgerVerdict.KNOWN
+    if ours.epoch > record.epoch:
+        return LedgerVerdict.UNCLEAR
+    return LedgerVerdict.ORPHAN if ours.epoch < record.epoch else LedgerVerdict.KNOWN
+
+
+async def find_orphans(
+    ledgers: LedgerStore, nodes: MetadataNodes, root: str, store_id: str, containers: Collection[int]
+) -> OrphanSearch:
+    """Orphans of these containers; changes nothing.
+
+    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError, the node errors,
+    DataCorruptionError and ConfigError of a record.
+    """
+    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def look(ledger_id: int) -> LedgerDescription | None:
+        async with turns:
+            try:
+                return await ledgers.describe(ledger_id)
+            except LedgerError as error:
+                if reaction(LedgerCall.DELETE, error.code) is Reaction.GONE:
+                    return None
+                raise
+
+    found: dict[int, list[tuple[LedgerDescription, _Ours]]] = {}
+    listed = await ledgers.list_ids()
+    for first in range(0, len(listed), 1024):
+        for described in await asyncio.gather(*map(look, listed[first : first + 1024])):
+            ours = owner_of(described.custom, store_id) if described is not None else None
+            if described is not None and ours is not None and ours.container_id in containers:
+                found.setdefault(ours.container_id, []).append((described, ours))
+    orphans: list[OrphanLedger] = []
+    problems: list[str] = []
+    for container_id in sorted(found):
+        record = await read_record(nodes, root, container_id)
+        for described, ours in found[container_id]:
+            verdict = judge(described.ledger_id, ours, record, store_id)
+            if verdict is LedgerVerdict.ORPHAN:
+                orphans.append(_orphan(described, ours))
+            elif verdict is LedgerVerdict.UNCLEAR:
+                epoch = f"of epoch {record.epoch}" if record is not None else "gone"
+                problems.append(
+                    f"container {container_id}: ledger {described.ledger_id} says it is of epoch {ours.epoch},"
+                    f" and the log's record is {epoch}: it was left alone"
+                )
+    if len(problems) > PROBLEMS_MAX:
+        problems[PROBLEMS_MAX:] = [f"and {len(problems) - PROBLEMS_MAX:,} more ledgers that were left alone"]
+    return OrphanSearch(tuple(orphans), tuple(problems))
+
+
+async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> None:
+    """Fence it, then delete it; nothing happens if it is gone. Raises LedgerError: then it is there still, as far as is known."""
+    try:
+        await ledgers.recover(orphan.ledger_id)
+    except LedgerError as error:
+        if reaction(LedgerCall.DELETE, error.code) is not Reaction.GONE:
+            raise
+        return
+    await ledgers.delete(orphan.ledger_id)
+
+
+async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> LogRecord | None:
+    """A container's record as it is now; None if it was never opened. Raises the node errors, DataCorruptionError, ConfigError."""
+    path = container_path(root, container_id)
+    content = await nodes.read(path)
+    return decode_record(content.data, path) if content is not None else None
+
+
+def _orphan(described: LedgerDescription, ours: _Ours) -> OrphanLedger:
+    length = described.length if described.state.value == "closed" else None
+    return OrphanLedger(ours.container_id, described.ledger_id, ours.epoch, length)

@@ -1,0 +1,108 @@
+"""A store's root node: its identity, made once, by whoever opens it first, and joined by all others.
+
+The format's page: docs/formats/bookkeeper-store-node.md. One root is one store, for ever: what stands in the node is never changed.
+Below it, `containers/<id>` is the node of a container's log (bookkeeper_log.py).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, Final, NamedTuple
+
+from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeUnavailableError
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+
+VERSION: Final = 1
+_TRIES: Final = 5
+CONTAINERS_MAX: Final = 65536
+
+
+class StoreIdentity(NamedTuple):
+    """What was fixed when a store was made, and is the same wherever it is opened."""
+
+    store_id: str
+    """A UUID."""
+    containers: int
+    tier2: str
+    """An absolute URL."""
+
+
+def containers_path(root: str) -> str:
+    """The node below which the containers' nodes are."""
+    return f"{root}/containers"
+
+
+def container_path(root: str, container_id: int) -> str:
+    """The node of one container's log."""
+    return f"{containers_path(root)}/{container_id}"
+
+
+def encode_identity(identity: StoreIdentity) -> bytes:
+    """As it stands in the node."""
+    return json.dumps({"version": VERSION, **identity._asdict()}, ensure_ascii=False).encode()
+
+
+def decode_identity(path: str, data: bytes) -> StoreIdentity:
+    """What stands in the node. Raises DataCorruptionError; fields it does not know are passed over."""
+    where = f"node {path}"
+    try:
+        fields: Any = json.loads(data)
+    except ValueError:
+        raise DataCorruptionError(where, "it is no store's node: what it holds is not JSON") from None
+    if not isinstance(fields, dict) or not {"version", *StoreIdentity._fields} <= fields.keys():
+        raise DataCorruptionError(where, "it is no store's node: it names no store")
+    if fields["version"] != VERSION:
+        detail = f"a store's node of version {fields['version']!r}; this program knows version {VERSION}"
+        raise DataCorruptionError(where, detail)
+    store_id, containers, tier2 = (fields[name] for name in StoreIdentity._fields)
+    try:
+        store_id = str(uuid.UUID(store_id))
+    except (ValueError, TypeError, AttributeError):
+        raise DataCorruptionError(where, f"store_id {store_id!r} is not a UUID") from None
+    if type(containers) is not int or not 1 <= containers <= CONTAINERS_MAX:
+        raise DataCorruptionError(where, f"containers {containers!r} is not 1 to {CONTAINERS_MAX}")
+    if not isinstance(tier2, str) or not tier2:
+        raise DataCorruptionError(where, f"tier2 {tier2!r} is not a URL")
+    return StoreIdentity(store_id, containers, tier2)
+
+
+async def read_identity(nodes: MetadataNodes, path: str) -> StoreIdentity | None:
+    """Whose node it is; None if there is none, or one that holds nothing. Raises DataCorruptionError and the node errors."""
+    content = await nodes.read(path)
+    return decode_identity(path, content.data) if content is not None and content.data else None
+
+
+async def found_or_join(nodes: MetadataNodes, path: str, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
+    """Make the root node if there is none, with `wished`, whose id was drawn for this call alone; else see whose it is.
+
+    The identity, and whether the store was made by this very call: a lost reply is resolved by the id. An empty node, as an
+    operator makes one to set its access rights, is taken. Raises DataCorruptionError, TierUnavailableError and the node errors.
+    """
+    data = encode_identity(wished)
+    doubt: Exception | None = None
+    for _ in range(_TRIES):
+        content = await nodes.read(path)
+        if content is not None and content.data:
+            identity = decode_identity(path, content.data)
+            return identity, identity.store_id == wished.store_id
+        try:
+            if content is None:
+                await nodes.create(path, data)
+            else:
+                await nodes.write(path, data, content.version)
+        except (NodeConflictError, NodeUnavailableError) as error:
+            doubt = error
+        else:
+            return wished, True
+    raise TierUnavailableError("tier1", f"the store's node could not be made in {_TRIES} tries: {doubt}") from doubt
+
+
+async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> None:
+    """Remove the root node of a store that was just made and cannot be one. Not if anybody has begun a log in it already."""
+    content = await nodes.read(path)
+    if content is not None and content.data == encode_identity(identity):
+        try:
+            await nodes.delete(path, content.version)
+        except NodeConflictError:
+            pass  # It has containers: somebody joined, and works.

@@ -1,0 +1,311 @@
+"""ZookeeperNodes: the nodes of a ZooKeeper ensemble, by kazoo. The only module that speaks to ZooKeeper.
+
+Rules of this file:
+
+- kazoo's threads touch nothing of ours: what they have to say is handed to the event loop;
+- every call has one deadline, waiting for a connection included. Nothing is sent while there is no connection, so that
+  calls given up on do not pile up inside kazoo;
+- a change whose reply is lost is never sent again from here: NodeUnavailableError, and the caller looks. Reads are;
+- reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a server that lags
+  behind its leader gives yesterday's node. (A leader that was deposed and has not noticed yet, for a few ticks, still
+  answers a sync: who must be certain writes, for a write needs a quorum.);
+- an expired session is replaced by kazoo itself; nothing of ours hangs on a session, for there are no ephemeral nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeContent,
+    NodeRefusedError,
+    NodeUnavailableError,
+)
+from segmentstore.contracts.runtime import Runtime
+
+CALLS_MAX: Final = 64
+"""Calls on their way at once; what is beyond waits its turn, inside its own deadline."""
+AGAIN_S: Final = 0.05
+"""From a read whose connection was lost to the next try."""
+RECONNECT_S_MAX: Final = 2.0
+"""Longest from one round through all servers to the next, while none answers."""
+
+_NO_CONNECTION = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)
+_REFUSED = (NoAuthError, AuthFailedError, InvalidACLError)
+
+_log = logging.getLogger(__name__)
+_kazoo_log = _log.getChild("kazoo")
+# It tells each try to connect, and each that failed with its traceback; what matters is in `health`.
+_kazoo_log.setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZookeeperSettings:
+    """How an ensemble is spoken to."""
+
+    hosts: Sequence[str]
+    """`host:port`, all of one ensemble; any of them will do."""
+    session_timeout_s: float = 10.0
+    """What is asked for; the server bounds it by 2 and 20 of its ticks."""
+    deadline_s: float = 15.0
+    """Of one call. More than a session's life, so that a server that dies is mostly got round."""
+    credentials: str | None = field(default=None, repr=False)
+    """`user:password` of the scheme `digest`."""
+    creator_only: bool = False
+    """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`. Else everybody."""
+
+
+class ZookeeperNodes(MetadataNodes):
+    """One session with an ensemble; begun by `open`, which does not wait for a server."""
+
+    def __init__(self, settings: ZookeeperSettings, runtime: Runtime) -> None:
+        if settings.creator_only and settings.credentials is None:
+            raise ValueError("nodes for their creator only, and no credentials to know him by")
+        self._settings = settings
+        self._runtime = runtime
+        self._where = ",".join(settings.hosts)
+        self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._connected = asyncio.Event()
+        self._executor: Executor | None = None
+        self._client: KazooClient | None = None
+        self._state: str | None = None
+        self._refusal: str | None = None
+        """Set when the ensemble refused the credentials themselves: kazoo gives up for good then."""
+        self._closing: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        """Begin to connect, in the background. Once."""
+        assert self._client is None
+        self._loop = asyncio.get_running_loop()
+        self._executor = self._runtime.executor("zookeeper", 1)
+        self._client = self._new_client()
+        await self._loop.run_in_executor(self._executor, self._client.start_async)
+
+    async def read(self, path: str) -> NodeContent | None:
+        try:
+            data, stat = await self._ask_again(
+                path, lambda client: client.sync_async(path), lambda client: client.get_async(path)
+            )
+        except NoNodeError:
+            return None
+        return NodeContent(bytes(data), int(stat.version))
+
+    async def create(self, path: str, data: bytes) -> int:
+        try:
+            await self._ask(path, lambda client: client.create_async(path, data, makepath=True))
+        except NodeExistsError:
+            raise NodeConflictError(path, "it is there already") from None
+        return 0
+
+    async def write(self, path: str, data: bytes, version: int) -> int:
+        assert version >= 0  # to ZooKeeper, -1 is any
+        try:
+            stat = await self._ask(path, lambda client: client.set_async(path, data, version))
+        except NoNodeError:
+            raise NodeConflictError(path, "it is gone") from None
+        except BadVersionError:
+            raise NodeConflictError(path, f"it is not in version {version} any more") from None
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int) -> None:
+        assert version >= 0
+        try:
+            await self._ask(path, lambda client: client.delete_async(path, version))
+        except NoNodeError:
+            return
+        except BadVersionError:
+            raise NodeConflictError(path, f"it is not in version {version} any more") from None
+        except NotEmptyError:
+            raise NodeConflictError(path, "it has children") from None
+
+    async def children(self, path: str) -> Sequence[str]:
+        try:
+            names = await self._ask_again(
+                path, lambda client: client.sync_async(path), lambda client: client.get_children_async(path)
+            )
+        except NoNodeError:
+            return []
+        return sorted(names)
+
+    async def close(self) -> None:
+        if self._client is None or self._executor is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().run_in_executor(self._executor, _end, self._client)
+            self._executor.shutdown(wait=False)
+            # Who waits for a connection looks up, and sees that there will be none.
+            self._connected.set()
+        await asyncio.shield(self._closing)
+
+    def health(self) -> str | None:
+        if self._refusal is not None:
+            return f"zookeeper {self._where} refuses the credentials"
+        if self._closing is not None or self._state == KazooState.CONNECTED:
+            return None
+        if self._state == KazooState.LOST:
+            return f"zookeeper {self._where}: the session is lost, a new one is not begun yet"
+        if self._state is None:
+            return f"zookeeper {self._where}: no server has answered yet"
+        return f"zookeeper {self._where}: the connection is lost"
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def _ask_again(self, path: str, *requests: Callable[[KazooClient], Any]) -> Any:
+        """As `_ask`, of what changes nothing: sent again when a connection is lost, until the deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.deadline_s
+        while True:
+            try:
+                return await self._ask(path, *requests, deadline=deadline)
+            except NodeUnavailableError:
+                if self._closing is not None or loop.time() + AGAIN_S >= deadline:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self, path: str, *requests: Callable[[KazooClient], Any], deadline: float | None = None) -> Any:
+        """Send requests, one behind the other, on one session; the answer to the last.
+
+        Raises the node errors, and kazoo's own where they say something about the node.
+        """
+        seconds = self._settings.deadline_s
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline), self._turns:
+                client = await self._ready(path)
+                answers = await asyncio.gather(*[self._answer(request(client)) for request in requests])
+                return answers[-1]
+        except TimeoutError:
+            detail = f"zookeeper {self._where} did not answer in {seconds:g} s"
+            raise NodeUnavailableError(path, detail) from None
+        except _NO_CONNECTION as error:
+            detail = f"zookeeper {self._where}: {_words(error)}"
+            raise NodeUnavailableError(path, detail) from error
+        except _REFUSED as error:
+            raise NodeRefusedError(path, f"zookeeper {self._where}: {_words(error)}") from error
+        except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
+            raise
+        except KazooException as error:
+            raise NodeUnavailableError(path, f"zookeeper {self._where}: {_words(error)}") from error
+
+    async def _ready(self, path: str) -> KazooClient:
+        """The client, once it is connected; a new one in place of one that has come to an end by itself."""
+        while True:
+            if self._client is None or self._closing is not None:
+                raise NodeUnavailableError(path, "the session is closed")
+            if self._refusal is not None:
+                raise NodeRefusedError(path, f"zookeeper {self._where} refuses the credentials: {self._refusal}")
+            if not self._connected.is_set():
+                await self._connected.wait()
+            elif self._client.connected:
+                return self._client
+            else:
+                # The news of its loss is on the way to this loop.
+                await asyncio.sleep(AGAIN_S)
+
+    def _answer(self, result: Any) -> asyncio.Future[Any]:
+        """What kazoo's result becomes, on our loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(exception: BaseException | None, value: Any) -> None:
+            if future.done():
+                return
+            if exception is not None:
+                future.set_exception(exception)
+            else:
+                future.set_result(value)
+
+        def done(settled: Any) -> None:
+            _hand_over(loop, settle, settled.exception, settled.value)
+
+        result.rawlink(done)
+        return future
+
+    # --- the session ------------------------------------------------------------------------------
+
+    def _new_client(self) -> KazooClient:
+        settings = self._settings
+        client = KazooClient(
+            hosts=self._where,
+            timeout=settings.session_timeout_s,
+            auth_data=[("digest", settings.credentials)] if settings.credentials is not None else None,
+            default_acl=CREATOR_ALL_ACL if settings.creator_only else OPEN_ACL_UNSAFE,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=RECONNECT_S_MAX),
+            logger=_kazoo_log,
+        )
+        loop = self._loop
+        assert loop is not None
+        client.add_listener(lambda state: _hand_over(loop, self._changed, client, state, client.client_state))
+        return client
+
+    def _changed(self, client: KazooClient, state: str, precisely: str) -> None:
+        if client is not self._client or self._closing is not None:
+            return
+        if precisely == KeeperState.AUTH_FAILED:
+            self._refusal = "authentication failed"
+        elif precisely == KeeperState.CLOSED:
+            # Nobody closed it: its thread has come to an end by an error nobody foresaw.
+            self._replace(client)
+        _log.log(
+            logging.INFO if state == KazooState.CONNECTED else logging.WARNING, "zookeeper %s: %s", self._where, state
+        )
+        self._state = state
+        if state == KazooState.CONNECTED or self._refusal is not None:
+            self._connected.set()
+        else:
+            self._connected.clear()
+
+    def _replace(self, client: KazooClient) -> None:
+        assert self._executor is not None
+        fresh = self._client = self._new_client()
+        self._executor.submit(_end, client)
+        self._executor.submit(fresh.start_async)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        pass  # The loop is closed: nobody waits any more.
+
+
+def _end(client: KazooClient) -> None:
+    """Say good-bye to the ensemble and stop kazoo's threads. Blocking, for up to the session's life."""
+    try:
+        client.stop()
+        client.close()
+    except Exception:  # noqa: BLE001 - a session that cannot be ended in order expires
+        _log.debug("a session with zookeeper did not end in order", exc_info=True)
+
+
+def _words(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}{': ' + text if text else ''}"

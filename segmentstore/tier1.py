@@ -1,0 +1,224 @@
+"""Tier 1 on BookKeeper as a whole store has it: one client of each service for all containers, and the store's identity.
+
+Rules of this file:
+
+- kazoo and the gateway are imported when a store on BookKeeper is opened, and not before;
+- what was fixed when the store was made stands in its root node, and there alone is right: a folder's store.toml that says
+  otherwise, or an option, is refused;
+- a store's folder is one process's working place. That it is new says nothing about the store: only who made the root
+  node has made the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeRefusedError,
+    NodeUnavailableError,
+)
+from durablelog.bookkeeper.store_node import (
+    StoreIdentity,
+    container_path,
+    containers_path,
+    found_or_join,
+    read_identity,
+    unmake,
+)
+from durablelog.durable_data_log import DurableDataLog
+from segmentstore.config import FILE_NAME, StoreConfig, StoreFile
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.runtime import Runtime
+
+PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
+ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
+TIER1_PREFIX: Final = "tier1: "
+_SECRET_BYTES_MAX: Final = 4096
+
+
+class BookKeeperClients(NamedTuple):
+    """What a store on BookKeeper speaks to its services by, opened."""
+
+    ledgers: LedgerStore
+    nodes: MetadataNodes
+
+    async def close(self) -> None:
+        """Let go of both; neither's failure keeps the other open."""
+        try:
+            await self.ledgers.close()
+        finally:
+            await self.nodes.close()
+
+
+async def open_nodes(location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime) -> MetadataNodes:
+    """A session with the location's ZooKeeper, begun. Raises ConfigError (a secret that cannot be read)."""
+    from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings  # noqa: PLC0415
+
+    credentials = await _secret(
+        "zookeeper_auth_file", location.zookeeper_auth_file, environment.get(ZOOKEEPER_AUTH_VARIABLE), runtime
+    )
+    if credentials is not None and not all(credentials.partition(":")):
+        raise ConfigError("tier1", "ZooKeeper's credentials are not user:password")
+    if credentials is None and location.acl == "creator":
+        detail = f"acl=creator wants credentials: name zookeeper_auth_file, or set {ZOOKEEPER_AUTH_VARIABLE}"
+        raise ConfigError("tier1", detail)
+    nodes = ZookeeperNodes(
+        ZookeeperSettings(
+            hosts=location.hosts,
+            session_timeout_s=location.session_timeout_s,
+            deadline_s=location.session_timeout_s * 1.5,
+            credentials=credentials,
+            creator_only=location.acl == "creator",
+        ),
+        runtime,
+    )
+    await nodes.open()
+    return nodes
+
+
+async def open_clients(
+    location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+) -> BookKeeperClients:
+    """Production's clients. Raises ConfigError (what is missing, or a secret that cannot be read), TierUnavailableError."""
+    from durablelog.bookkeeper.gateway.gateway_ledger_store import (  # noqa: PLC0415
+        GatewayLedgerStore,
+        GatewaySettings,
+    )
+
+    password = await _secret("password_file", location.password_file, environment.get(PASSWORD_VARIABLE), runtime)
+    settings = GatewaySettings(
+        metadata_uri=location.metadata_uri, password=(password or "").encode(), attach=location.gateway
+    )
+    ledgers = GatewayLedgerStore(settings, runtime)
+    nodes = await open_nodes(location, environment, runtime)
+    try:
+        await ledgers.open()
+    except BaseException as error:
+        await ledgers.close()
+        await nodes.close()
+        if isinstance(error, LedgerError):
+            raise TierUnavailableError("tier1", str(error)) from error
+        raise
+    return BookKeeperClients(ledgers, nodes)
+
+
+class SharedTier1:
+    """Tier 1 of one open store, shared by its containers; closed after them."""
+
+    def __init__(self, location: BookKeeperLocation, clients: BookKeeperClients, runtime: Runtime) -> None:
+        self.location = location
+        self.clients = clients
+        self._runtime = runtime
+
+    async def agree(self, file: StoreFile | None, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
+        """Whose the root node is, making it if this may: the store's identity, and whether it was made by this very call.
+
+        `file` is the folder's store.toml, None for a new folder, which makes the store or joins it; `wished` has an id drawn for
+        this call. Raises ConfigError (the folder is of another store), DataCorruptionError (the node is gone), TierUnavailableError.
+        """
+        path = self.location.path
+        async with translated():
+            if file is None:
+                return await found_or_join(self.clients.nodes, path, wished)
+            identity = await read_identity(self.clients.nodes, path)
+        if identity is None:
+            detail = (
+                f"it is gone, or empty, and {FILE_NAME} says that store {file.store_id} was made: nothing was changed"
+            )
+            raise DataCorruptionError(f"node {path} of {self.location.url}", detail)
+        if identity.store_id != file.store_id:
+            detail = f"the folder is of store {file.store_id}, and {self.location.url} holds store {identity.store_id}"
+            raise ConfigError(FILE_NAME, detail)
+        for name in ("containers", "tier2"):
+            here, there = file.settings[name], getattr(identity, name)
+            if here != there:
+                raise ConfigError(name, f"{FILE_NAME} says {here!r}, but the store was made with {there!r}")
+        return identity, False
+
+    async def has_logs(self) -> bool:
+        """Whether any container was ever opened."""
+        async with translated():
+            return bool(await self.clients.nodes.children(containers_path(self.location.path)))
+
+    async def unmake(self, identity: StoreIdentity) -> None:
+        """Take back what `agree` made; nothing happens if that cannot be done."""
+        try:
+            await unmake(self.clients.nodes, self.location.path, identity)
+        except (NodeUnavailableError, NodeRefusedError):
+            pass  # It stays, and is joined by the next who opens: no harm, for it has no containers.
+
+    def log(self, container_id: int, store_id: str, config: StoreConfig) -> DurableDataLog:
+        """The log of one container, not opened yet."""
+        from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog  # noqa: PLC0415
+        from durablelog.bookkeeper.log_options import BookKeeperLogOptions  # noqa: PLC0415
+
+        location = self.location
+        return BookKeeperLog(
+            container_id,
+            self._runtime,
+            self.clients.ledgers,
+            self.clients.nodes,
+            container_path(location.path, container_id),
+            store_id=store_id,
+            options=BookKeeperLogOptions(
+                replication=location.replication,
+                degraded_replication=location.degraded,
+                ledger_bytes=location.ledger_bytes,
+            ),
+            payload_bytes_max=config.frame_bytes_max,
+        )
+
+    def health(self) -> list[str]:
+        """What is wrong with the way to the services, a sentence each."""
+        findings = (self.clients.nodes.health(), self.clients.ledgers.health())
+        return [f"{TIER1_PREFIX}{finding}" for finding in findings if finding is not None]
+
+    async def close(self) -> None:
+        """Let go of the services. Idempotent."""
+        await self.clients.close()
+
+
+@asynccontextmanager
+async def translated() -> AsyncIterator[None]:
+    """The errors of nodes and ledgers as callers know them."""
+    try:
+        yield
+    except (NodeUnavailableError, LedgerError, NodeConflictError) as error:
+        raise TierUnavailableError("tier1", str(error)) from error
+    except NodeRefusedError as error:
+        raise ConfigError("tier1", str(error)) from error
+
+
+async def _secret(key: str, path: str | None, given: str | None, runtime: Runtime) -> str | None:
+    """The first line of a file, or what the environment gives. Raises ConfigError, which says nothing of what was read."""
+    if path is None:
+        return given or None
+    executor = runtime.executor("secrets", 1)
+    try:
+        data = await asyncio.get_running_loop().run_in_executor(executor, _read, path, runtime)
+    except OSError as error:
+        raise ConfigError("tier1", f"{key}: {path}: {error.strerror or error}") from None
+    finally:
+        executor.shutdown(wait=False)
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError("tier1", f"{key}: {path} is not UTF-8 text") from None
+    if len(data) > _SECRET_BYTES_MAX or not lines or not lines[0]:
+        raise ConfigError("tier1", f"{key}: {path} does not begin with a line of 1 to {_SECRET_BYTES_MAX} bytes")
+    return lines[0]
+
+
+def _read(path: str, runtime: Runtime) -> bytes:
+    file = runtime.disk.open(path)
+    try:
+        return file.pread(0, min(file.size(), _SECRET_BYTES_MAX + 1))
+    finally:
+        file.close()

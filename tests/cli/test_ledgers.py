@@ -1,0 +1,147 @@
+"""The commands that look into a store on BookKeeper, on a real cluster: ledgers, frames, orphans, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import segmentstore as engine
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.ledger_calls import custom_metadata
+from durablelog.bookkeeper.ledger_store import Replication
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.config import parse_store_file
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.tier1 import open_clients
+from tests.cli.shell import segmentstore
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
+        yield running
+
+
+@pytest.fixture
+def store(cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEGMENTSTORE_TIER1", cluster.url(f"/{tmp_path.name}"))
+    location = tmp_path / "store"
+    assert segmentstore("append", location, "a", stdin=b"one\ntwo\n").code == 0
+    assert segmentstore("append", location, "b", stdin=b"three\n").code == 0
+    return location
+
+
+def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path) -> None:
+    (record,) = segmentstore("log", store, "--ledgers", "--json").json_lines()
+    assert {"container", "epoch", "enabled", "truncation", "removing", "ledgers", "store_id"} == record.keys()
+    assert (record["container"], record["epoch"], record["enabled"]) == (0, 2, True)
+    ledgers = record["ledgers"]
+    assert [ledger["sequence"] for ledger in ledgers] == sorted(ledger["sequence"] for ledger in ledgers)
+    assert {ledger["replication"] for ledger in ledgers} == {"3/3/2"}
+    assert ledgers[0]["state"] == "closed"
+    assert ledgers[0]["entries"] > 0
+    assert ledgers[0]["bytes"] > 0
+    shown = segmentstore("log", store, "--ledgers")
+    assert b"container 0: epoch 2, never truncated, enabled" in shown.out
+    (limited,) = segmentstore("log", store, "--ledgers", "--json", "--limit", 1).json_lines()
+    assert limited["ledgers"] == ledgers[-1:]
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        async with engine.open(store) as opened:
+            await opened.append("a", b"x")
+            looked = await loop.run_in_executor(None, segmentstore, "log", store, "--ledgers", "--json")
+            (running,) = looked.json_lines()
+            assert running["epoch"] == 3
+            assert running["ledgers"][-1]["state"] == "open"
+            assert running["ledgers"][-1]["entries"] is None
+            await opened.append("a", b"y")
+            assert opened.stats()["health"] == []
+
+    asyncio.run(look())
+
+
+def test_frames_and_operations_and_objects_of_a_stopped_store(store: Path) -> None:
+    frames = segmentstore("log", store, "--json").json_lines()
+    counted = [frame["sequence"] for frame in frames]
+    assert counted == list(range(1, len(counted) + 1))
+    assert {frame["state"] for frame in frames} == {"ok"}
+    assert frames[1]["place"].endswith(" entry 1")
+    some = segmentstore("log", store, "--from", frames[2]["address"], "--limit", 1, "--json").json_lines()
+    assert some == [frames[2]]
+    kinds = [row["kind"] for row in segmentstore("log", store, "--operations", "--json").json_lines()]
+    assert kinds[0] == "checkpoint"
+    assert kinds.count("create") == 2
+    assert segmentstore("objects", store).code == 0
+    scrubbed = segmentstore("scrub", store, "--json")
+    assert scrubbed.code == 0
+    assert scrubbed.json()["harmful"] is False
+
+
+def test_a_ledger_that_is_open_is_said_to_be_so_and_not_fenced(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "store.toml").write_bytes((store / "store.toml").read_bytes())
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        async with engine.open(store) as opened:
+            await opened.append("a", b"x")
+            looked = await loop.run_in_executor(None, segmentstore, "log", tmp_path / "other")
+            assert looked.code == ExitCode.UNAVAILABLE
+            assert "is open" in looked.err
+            await opened.append("a", b"y")
+
+    asyncio.run(look())
+
+
+def test_what_a_store_on_bookkeeper_cannot_do_is_a_sentence(store: Path) -> None:
+    refused = segmentstore("verify", store)
+    assert refused.code == ExitCode.REFUSED
+    assert "is on BookKeeper" in refused.err
+    assert refused.err.count("\n") == 1
+    assert segmentstore("log", store, "--ledgers", "--operations").code == ExitCode.USAGE
+
+
+def test_a_store_in_a_folder_has_no_ledgers(tmp_path: Path) -> None:
+    segmentstore("append", tmp_path / "s", "a", stdin=b"x\n")
+    refused = segmentstore("log", tmp_path / "s", "--ledgers")
+    assert refused.code == ExitCode.REFUSED
+    assert "it has no ledgers" in refused.err
+
+
+def test_gc_shows_orphan_ledgers_and_deletes_them(store: Path) -> None:
+    text = (store / "store.toml").read_text(encoding="utf-8")
+    file = parse_store_file(text)
+
+    async def plant() -> int:
+        location = BookKeeperLocation.parse(str(file.settings["tier1"]))
+        clients = await open_clients(location, {}, Runtime())
+        writer = await clients.ledgers.create(Replication(), custom_metadata(file.store_id, 0, 1))
+        await clients.close()
+        return writer.ledger_id
+
+    orphan = asyncio.run(plant())
+    name = f"ledger {orphan} of epoch 1"
+    for _ in range(2):
+        dry = segmentstore("gc", store, "--dry-run", "--json").json()
+        assert [item["name"] for item in dry["items"] if item["state"] == "orphan ledger"] == [name]
+    done = segmentstore("gc", store, "--json").json()
+    assert [item["name"] for item in done["items"] if item["state"] == "deleted ledger"] == [name]
+    assert b"no garbage" in segmentstore("gc", store, "--dry-run").out
+    assert segmentstore("cat", store, "a").out == b"one\ntwo\n"
+
+
+def test_a_folder_of_another_store_is_refused_by_who_looks(store: Path) -> None:
+    path = store / "store.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        text.replace(parse_store_file(text).store_id, "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"), encoding="utf-8"
+    )
+    for refused in (segmentstore("log", store, "--ledgers"), segmentstore("cat", store, "a")):
+        assert refused.code == ExitCode.USAGE
+        assert "holds store" in refused.err

@@ -1,0 +1,137 @@
+"""A whole store on a real cluster through the real gateway: the way of every day, and a second owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import segmentstore
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore import SegmentStore
+from segmentstore.contracts.errors import AppendOutcomeUnknownError, ConfigError, NotPrimaryError
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.store.bookkeeper_world import name_in
+from tests.store.harness import LAZY, read_all, run
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
+        yield running
+
+
+def open_store(folder: Path, url: str, **options: object) -> segmentstore.opening.OpeningStore:
+    return segmentstore.open(str(folder), **{**LAZY, "tier1": url, **options})
+
+
+def test_append_flush_truncate_and_reopen(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+    async def main() -> None:
+        url = cluster.url("/every-day") + "?ledger_bytes=4KiB"
+        data = b""
+        for life in range(3):
+            async with open_store(tmp_path / "s", url) as store:
+                if not life:
+                    await store.create_segment("a")
+                assert await read_all(store, "a") == data
+                pieces = [b"%d.%d " % (life, number) for number in range(200)]
+                await asyncio.gather(*[store.append("a", piece) for piece in pieces])
+                data += b"".join(pieces)
+                if life == 1:
+                    await store.flush()
+                    await store.checkpoint()
+                assert await read_all(store, "a") == data
+                assert store.stats()["health"] == []
+
+    run(main())
+
+
+def test_a_second_owner_wins_and_the_containers_of_the_first_that_it_did_not_take_go_on(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        url = cluster.url("/two-owners")
+        lost, kept = name_in(0, 2), name_in(1, 2)
+        async with open_store(tmp_path / "old", url, containers=2) as old:
+            for name in (lost, kept):
+                await old.create_segment(name)
+                await old.append(name, b"before ")
+            async with open_store(tmp_path / "new", url, serve="0") as new:
+                outcomes = await asyncio.gather(
+                    *[old.append(lost, b"stale ") for _ in range(5)], return_exceptions=True
+                )
+                assert {type(each) for each in outcomes} <= {NotPrimaryError, AppendOutcomeUnknownError}
+                assert await old.append(kept, b"after") == len(b"before ")
+                assert await read_all(new, lost) == b"before "
+                assert await new.append(lost, b"new") == len(b"before ")
+                with pytest.raises(NotPrimaryError):
+                    await new.get_info(kept)
+
+    run(main())
+
+
+def test_acl_and_passwords_from_files_and_from_the_environment(
+    cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("ledgers", "a ledger's password"), ("zookeeper", "store:zoo-secret"), ("wrong", "store:guess")):
+        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+    bare = cluster.url("/guarded") + "?acl=creator"
+    named = f"{bare}&password_file={tmp_path}/ledgers&zookeeper_auth_file={tmp_path}/zookeeper"
+
+    async def use(folder: str, url: str, expected: bytes, piece: bytes) -> None:
+        async with open_store(tmp_path / folder, url) as store:
+            if not expected:
+                await store.create_segment("a")
+            assert await read_all(store, "a") == expected
+            await store.append("a", piece)
+
+    run(use("one", named, b"", b"1"))
+    monkeypatch.setenv("SEGMENTSTORE_BOOKKEEPER_PASSWORD", "a ledger's password")
+    monkeypatch.setenv("SEGMENTSTORE_ZOOKEEPER_AUTH", "store:zoo-secret")
+    run(use("two", bare, b"1", b"2"))
+    monkeypatch.delenv("SEGMENTSTORE_ZOOKEEPER_AUTH")
+    for folder, url in (("three", bare), ("four", f"{bare}&zookeeper_auth_file={tmp_path}/wrong")):
+        with pytest.raises(ConfigError) as caught:
+            run(use(folder, url, b"12", b"3"))
+        assert caught.value.setting == "tier1"
+        assert "guess" not in str(caught.value)
+    assert not (tmp_path / "four" / "store.toml").exists()
+
+
+def test_zookeeper_killed_and_restarted_under_load_costs_no_append(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path / "s", cluster.url("/outage") + "?ledger_bytes=4KiB") as store:
+            await store.create_segment("a")
+            stop = False
+            offsets: list[int] = []
+
+            async def append() -> None:
+                while not stop:
+                    offsets.append(await store.append("a", b"x" * 50))
+
+            appending = asyncio.ensure_future(append())
+            await until_appended(offsets, 20)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, cluster.kill_zookeeper)
+            await loop.run_in_executor(None, cluster.start_zookeeper)
+            await until_appended(offsets, len(offsets) + 100)
+            stop = True
+            await appending
+            assert offsets == [50 * number for number in range(len(offsets))]
+            assert len(await read_all(store, "a")) == 50 * len(offsets)
+            assert containers(store) == ["running"]
+
+    run(main())
+
+
+async def until_appended(offsets: list[int], count: int) -> None:
+    while len(offsets) < count:  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.01)
+
+
+def containers(store: SegmentStore) -> list[str]:
+    numbers = store.stats()["containers"]
+    assert isinstance(numbers, dict)
+    return [str(each["state"]) for each in numbers.values()]
