@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from recovery.harness.mutants.bookkeeper import BOOKKEEPER
 from recovery.harness.mutants.log import LOG
 from recovery.harness.mutants.metadata import METADATA
 from recovery.harness.mutants.mutant import Mutant
@@ -13,7 +14,7 @@ from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.tier2 import TIER2
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*METADATA, *OUTCOMES, *LOG, *OWNERS, *TIER2, *READINDEX)
+MUTANTS: Final[tuple[Mutant, ...]] = (*METADATA, *OUTCOMES, *LOG, *OWNERS, *BOOKKEEPER, *TIER2, *READINDEX)
 """In the order of DESIGN 4. Names are unique."""
 
 NOT_HERE: Final[Mapping[str, str]] = {

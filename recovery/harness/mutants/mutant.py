@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType
 from typing import Any, Final, Literal
 
-from recovery.harness.runs.plan import Plan, draw_plan
+from recovery.harness.runs.plan import Plan, Tier1, draw_plan, on_bookkeeper
 from recovery.harness.runs.scenario import Scenario
 
 _FUTURE_FLAGS: Final = __future__.annotations.compiler_flag
@@ -71,7 +71,7 @@ class Hunt:
     seeds_max: int = 30
     """It must show within so many seeds."""
     workload: str = "everything"
-    tier1: Literal["file", "ledger"] = "file"
+    tier1: Tier1 = "file"
     tier2: Literal["object", "file"] = "object"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """In the place of what was drawn."""
@@ -86,7 +86,7 @@ class Hunt:
         """The plan of seed `number` for the mutant of this name."""
         # Many short lives, whatever the workload: its own plans may be few long ones.
         drawn = draw_plan(f"mutants/{name}/{number}", "default", cycles=self.lives)
-        return replace(
+        plan = replace(
             drawn,
             workload=self.workload,
             tier1=self.tier1,
@@ -98,6 +98,7 @@ class Hunt:
                 for place, cycle in enumerate(drawn.cycles)
             ),
         )
+        return on_bookkeeper(plan) if self.tier1 == "bookkeeper" else plan
 
 
 @dataclass(frozen=True, slots=True)

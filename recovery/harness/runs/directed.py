@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from recovery.harness.runs.plan import Cycle, Plan, draw_plan
+from recovery.harness.runs.plan import Cycle, Plan, draw_plan, on_bookkeeper
 from recovery.harness.simulation.fault_points import EFFECTS
 
 BUSY: Final[Mapping[str, Any]] = {
@@ -39,6 +39,33 @@ def _folder_syncs_fail(plan: Plan) -> Plan:
 
 def _service_log(plan: Plan) -> Plan:
     return dataclasses.replace(_with(plan), tier1="ledger")
+
+
+def _bookkeeper(plan: Plan) -> Plan:
+    """Ledgers and nodes, and everything that happens to them."""
+    rates = {
+        "bookkeeper.bookie.killed": 0.004,
+        "bookkeeper.bookie.stopped": 0.004,
+        "bookkeeper.bookie.wiped": 0.001,
+        "bookkeeper.connection.broken": 0.001,
+        "bookkeeper.connection.slow": 0.005,
+        "bookkeeper.gateway.killed": 0.002,
+        "bookkeeper.call.late": 0.03,
+        "node.away": 0.003,
+        "node.change.lost": 0.02,
+        "node.change.lost-reply": 0.03,
+        "node.read.failed": 0.02,
+    }
+    return dataclasses.replace(on_bookkeeper(_with(plan)), rates=rates)
+
+
+def _bookkeeper_owners(plan: Plan) -> Plan:
+    """Takeovers under load, on slow ways, and nothing else: what an old owner hears, and when."""
+    cycles = tuple(
+        Cycle(operations=120, ending="takeover", dies_at=40 + 30 * number) for number, _ in enumerate(plan.cycles)
+    )
+    rates = {"bookkeeper.connection.slow": 0.03}
+    return dataclasses.replace(on_bookkeeper(_with(plan)), workload="appends", rates=rates, cycles=cycles)
 
 
 def _file_log(plan: Plan) -> Plan:
@@ -87,6 +114,8 @@ def _closing(plan: Plan) -> Plan:
 DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "folder syncs fail": _folder_syncs_fail,
     "service log": _service_log,
+    "bookkeeper": _bookkeeper,
+    "bookkeeper owners": _bookkeeper_owners,
     "file log": _file_log,
     "making": _making,
     "names fail": _names_fail,
@@ -100,6 +129,8 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
 _BY_PREFIX: Final[Mapping[str, str]] = {
     "tier2": "folder syncs fail",
     "ledger": "service log",
+    "bookkeeper": "bookkeeper",
+    "node": "bookkeeper",
     "object": "listings",
     "store": "making",
     "folder": "making",

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from recovery.harness.simulation.fault_points import TABLE
+from recovery.harness.simulation.store_world import BOOKKEEPER
 
 Ending = Literal["power", "kill", "close", "takeover"]
+Tier1 = Literal["file", "ledger", "bookkeeper"]
 
 ENDINGS: Final[Mapping[Ending, int]] = {"power": 9, "kill": 5, "close": 3, "takeover": 3}
 """How often a life ends so, in twentieths."""
@@ -55,11 +57,26 @@ RATES: Final[Mapping[str, tuple[float, ...]]] = {
     "ledger.append.slow": (0.001, 0.01),
     "ledger.open.unavailable": (0.02, 0.1),
     "ledger.read.unavailable": (0.005, 0.05),
+    "bookkeeper.bookie.killed": (0.0005, 0.01),
+    "bookkeeper.bookie.stopped": (0.0005, 0.01),
+    "bookkeeper.bookie.wiped": (0.0005, 0.005),
+    "bookkeeper.connection.broken": (0.0005, 0.005),
+    "bookkeeper.connection.slow": (0.001, 0.02),
+    "bookkeeper.gateway.killed": (0.0005, 0.005),
+    "bookkeeper.call.late": (0.01, 0.1),
+    "node.away": (0.002, 0.02),
+    "node.change.lost": (0.02, 0.1),
+    "node.change.lost-reply": (0.02, 0.2),
+    "node.read.failed": (0.01, 0.1),
     "cache.insert.refused": (0.01, 0.2),
     "cache.block.lost": (0.01, 0.2),
     "cache.wiped": (0.005, 0.05),
 }
 """For the faults that strike by chance: the rates to choose from when a plan has them on."""
+
+TIER1: Final[Mapping[Tier1, int]] = {"file": 73, "ledger": 13, "bookkeeper": 14}
+"""On what the log is, in hundredths."""
+LEDGER_BYTES: Final = (4096, 20_000)
 
 LOAD: Final = "appends"
 """The workload that has no faults and few crashes: it shows how much the simulated world can carry."""
@@ -107,7 +124,7 @@ class Plan:
 
     seed: str
     workload: str
-    tier1: Literal["file", "ledger"]
+    tier1: Tier1
     tier2: Literal["object", "file"]
     settings: Mapping[str, Any]
     rates: Mapping[str, float]
@@ -133,15 +150,27 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     chance = random.Random(f"{seed}/plan")
     if workload == LOAD:
         return _draw_load(seed, chance, cycles)
-    return Plan(
+    tier1 = chance.choices(list(TIER1), list(TIER1.values()))[0]
+    plan = Plan(
         seed=seed,
         workload=workload,
-        tier1="ledger" if chance.random() < 0.15 else "file",
+        tier1=tier1,
         tier2="file" if chance.random() < 0.25 else "object",
         settings=draw_settings(chance),
         rates=_draw_rates(chance),
         cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
+    return on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
+
+
+def on_bookkeeper(plan: Plan) -> Plan:
+    """The same on ledgers: small ones, so that there are many; sometimes fewer replicas will do."""
+    chance = random.Random(f"{plan.seed}/ledgers")
+    least, most = LEDGER_BYTES
+    url = f"{BOOKKEEPER}?ledger_bytes={chance.choice([least, least, 2 * least, most])}"
+    if chance.random() < 0.4:
+        url += "&degraded=2/2/2"
+    return dataclasses.replace(plan, tier1="bookkeeper", settings={**plan.settings, "tier1": url})
 
 
 def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:

@@ -46,7 +46,7 @@ from segmentstore.store_files import log_directory
 
 FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
 """How a life may end by itself: an outside part failed, or another owner came."""
-EXCUSES = ("disk.", "ledger.", "object.")
+EXCUSES = ("disk.", "ledger.", "bookkeeper.", "node.", "object.")
 """Groups of faults that excuse such an end; without one in the same life, or another owner, it is a fault of the store."""
 ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
@@ -322,6 +322,7 @@ class Scenario:
         self.world.settings = dict(self.plan.settings)
         self.world.clock.thaw()
         self.world.bucket.heal()
+        self.world.bookkeeper.heal()
         process = self.world.process("last")
         self._last(process, flush=True)
         self.world.cut_power()
@@ -372,6 +373,9 @@ class Scenario:
         # Bad times of the object storage outlast the life they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
             excused |= self.world.points.struck("object.") > 0
+        # And so do those of bookies and nodes.
+        if isinstance(error, TierUnavailableError) and error.tier == "tier1":
+            excused |= self.world.points.struck("bookkeeper.", "node.") > 0
         if isinstance(error, FORESEEN) and excused:
             return
         # Both opened at the same time; or an object that the later owner has deleted is read by the earlier one.
@@ -383,7 +387,8 @@ class Scenario:
     def _settings(self, cycle: Cycle) -> dict[str, Any]:
         if not cycle.new_settings:
             return dict(self.plan.settings)
-        return {**draw_settings(self._chance), "containers": self.plan.settings.get("containers", 1)}
+        kept = {name: self.plan.settings[name] for name in ("containers", "tier1") if name in self.plan.settings}
+        return {**draw_settings(self._chance), **kept}
 
     def _note(self, error: BaseException, when: str) -> None:
         self._unforeseen.append(Violation("errors", f"{when}: {type(error).__name__}: {error}"))

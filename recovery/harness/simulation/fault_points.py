@@ -44,6 +44,15 @@ EFFECTS: Final[Mapping[str, str]] = {
     "ledger.append": "frames to the simulated Tier-1 service",
     "ledger.open": "opening of the simulated Tier-1 service",
     "ledger.truncate": "truncation in the simulated Tier-1 service",
+    "bookkeeper.create": "a ledger made",
+    "bookkeeper.append": "an entry handed to the gateway",
+    "bookkeeper.recover": "a ledger marked as one that is being recovered",
+    "bookkeeper.fence": "a ledger fenced on its bookies",
+    "bookkeeper.rewrite": "an entry written again by a recovery",
+    "bookkeeper.close": "a ledger closed, by its writer or by a recovery",
+    "bookkeeper.delete": "a ledger deleted",
+    "node.create": "a node made in ZooKeeper",
+    "node.write": "a node in ZooKeeper changed",
 }
 """What a process does to the outside; it can die before and after each."""
 
@@ -99,6 +108,28 @@ _OTHERS: Final[Mapping[str, str]] = {
     "ledger.append.slow": "an append takes seconds",
     "ledger.open.unavailable": "opening the log is refused for now",
     "ledger.read.unavailable": "reading the log is refused for now",
+    # BookKeeper: what happens to its servers, and on the way to them.
+    "bookkeeper.bookie.killed": "a bookie dies, and comes back with its data within a minute",
+    "bookkeeper.bookie.stopped": "a bookie is stopped (SIGSTOP) for seconds, and answers late then",
+    "bookkeeper.bookie.wiped": "a bookie has lost the entries it had",
+    "bookkeeper.connection.broken": "a connection to a bookie breaks: requests on their way and answers are lost",
+    "bookkeeper.connection.slow": "a request takes up to a second, and those behind it on its connection with it",
+    "bookkeeper.gateway.killed": "the gateway of a living process dies",
+    "bookkeeper.call.late": "a call on a ledger is done, and its answer comes too late",
+    # BookKeeper: what its client says then.
+    "bookkeeper.add.fenced": "an add finds its ledger fenced (-101)",
+    "bookkeeper.add.closed": "a fence comes with an entry that is OK: the first code is -11",
+    "bookkeeper.add.not-enough": "too few bookies take an entry (-6)",
+    "bookkeeper.add.late": "too few bookies answer in time (-21, -23)",
+    "bookkeeper.create.refused": "too few bookies are registered for a new ledger (-6)",
+    "bookkeeper.recover.refused": "too few bookies answer for a recovery (-10)",
+    "bookkeeper.recover.raced": "while a ledger is recovered another one has closed it, at another entry",
+    # ZooKeeper.
+    "node.away": "ZooKeeper does not answer for up to two minutes",
+    "node.change.lost": "a change of a node is lost on the way",
+    "node.change.lost-reply": "a change of a node is done and its reply lost",
+    "node.change.conflict": "a change of a node is refused, since another one came before",
+    "node.read.failed": "a node cannot be read now",
     # The cache.
     "cache.insert.refused": "the cache takes nothing",
     "cache.block.lost": "a block in the cache is gone",

@@ -1,7 +1,8 @@
 """StoreWorld: a world with everything a store needs outside: a disk, an object storage, a Tier-1 service.
 
 `open_store` opens the production store in one of the world's processes. With `tier1="file"` its log is the file log
-on the simulated disk; with `"ledger"` the simulated service. With `tier2="file"` its objects are files on the
+on the simulated disk; with `"ledger"` the simulated service; with `"bookkeeper"` the log on the simulated cluster (the
+settings have its URL then). With `tier2="file"` its objects are files on the
 simulated disk; with `"object"` they are in the simulated object storage.
 """
 
@@ -10,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
 from readindex.cache_storage import CacheStorage
+from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
+from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers
+from recovery.harness.simulation.bookkeeper_nodes import SimulatedNodes
 from recovery.harness.simulation.cache import SimulatedCache
 from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
 from recovery.harness.simulation.object_storage import SimulatedBucket, SimulatedObjectStorage
@@ -21,11 +26,14 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.service import SegmentStore
 from segmentstore.store_files import log_directory, open_store
+from segmentstore.tier1 import BookKeeperClients
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_storage import ObjectStorage
 
 LOCATION = "/store"
 TIER2 = "/store/tier2"
+BOOKKEEPER = "bookkeeper://simulated/store"
+"""A store's URL in the simulated cluster; a query may follow."""
 
 
 class StoreWorld(World):
@@ -47,10 +55,14 @@ class StoreWorld(World):
         self.tier2 = tier2
         self.bucket = SimulatedBucket()
         self.ledgers = SimulatedLedgerStore()
+        self.bookkeeper = BookKeeperServers()
 
     async def open_store(self, process: SimulatedProcess) -> SegmentStore:
         """Open the store in a process; runs on the process's loop. Raises what `segmentstore.open` raises."""
-        parts = await open_store(LOCATION, self.settings, {}, process.runtime, ProcessAdapters(self, process))
+        settings = {name: value for name, value in self.settings.items() if name != "tier1"}
+        if self.tier1 == "bookkeeper":
+            settings["tier1"] = self.settings.get("tier1", BOOKKEEPER)
+        parts = await open_store(LOCATION, settings, {}, process.runtime, ProcessAdapters(self, process))
         return SegmentStore(parts)
 
     def object_storage(self, process: SimulatedProcess) -> ObjectStorage:
@@ -75,6 +87,12 @@ class ProcessAdapters:
             file_bytes=config.log_file_bytes,
             payload_bytes_max=config.frame_bytes_max,
         )
+
+    async def bookkeeper(
+        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+    ) -> BookKeeperClients:
+        servers = self._world.bookkeeper
+        return BookKeeperClients(SimulatedLedgers(servers, self._process), SimulatedNodes(servers, self._process))
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         if self._world.tier2 == "file":

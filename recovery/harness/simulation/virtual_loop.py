@@ -179,6 +179,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """End a loop in the middle of everything, as a crash does: nothing that waited goes on."""
         self.halted = True
         self.set_exception_handler(_ignore)
+        self._end_tasks()
+        self._scheduled.clear()
+        if not self.is_running():
+            self.close()
+
+    def _end_tasks(self) -> None:
         ended: set[asyncio.Task[Any]] = set()
         # What is closed may begin tasks to tidy up; they never run either.
         while tasks := [task for task in sorted(asyncio.all_tasks(self), key=hash) if task not in ended]:
@@ -190,9 +196,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 except BaseException:  # noqa: BLE001, S110 - the dead raise what they like; nobody hears it
                     pass  # mostly: it awaits while it is closed, it is the one that runs, it meets that it is dead
         self._ready.clear()
-        self._scheduled.clear()
-        if not self.is_running():
-            self.close()
 
     # --- as a loop of its own ---------------------------------------------------------------------
 
@@ -218,6 +221,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 handle._run()
             if self.halted:
+                # What ran has unwound by now, and may have begun tasks to tidy up.
+                self._end_tasks()
                 return
 
     def _process_events(self, event_list: object) -> None:

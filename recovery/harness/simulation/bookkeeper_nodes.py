@@ -1,0 +1,119 @@
+"""ZooKeeper's nodes as one process of a simulated world has them: linearizable, slow, and away at times.
+
+Rules of this file:
+
+- a call happens at one moment between its beginning and its end, whatever becomes of its caller: of a process that dies,
+  what it had sent arrives or not;
+- a call that ends in NodeUnavailableError has happened, has not, or happens later, but before any later call of this client;
+- what is refused for a version was refused by the service, at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeContent, NodeUnavailableError
+from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
+from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
+from recovery.harness.simulation.bookkeeper_network import LATE, LOST, Client, Owner
+
+PATIENCE_S: Final = 10.0
+
+
+class SimulatedNodes(MetadataNodes):
+    """One process's session, with the faults of the group `node.`."""
+
+    def __init__(self, servers: BookKeeperServers, process: Owner) -> None:
+        self._tree = servers.tree
+        self._servers = servers
+        self._process = process
+        self._session: Client | None = None
+        self._waiting: list[asyncio.Future[Any]] = []
+        self._closed = False
+
+    async def read(self, path: str) -> NodeContent | None:
+        found = await self._call(path, lambda: self._tree.content(path))
+        if self._process.world.strikes("node.read.failed"):
+            raise NodeUnavailableError(path, "the connection was lost")
+        assert found is None or isinstance(found, NodeContent)
+        return found
+
+    async def create(self, path: str, data: bytes) -> int:
+        await self._change("node.create", path, lambda: self._tree.make(path, data))
+        return 0
+
+    async def write(self, path: str, data: bytes, version: int) -> int:
+        await self._change("node.write", path, lambda: self._tree.change(path, data, version))
+        return version + 1
+
+    async def delete(self, path: str, version: int) -> None:
+        # For people's tools alone: no log does so, and no fault point is kept for it.
+        await self._call(path, lambda: self._tree.remove(path, version))
+
+    async def children(self, path: str) -> Sequence[str]:
+        names = await self._call(path, lambda: self._tree.names_under(path))
+        assert isinstance(names, list)
+        return names
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            self._session.die()
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(LOST)
+
+    async def _change(self, kind: str, path: str, apply: Callable[[], object]) -> None:
+        world = self._process.world
+        self._check_open(path)
+        self._process.effect(kind, path)
+        if self._process.paused:
+            await asyncio.sleep(0)
+        if world.strikes("node.change.lost"):
+            await self._call(path, lambda: None)
+            raise NodeUnavailableError(path, "the connection was lost")
+        await self._call(path, apply)
+        if world.strikes("node.change.lost-reply"):
+            raise NodeUnavailableError(path, "the connection was lost")
+
+    async def _call(self, path: str, apply: Callable[[], object]) -> object:
+        """Have something done in the service. Raises what it raises, and NodeUnavailableError."""
+        self._check_open(path)
+        world, chance = self._process.world, self._process.random
+        if world.strikes("node.away"):
+            self._servers.zookeeper.stop(world.time.now_us, chance.uniform(*AWAY_S))
+        if self._session is None:
+            self._session = Client(self._servers.timeline, self._process, (self._servers.zookeeper,))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._session.send(0, lambda: _outcome(apply), lambda answer: _tell(future, answer), patience_s=PATIENCE_S)
+        try:
+            answer = await future
+        finally:
+            self._waiting.remove(future)
+        if answer in (LOST, LATE):
+            raise NodeUnavailableError(path, "no answer")
+        if isinstance(answer, NodeConflictError):
+            world.reach("node.change.conflict")
+            raise answer
+        return answer
+
+    def _check_open(self, path: str) -> None:
+        if not path.startswith("/"):
+            raise ValueError(f"{path!r}: a path begins with /")
+        if self._closed:
+            raise NodeUnavailableError(path, "the session was closed")
+
+
+def _outcome(apply: Callable[[], object]) -> object:
+    try:
+        return apply()
+    except NodeConflictError as error:
+        return error
+
+
+def _tell(future: asyncio.Future[Any], answer: object) -> None:
+    if not future.done():
+        future.set_result(answer)
