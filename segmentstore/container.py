@@ -66,6 +66,7 @@ _LANDING_PATIENCE_S = 5.0
 
 
 _READ_AHEAD_GETS = 8
+"""Requests of the best size that are ahead of a reader at most."""
 
 
 class ContainerState(enum.Enum):
