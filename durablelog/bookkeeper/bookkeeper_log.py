@@ -1,7 +1,7 @@
 """The log on BookKeeper: Tier 1 on one ledger after another (docs/formats/bookkeeper-log.md).
 
-The parts: the *keeper* has the record, the *pipeline* the frames in flight, the *succession* the way from ledger to ledger,
-the *remover* what was truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
+The parts: the *keeper* has the record, the *look* knows how long ago that was ours, the *pipeline* has the frames in flight,
+the *succession* the way from ledger to ledger, the *remover* what was truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
 frame and sends it, unless the ledger is being changed; results come in batches and resolve futures in order.
 
 Rules of this file:
@@ -29,6 +29,7 @@ from durablelog.bookkeeper.ledger_succession import LedgerSuccession
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
+from durablelog.bookkeeper.owner_look import OwnerLook
 from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
@@ -81,13 +82,17 @@ class BookKeeperLog(DurableDataLog):
         tag = f"{runtime.random.getrandbits(64):016x}"
         self._keeper = RecordKeeper(nodes, path, store_id, container_id, tag)
         self._calls = LedgerCalls(ledgers, options)
-        self._reader = LedgerReader(ledgers, container_id, runtime.random, self.check_primary)
+        self._reader = LedgerReader(ledgers, container_id, runtime.random, self._check_owner)
         self._pipeline = FramePipeline(
             container_id,
             options.ledger_bytes,
+            sure=self._surely_ours,
             finished=self._ledger_finished,
             nearly_full=self._ledger_nearly_full,
             settled=self._futures_settled,
+        )
+        self._look = OwnerLook(
+            self._keeper, runtime.random, self._notes, release=self._pipeline.acknowledge_held, fail=self._fail
         )
         self._remover = LedgerRemover(ledgers, runtime.random, self._notes)
         self._succession = LedgerSuccession(
@@ -155,12 +160,9 @@ class BookKeeperLog(DurableDataLog):
         if self._closed or not self._pipeline.begun:
             raise self._stopped()
         try:
-            await self._keeper.check()
+            await self._check_owner()
         except NodeUnavailableError as error:
             raise TierUnavailableError("tier1", f"the log's record does not answer: {error}") from error
-        except SegmentStoreError as error:
-            self._fail(error)
-            raise
 
     async def close(self) -> None:
         self._closed = True
@@ -172,6 +174,7 @@ class BookKeeperLog(DurableDataLog):
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
+            await self._look.close()
             await self._remover.close()
             await self._succession.close(self._pipeline.ledger.writer if self._pipeline.begun else None)
 
@@ -195,6 +198,9 @@ class BookKeeperLog(DurableDataLog):
 
     # --- what the pipeline reports ---------------------------------------------------------------------------------------
 
+    def _surely_ours(self) -> bool:
+        return self._look.sure()
+
     def _ledger_finished(self) -> None:
         if self._failure is None:
             self._succession.finished()
@@ -213,6 +219,7 @@ class BookKeeperLog(DurableDataLog):
         keeper = self._keeper
         claiming = Waiting(self._chance, self._notes, "opening", deadline=deadline)
         await claiming.for_node(lambda: keeper.claim(self._epoch_min))
+        self._remover.begin()
         waiting = Waiting(self._chance, self._notes, "opening", deadline=deadline, look=keeper.check)
         found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
         record = keeper.record
@@ -320,6 +327,14 @@ class BookKeeperLog(DurableDataLog):
         written = self._pipeline.written.get(item.sequence)
         return written.acknowledged_bytes if written is not None else item.length
 
+    async def _check_owner(self) -> None:
+        """Look at the record; also before the log is open. Raises NodeUnavailableError; anything else is for good."""
+        try:
+            await self._keeper.check()
+        except SegmentStoreError as error:
+            self._fail(error)
+            raise
+
     def _waiting(self, topic: str) -> Waiting:
         """A running log waits as long as it takes."""
         return Waiting(self._chance, self._notes, topic, look=self._keeper.check)
@@ -328,6 +343,7 @@ class BookKeeperLog(DurableDataLog):
         """For good: nothing is written any more."""
         if self._failure is None:
             self._failure = lambda: error
+            self._look.stop()
             self._succession.stop()
             self._pipeline.fail_all(self._failure)
 

@@ -6,6 +6,8 @@ that ledger, so of frames in doubt everything is known once somebody has found t
 - frames go out in the order of the appends, and to one ledger only: nothing is sent to the next one while anything is in
   flight in the one before;
 - the first result that is not OK ends the ledger: what is in flight is in doubt, and stays so until `settle`;
+- what bookies say is an acknowledgement only while the record is surely ours: until then results are *held*. Frames that
+  are held are in flight;
 - a frame sent a second time is the same bytes, header included.
 """
 
@@ -33,13 +35,15 @@ UNEXPECTED: Final = -999
 class WrittenLedger:
     """A ledger that this opening writes, or has written."""
 
-    __slots__ = ("ends", "failure_code", "full", "item", "next_wanted", "sent", "sent_bytes", "writer")
+    __slots__ = ("confirmed", "ends", "failure_code", "full", "item", "next_wanted", "sent", "sent_bytes", "writer")
 
     def __init__(self, item: LedgerItem, writer: LedgerWriter) -> None:
         self.item = item
         self.writer = writer
         self.sent = 0
         self.sent_bytes = 0
+        self.confirmed = 0
+        """Entries that bookies said to be OK: acknowledged, or held."""
         self.ends = array("Q")
         """Bytes of the ledger up to and including each acknowledged entry."""
         self.failure_code: int | None = None
@@ -81,7 +85,8 @@ class _Frame:
 
 class FramePipeline:
     """For one opening. `finished` is called when the current ledger has failed or is full, `nearly_full` some time before
-    that, `settled` after futures were resolved.
+    that, `settled` after futures were resolved. `sure` is asked before frames are acknowledged; who answers False calls
+    `acknowledge_held` as soon as that has changed.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class FramePipeline:
         container_id: int,
         ledger_bytes: int,
         *,
+        sure: Callable[[], bool],
         finished: Callable[[], None],
         nearly_full: Callable[[], None],
         settled: Callable[[], None],
@@ -96,6 +102,7 @@ class FramePipeline:
         self._container_id = container_id
         self._ledger_bytes = ledger_bytes
         self._nearly_bytes = ledger_bytes - ledger_bytes // 8
+        self._sure = sure
         self._finished = finished
         self._nearly_full = nearly_full
         self._settled = settled
@@ -174,17 +181,29 @@ class FramePipeline:
     def settle(self, last_entry: int) -> None:
         """The failed ledger was found to end with this entry: acknowledge what is in it.
 
-        Raises DataCorruptionError if it ends before what was acknowledged, or behind what was ever sent.
+        The record was ours after that. Raises DataCorruptionError if it ends before what was confirmed, or behind what was
+        ever sent.
         """
         ledger = self.ledger
         acknowledged = ledger.acknowledged
-        if not acknowledged - 1 <= last_entry < ledger.sent:
-            detail = f"it ends at entry {last_entry}; {acknowledged} entries were acknowledged, {ledger.sent} were sent to it"
+        if not ledger.confirmed - 1 <= last_entry < ledger.sent:
+            detail = f"it ends at entry {last_entry}; {ledger.confirmed} entries were confirmed, {ledger.sent} were sent to it"
             raise DataCorruptionError(f"ledger {ledger.item.ledger_id}", detail)
         # None are left if the log was closed or has failed meanwhile.
         if last_entry >= acknowledged and self._sent:
             self._acknowledge(ledger, last_entry + 1 - acknowledged)
             self._settled()
+
+    def acknowledge_held(self) -> None:
+        """The record is surely ours: what is held is acknowledged. Nothing happens if nothing is."""
+        ledger = self._ledger
+        # None are left of what was confirmed if the log was closed or has failed meanwhile.
+        if ledger is None or ledger.confirmed == ledger.acknowledged or not self._sent:
+            return
+        self._acknowledge(ledger, ledger.confirmed - ledger.acknowledged)
+        self._settled()
+        if not self._sent:
+            self._wake()
 
     def fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
         """Nothing more is sent or acknowledged: every frame fails."""
@@ -229,7 +248,7 @@ class FramePipeline:
         if ledger is not self._ledger or ledger.failure_code is not None or not self._sent:
             return
         self.batches += 1
-        expected = ledger.acknowledged
+        expected = ledger.confirmed
         good = 0
         for code, entry in results:
             if code != OK:
@@ -239,14 +258,12 @@ class FramePipeline:
                 ledger.failure_code = UNEXPECTED
                 break
             good += 1
-        if good:
-            self._acknowledge(ledger, good)
-            self._settled()
+        ledger.confirmed += good
+        if good and self._sure():
+            self.acknowledge_held()
         if ledger.failure_code is not None:
             self._wake()
             self._finished()
-        elif not self._sent:
-            self._wake()
 
     def _acknowledge(self, ledger: WrittenLedger, count: int) -> None:
         """The first `count` of the frames in flight are durable."""

@@ -14,7 +14,7 @@ A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger tha
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import parse_entry
 from durablelog.bookkeeper.ledger_addresses import split_address
@@ -41,7 +41,7 @@ class Found(NamedTuple):
 async def fence(
     keeper: RecordKeeper, calls: LedgerCalls, reader: LedgerReader, waiting: Waiting, container_id: int
 ) -> Found:
-    """Step 2. Raises DataCorruptionError, TierUnavailableError, ConfigError (a newer format)."""
+    """Step 2. Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError (a newer format)."""
     record = keeper.record
     truncation = split_address(record.truncation_address)
     ends: list[tuple[int, int, int]] = []
@@ -53,19 +53,22 @@ async def fence(
         description = await calls.recover(item.ledger_id, waiting)
         if description is None:
             if not item.is_empty and item.sequence >= truncation[0]:
-                raise DataCorruptionError(_ledger_place(item), f"the ledger is gone, the record {keeper.path} lists it")
+                detail = f"the ledger is gone, the record {keeper.path} lists it"
+                await _corrupt(keeper, waiting, item, detail)
             ends.append((item.sequence, EMPTY, 0))
             continue
         reader.sealed(item.ledger_id)
         last_entry, length = description.last_entry, description.length
         if item.last_entry is not None:
-            _check_noted(item, last_entry)
+            if last_entry < item.last_entry:
+                detail = f"it ends at entry {last_entry}, the record says {item.last_entry}"
+                await _corrupt(keeper, waiting, item, detail)
             last_entry = item.last_entry
         else:
             ends.append((item.sequence, last_entry, length))
         if item.sequence == truncation[0] and last_entry < truncation[1]:
             detail = f"it ends at entry {last_entry}, the log begins at its entry {truncation[1]}"
-            raise DataCorruptionError(_ledger_place(item), detail)
+            await _corrupt(keeper, waiting, item, detail)
         if last_entry != EMPTY:
             nonempty += 1
             last = last or Stretch(item, last_entry, last_entry)
@@ -97,11 +100,10 @@ async def list_ledger(
     return keeper.record.ledgers[-1]
 
 
-def _check_noted(item: LedgerItem, last_entry: int) -> None:
-    assert item.last_entry is not None
-    if last_entry < item.last_entry:
-        detail = f"it ends at entry {last_entry}, the record says {item.last_entry}"
-        raise DataCorruptionError(_ledger_place(item), detail)
+async def _corrupt(keeper: RecordKeeper, waiting: Waiting, item: LedgerItem, detail: str) -> NoReturn:
+    """A later owner may have claimed, truncated and deleted since we read the record: who is none concludes nothing."""
+    await waiting.for_node(keeper.check)
+    raise DataCorruptionError(_ledger_place(item), detail)
 
 
 async def _last_frame(reader: LedgerReader, container_id: int, last: Stretch | None) -> int:

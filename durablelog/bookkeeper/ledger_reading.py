@@ -5,7 +5,8 @@ whatever the reason. Rules of this file:
 
 - a ledger of another owner is read when it is closed: one that this opening has not recovered is recovered first;
 - a bookie that does not answer is asked again a few times, from where the reading stands;
-- a ledger that is gone is corruption only if the record is still ours: a new owner may have truncated it.
+- what is gone or missing is corruption only if the record is still ours: a new owner may have truncated it. While the
+  record does not answer, nothing is concluded.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.waiting import Backoff
 from durablelog.durable_data_log import LogFrame
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
@@ -36,7 +38,7 @@ class Stretch(NamedTuple):
 
 
 class LedgerReader:
-    """Reads for one log. `check_owner` raises if the log is not ours any more."""
+    """Reads for one log. `check_owner` looks at the record: it raises if the log is not ours any more, and NodeUnavailableError."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class LedgerReader:
                     tries, backoff = 0, Backoff(self._chance)
                     yield batch
                 if number <= last:
-                    raise DataCorruptionError(place(item, number), "the ledger was not read to its end")
+                    await self._corrupt(place(item, number), "the ledger was not read to its end")
             except LedgerError as error:
                 tries += 1
                 await self._judge(item, number, error, tries)
@@ -99,7 +101,7 @@ class LedgerReader:
         description = await self._ledgers.recover(item.ledger_id)
         if description.last_entry < (item.last_entry or 0):
             detail = f"the ledger ends at entry {description.last_entry}, the record says {item.last_entry}"
-            raise DataCorruptionError(place(item, description.last_entry + 1), detail)
+            await self._corrupt(place(item, description.last_entry + 1), detail)
         self._sealed.add(item.ledger_id)
 
     async def _judge(self, item: LedgerItem, number: int, error: LedgerError, tries: int) -> None:
@@ -107,16 +109,26 @@ class LedgerReader:
         what = f"{place(item, number)}: {code_text(error.code)}{': ' + error.detail if error.detail else ''}"
         answer = reaction(LedgerCall.READ, error.code)
         if answer is Reaction.GONE:
-            await self._check_owner()
-            raise DataCorruptionError(place(item, number), f"the ledger is gone ({code_text(error.code)})")
+            await self._corrupt(place(item, number), f"the ledger is gone ({code_text(error.code)})")
         if answer is Reaction.FATAL:
             raise TierUnavailableError("tier1", what)
         if tries < READ_TRIES:
             return
-        await self._check_owner()
         if answer is Reaction.MISSING:
-            raise DataCorruptionError(place(item, number), f"the entry cannot be read ({code_text(error.code)})")
+            await self._corrupt(place(item, number), f"the entry cannot be read ({code_text(error.code)})")
+        await self._look(what)
         raise TierUnavailableError("tier1", what)
+
+    async def _corrupt(self, where: str, detail: str) -> NoReturn:
+        """Nobody but the owner may say so."""
+        await self._look(f"{where}: {detail}")
+        raise DataCorruptionError(where, detail)
+
+    async def _look(self, what: str) -> None:
+        try:
+            await self._check_owner()
+        except NodeUnavailableError as error:
+            raise TierUnavailableError("tier1", f"{what}; and the log's record does not answer: {error}") from error
 
 
 async def _let_go(batches: AsyncIterator[Sequence[memoryview]] | None) -> None:

@@ -4,6 +4,8 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 
 - recovered first, whatever is known of it: deleting does not fence, and a writer that was forgotten would go on being told
   that all is well;
+- a ledger that this opening did not begin is deleted no sooner than REMOVE_AFTER_S after the record became ours: bookies may
+  forget the fence with the ledger, and until then an earlier owner may take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
 - a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time.
 """
@@ -11,6 +13,7 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from typing import Final
@@ -23,6 +26,10 @@ from durablelog.bookkeeper.waiting import Backoff, HealthNotes
 _TOPIC: Final = "removing"
 _MOST_S: Final = 60.0
 _SAID_AFTER_TRIES: Final = 3
+REMOVE_AFTER_S: Final = 60.0
+"""More than SURE_S (owner_look.py), for which an owner acknowledges without another look at the record: an entry that an
+earlier owner gets into a ledger we deleted has its result so late that he looks first, and sees our epoch. Twice as much,
+for clocks that go at different speeds."""
 
 
 class LedgerRemover:
@@ -33,6 +40,10 @@ class LedgerRemover:
         self._chance = chance
         self._notes = notes
         self._queue: deque[int] = deque()
+        self._later: deque[int] = deque()
+        self._ours: dict[int, None] = {}
+        self._free_from_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._known: dict[int, None] = {}
         self._gone: dict[int, None] = {}
         self._readers = 0
@@ -45,15 +56,23 @@ class LedgerRemover:
         """Ids that may leave the record."""
         return tuple(self._gone)
 
+    def begin(self) -> None:
+        """The record is ours, from now on at the latest."""
+        self._free_from_s = asyncio.get_running_loop().time() + REMOVE_AFTER_S
+
     def take(self, record: LogRecord) -> None:
-        """A record was written, or taken over: what it says goes."""
+        """A record was written, or taken over: what it says goes. Called after each ledger that is listed."""
+        listed = {item.ledger_id: None for item in record.ledgers if item.epoch == record.epoch}
+        ours = self._ours | listed
+        self._ours = listed
         for ledger_id in record.removing:
+            if ledger_id in ours:
+                self._ours[ledger_id] = None
             if ledger_id not in self._known:
-                self._known[ledger_id] = None
-                self._queue.append(ledger_id)
+                (self._queue if ledger_id in ours else self._later).append(ledger_id)
+        self._known = dict.fromkeys(record.removing)
         self._gone = {ledger_id: None for ledger_id in self._gone if ledger_id in record.removing}
-        if self._queue and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="remove-ledgers")
+        self._go_on()
 
     def hold(self) -> None:
         """Somebody reads."""
@@ -68,10 +87,29 @@ class LedgerRemover:
 
     async def close(self) -> None:
         """Stop; what is left is in the record, for the next opening. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+    def _go_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._later:
+            if loop.time() >= self._free_from_s:
+                self._queue += self._later
+                self._later.clear()
+            elif self._timer is None:
+                self._timer = loop.call_at(self._free_from_s, self._due)
+        if self._queue and self._task is None:
+            self._task = loop.create_task(self._run(), name="remove-ledgers")
+
+    def _due(self) -> None:
+        self._timer = None
+        self._free_from_s = -math.inf
+        self._go_on()
 
     async def _run(self) -> None:
         backoff, tries = Backoff(self._chance, most_s=_MOST_S), 0

@@ -7,8 +7,10 @@ A ledger is a row of entries, written by one client, numbered from 0. Proved by 
 - the first result that is not OK is the ledger's end for its writer: every later result has an error too. Of an entry that
   was not OK nothing is known until somebody has recovered the ledger;
 - `recover` fences: once it has returned, the ledger is closed, its entries are fixed, and no entry beyond them is ever
-  OK for anybody. Everything that was ever OK is among them. Recovering a closed ledger changes nothing;
-- `delete` does not fence (docs/bookkeeper.md): recover first.
+  OK for anybody, as long as the ledger is there. Everything that was ever OK is among them. Recovering a closed ledger
+  changes nothing;
+- `delete` does not fence (docs/bookkeeper.md): recover first. Even so the fence may be forgotten with the ledger: what a
+  writer hears from then on, OK included, means nothing.
 
 Errors are `LedgerError`s with BookKeeper's own code; what each means to a log is in failure_codes.py alone.
 """

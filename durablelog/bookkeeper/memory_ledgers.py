@@ -5,6 +5,7 @@ The `MemoryCluster` plays the bookies and outlives its clients. Fencing is real,
 - an entry is stored a turn of the loop after it was sent, and its result comes a turn later: in between, whoever
   recovers the ledger finds it;
 - parts are joined when the entry is stored, so who changes a buffer too early is found out;
+- a fence is forgotten with the ledger that is deleted, as bookies that were started again do: who still writes it hears OK;
 - planted failures are used up in the order they were planted, each by the next call it is meant for.
 """
 
@@ -142,6 +143,13 @@ class MemoryCluster:
         self.ledgers[ledger.ledger_id] = ledger
         self._next_id += 1
         return ledger
+
+    def drop(self, ledger_id: int) -> None:
+        """Delete a ledger. For its writer it is as if it were new: unless its client knows better, it takes entries."""
+        ledger = self.ledgers.pop(ledger_id, None)
+        if ledger is not None:
+            ledger.closed = False
+            ledger.entries = []
 
     def fence(self, ledger_id: int) -> LedgerDescription:
         """Recover a ledger. Raises LedgerError."""
@@ -297,7 +305,7 @@ class MemoryLedgerStore(LedgerStore):
 
     async def delete(self, ledger_id: int) -> None:
         planted = await self._begin("delete")
-        self._cluster.ledgers.pop(ledger_id, None)
+        self._cluster.drop(ledger_id)
         self._writers.pop(ledger_id, None)
         await self._end(planted)
 

@@ -7,6 +7,10 @@ module looks for them. Rules of this file:
 - of an epoch below the record's no owner is left who could list it. Of the record's own epoch one may be: it is left alone
   until the next opening;
 - recover before delete: deleting does not fence, and whoever still writes it must hear that he is not the owner;
+- no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first frame when the record
+  lists the ledger, and it leaves `ledgers` into `removing`, and `removing` when it is gone. So nobody acknowledges in one,
+  even if bookies forget the fence, and the age of the claim does not matter (as it does in ledger_remover.py). A ledger of a
+  record that people deleted looks like an orphan: its owner finds that at his next look;
 - what cannot be understood is told, never deleted.
 """
 

@@ -7,12 +7,14 @@ The node decides ownership, and nothing else does. Rules of this file:
 - a writing that may still be under way after we gave up on it can only make a later compare-and-set fail, which reads again;
 - a record of another epoch is another owner's, whatever it says. A record of our epoch that we did not write was changed by
   a tool: it is taken as it is, and what we wanted is done to that;
-- one change at a time; what is asked for meanwhile waits.
+- one change at a time; what is asked for meanwhile waits;
+- each sight of the record as ours is dated by the moment the call *began*: at some time after that it was ours.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -54,6 +56,7 @@ class RecordKeeper:
         """As last seen; after `claim` always one of our epoch."""
         self.foreign: LogRecord | None = None
         """The record that made us see that we are not the owner any more."""
+        self._seen_s = -math.inf
 
     @property
     def path(self) -> str:
@@ -81,6 +84,11 @@ class RecordKeeper:
                     continue
                 return
         raise NotPrimaryError(self._container_id, "its log is being opened by others all the time")
+
+    @property
+    def age_s(self) -> float:
+        """Seconds, at most, since the record was ours: since the last look at it, or change of it, began that succeeded."""
+        return asyncio.get_running_loop().time() - self._seen_s
 
     async def check(self) -> None:
         """Raise NotPrimaryError if another owner has claimed the record by now."""
@@ -122,6 +130,7 @@ class RecordKeeper:
 
     async def _refresh(self) -> None:
         """Read, and take what is ours."""
+        begun_s = asyncio.get_running_loop().time()
         content = await self._read()
         if content is None:
             raise NotPrimaryError(self._container_id, f"its record {self._path} is gone")
@@ -132,7 +141,7 @@ class RecordKeeper:
                 self._container_id, f"its record is of epoch {record.epoch}, we are {self.record.epoch}"
             )
         self._in_doubt = None
-        self.record, self._version = record, content.version
+        self.record, self._version, self._seen_s = record, content.version, begun_s
 
     async def _write(self, wanted: LogRecord, version: int | None) -> None:
         """One compare-and-set. Raises NodeConflictError if it did not happen, NodeUnavailableError if that is unknown."""
@@ -140,6 +149,7 @@ class RecordKeeper:
         wanted = replace(wanted, written_by=self._tag, change=self._changes)
         data = encode_record(wanted)
         self._in_doubt = data
+        begun_s = asyncio.get_running_loop().time()
         try:
             if version is None:
                 after = await self._nodes.create(self._path, data)
@@ -156,7 +166,7 @@ class RecordKeeper:
             self._in_doubt = None
             raise self._refused(error) from error
         self._in_doubt = None
-        self.record, self._version = wanted, after
+        self.record, self._version, self._seen_s = wanted, after, begun_s
 
     async def _read(self) -> NodeContent | None:
         try:

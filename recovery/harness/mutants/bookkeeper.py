@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from recovery.harness.mutants.forgotten_fences import ForgottenFences
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
@@ -164,5 +165,25 @@ BOOKKEEPER: Final = (
             ),
         ),
         _hunt(cycles=_KILLS),
+    ),
+    Mutant(
+        "acknowledged-without-a-look",
+        "4.2 A fenced owner acknowledges nothing: not either if the fence was forgotten.",
+        "What bookies say is acknowledged, however long ago the record was last seen.",
+        (Edit("durablelog.bookkeeper.owner_look:OwnerLook.sure", "if age_s < _LOOK_AFTER_S:", "if True:"),),
+        _hunt(cycles=_TAKEOVERS, scenario=ForgottenFences),
+    ),
+    Mutant(
+        "earlier-owners-ledgers-deleted-at-once",
+        "4.2 A fenced owner acknowledges nothing: its ledgers, and their fences, stay until it must have looked.",
+        "Truncated ledgers of earlier owners are deleted as soon as one's own.",
+        (
+            Edit(
+                "durablelog.bookkeeper.ledger_remover:LedgerRemover.take",
+                "(self._queue if ledger_id in ours else self._later).append(ledger_id)",
+                "self._queue.append(ledger_id)",
+            ),
+        ),
+        _hunt(cycles=_TAKEOVERS, scenario=ForgottenFences),
     ),
 )

@@ -1,0 +1,94 @@
+"""How long ago the record was known to be ours, and another look at it in time: what an acknowledgement rests on.
+
+A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the ledger anew for whoever
+still writes it, and say OK. So a later owner deletes what he did not write only REMOVE_AFTER_S after his claim
+(ledger_remover.py), and every owner acknowledges only if the record was his less than SURE_S ago: of the two one sees the
+other. Rules of this file:
+
+- the age of a look counts from its beginning, and is compared when the results are there;
+- nothing happens while nothing is appended: looks are begun by results, from half of SURE_S on, so that a busy log does not
+  wait for one while the nodes answer;
+- one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns the log is said by
+  the record alone: a look that finds another epoch ends the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from durablelog.bookkeeper.metadata_node import NodeUnavailableError
+from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.waiting import Backoff, HealthNotes
+from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+
+SURE_S: Final = 30.0
+"""Loop time. Less than REMOVE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader."""
+_LOOK_AFTER_S: Final = SURE_S / 2
+_TOPIC: Final = "acknowledging"
+
+
+class OwnerLook:
+    """For one opening. `release` is called when results may be acknowledged that had to wait, `fail` with what ends the log."""
+
+    def __init__(
+        self,
+        keeper: RecordKeeper,
+        chance: random.Random,
+        notes: HealthNotes,
+        *,
+        release: Callable[[], None],
+        fail: Callable[[SegmentStoreError], None],
+    ) -> None:
+        self._keeper = keeper
+        self._chance = chance
+        self._notes = notes
+        self._release = release
+        self._fail = fail
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+
+    def sure(self) -> bool:
+        """Results are there: may they be acknowledged? If not, `release` or `fail` follows. O(1)."""
+        age_s = self._keeper.age_s
+        if age_s < _LOOK_AFTER_S:
+            return True
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="look-at-record")
+        return age_s < SURE_S
+
+    def stop(self) -> None:
+        """The log has failed for good: no further look."""
+        self._stopped = True
+
+    async def close(self) -> None:
+        """Stop, and end the task. Idempotent."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._chance)
+        try:
+            while not self._stopped:
+                try:
+                    await self._keeper.check()
+                except NodeUnavailableError as error:
+                    if self._keeper.age_s >= SURE_S:
+                        self._notes.say(_TOPIC, f"acknowledgements wait: the log's record does not answer: {error}")
+                    await asyncio.sleep(backoff.next_s())
+                else:
+                    if self._keeper.age_s < SURE_S:
+                        break
+        except SegmentStoreError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+            self._fail(TierUnavailableError("tier1", f"looking at the log's record: {error!r}"))
+        else:
+            self._notes.over(_TOPIC)
+            self._release()
+        finally:
+            self._task = None

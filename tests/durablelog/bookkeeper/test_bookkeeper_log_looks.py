@@ -1,0 +1,290 @@
+"""When an owner may acknowledge, and when a later one may delete: of the two one sees the other, whatever bookies forget."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from durablelog.bookkeeper.ledger_remover import REMOVE_AFTER_S
+from durablelog.bookkeeper.memory_process import MemoryProcess
+from durablelog.bookkeeper.owner_look import SURE_S
+from segmentstore.contracts.errors import (
+    ConfigError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
+from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
+from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, options, run
+from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, until_said
+
+READ = "node read"
+
+
+def looks(process: MemoryProcess) -> int:
+    return process.calls.count(READ)
+
+
+def test_two_ages_fit_together() -> None:
+    assert 2 * SURE_S <= REMOVE_AFTER_S
+
+
+@pytest.mark.parametrize("idle_s", [1.0, SURE_S / 2 + 1, SURE_S + 1, REMOVE_AFTER_S + 1, LONG_S])
+@pytest.mark.parametrize("asleep", [False, True])
+def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothing(idle_s: float, asleep: bool) -> None:
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        old = await world.opened(process)
+        await append_all(old, range(3))
+        (forgotten,) = world.ids_listed()
+        if asleep:
+            process.sleep()
+        new = await world.opened()
+        addresses = await append_all(new, range(3, 40))
+        await new.truncate(addresses[-1])
+        await asyncio.sleep(idle_s)
+        assert (forgotten in world.cluster.ledgers) == (idle_s < REMOVE_AFTER_S)
+        stale = old.append([payload(99)])
+        process.wake()
+        with pytest.raises(NotPrimaryError):
+            await stale
+        assert await read_payloads(new) == numbers(40)[-1:]
+        await old.close()
+        await new.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("claimed_after_s", [0.0, SURE_S / 2, SURE_S - 1])
+def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(claimed_after_s: float) -> None:
+    """The ages are counted from the last look, and from the claim: whatever lies between them."""
+
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        old = await world.opened()
+        await asyncio.sleep(claimed_after_s)
+        new = await world.opened()
+        later = [await new.append([payload(number)]) for number in range(40)]
+        await new.truncate(later[-1])
+        for _ in range(100):
+            await asyncio.sleep(1)
+            try:
+                await old.append([payload(99)])
+            except NotPrimaryError:
+                break
+            raise AssertionError("a stale owner acknowledged")
+        await old.close()
+        await new.close()
+
+    run(scenario())
+
+
+def test_a_busy_owner_looks_now_and_then_and_an_idle_one_not_at_all() -> None:
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        log = await world.opened(process, ledger_bytes=1 << 20)
+        before = looks(process)
+        await asyncio.sleep(LONG_S)
+        assert looks(process) == before
+        for number in range(600):
+            await log.append([payload(number)])
+            await asyncio.sleep(1)
+        assert 600 / SURE_S <= looks(process) - before <= 2 * 600 / SURE_S + 1
+        await log.close()
+
+    run(scenario())
+
+
+def test_changes_of_the_record_are_looks_as_well() -> None:
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        log = await world.opened(process, ledger_bytes=1 << 20)
+        before = looks(process)
+        for number in range(60):
+            address = await log.append([payload(number)])
+            await log.truncate(address)
+            await asyncio.sleep(SURE_S / 4)
+        assert looks(process) == before
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_short_outage_of_the_nodes_is_not_seen_and_in_a_long_one_acknowledgements_wait() -> None:
+    async def scenario() -> None:
+        world, loop = BookKeeperWorld(), asyncio.get_running_loop()
+        log = await world.opened(ledger_bytes=1 << 20)
+        world.tree.outage = True
+        begun, number = loop.time(), 0
+        while loop.time() < begun + SURE_S - 2:
+            await log.append([payload(number)])
+            assert log.health() == "the nodes do not answer"  # that is what the nodes themselves say
+            number += 1
+            await asyncio.sleep(1)
+        await asyncio.sleep(2)
+        held = [log.append([payload(number + more)]) for more in range(20)]
+        assert "acknowledgements wait" in await until_said(log, "acknowledgements wait")
+        await asyncio.sleep(LONG_S)
+        assert not any(future.done() for future in held)
+        assert log.statistics().frames_in_flight == len(held)
+        assert await read_payloads(log) == numbers(number)
+        world.tree.outage = False
+        addresses = await asyncio.gather(*held)
+        assert addresses == sorted(addresses)
+        assert log.health() is None
+        assert await read_payloads(log) == numbers(number + 20)
+        await log.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("what", ["full", "fails", "fails for good"])
+def test_frames_that_are_held_come_through_what_happens_to_their_ledger(what: str) -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        await asyncio.sleep(LONG_S)
+        world.tree.outage = True
+        held = [log.append([payload(number)]) for number in range(5)]
+        await until_said(log, "acknowledgements wait")
+        if what == "full":
+            held += [log.append([payload(number)]) for number in range(5, 40)]
+        else:
+            world.cluster.fail_add(-12 if what == "fails" else -999, after=2, kept=1)
+            held += [log.append([payload(number)]) for number in range(5, 10)]
+        await asyncio.sleep(LONG_S)
+        assert not any(future.done() for future in held)
+        world.tree.outage = False
+        results = await asyncio.gather(*held, return_exceptions=True)
+        if what == "fails for good":
+            failed = [result for result in results if isinstance(result, TierUnavailableError)]
+            assert results[len(results) - len(failed) :] == failed
+            assert 3 <= len(failed) <= len(results)
+        else:
+            assert results == sorted(result for result in results if isinstance(result, int))
+            assert await read_payloads(log) == numbers(len(held))
+            assert log.health() is None
+        await log.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["closed", "overtaken", "refused"])
+def test_frames_that_are_held_fail_with_the_log(end: str) -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        await asyncio.sleep(LONG_S)
+        world.tree.outage = True
+        held = [log.append([payload(number)]) for number in range(5)]
+        await until_said(log, "acknowledgements wait")
+        expected: type[Exception] = ContainerStoppedError
+        if end == "overtaken":
+            world.tree.outage = False
+            new = await world.opened()
+            await new.close()
+            expected = NotPrimaryError
+        elif end == "refused":
+            world.tree.refuse("read", times=100)
+            world.tree.outage = False
+            expected = ConfigError
+        else:
+            await log.close()
+        for result in await asyncio.gather(*held, return_exceptions=True):
+            assert isinstance(result, expected)
+        with pytest.raises(expected):
+            await log.append([payload(9)])
+        await log.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario())
+
+
+def test_ledgers_of_an_owner_s_own_go_at_once_and_those_of_earlier_ones_later() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        await append_all(log, range(20))
+        await log.close()
+        earlier = world.ids_listed()
+        log = await world.opened()
+        addresses = await append_all(log, range(20, 60))
+        await log.truncate(addresses[-1])
+        await asyncio.sleep(REMOVE_AFTER_S - 2)
+        assert sorted(world.cluster.ledgers) == earlier + world.ids_listed()
+        await asyncio.sleep(4)
+        assert sorted(world.cluster.ledgers) == world.ids_listed()
+        await log.close()
+
+    run(scenario())
+
+
+def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_enough() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        for number in range(5):
+            log = await world.opened()
+            address = await log.append([payload(number)])
+            await log.truncate(address)
+            await asyncio.sleep(REMOVE_AFTER_S / 2)
+            await log.close()
+        assert len(world.cluster.ledgers) == 5
+        log = await world.opened()
+        await asyncio.sleep(LONG_S)
+        await log.truncate(await log.append([payload(5)]))
+        assert world.record.removing == tuple(sorted(set(world.cluster.ledgers) - set(world.ids_listed())))
+        await asyncio.sleep(LONG_S)
+        assert sorted(world.cluster.ledgers) == world.ids_listed()
+        await log.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario())
+
+
+def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken_and_finds_no_corruption() -> None:
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        first = await world.opened()
+        await append_all(first, range(20))
+        await first.close()
+        process.sleep_in(2, happens=False)
+        slow = world.log(process, log_options=options(open_patience_s=1e6))
+        opening = asyncio.create_task(slow.open())
+        await asyncio.sleep(1)
+        assert process.calls[-1] == "ledger recover"
+        new = await world.opened()
+        await new.truncate(await new.append([payload(20)]))
+        await asyncio.sleep(LONG_S)
+        process.wake()
+        with pytest.raises(NotPrimaryError):
+            await opening
+        await new.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [-23, -13])
+def test_a_last_frame_that_cannot_be_read_does_not_stop_the_container_for_ever(code: int) -> None:
+    """While a log opens its reader looks at the record as later; without an answer nothing is taken for corruption."""
+
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        await append_all(log, range(3))
+        await log.close()
+        world.cluster.fail("read", code, times=8)
+        failure = asyncio.create_task(world.opened())
+        if code == -13:
+            await asyncio.sleep(1)
+            world.tree.outage = True
+        with pytest.raises(TierUnavailableError):
+            await failure
+        world.tree.outage = False
+        log = await world.opened()
+        assert await read_payloads(log) == numbers(3)
+        await log.close()
+
+    run(scenario())
