@@ -35,6 +35,9 @@ CASES = {
     "s3_flush": "bench.s3_flush",
     "s3_catch_up": "bench.s3_catch_up",
     "s3_consolidation": "bench.s3_consolidation",
+    "bookkeeper_frames": "bench.bookkeeper_frames",
+    "bookkeeper_engine": "bench.bookkeeper_engine",
+    "bookkeeper_takeover": "bench.bookkeeper_takeover",
 }
 """Case to module, in the order they run. A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`."""
 

@@ -23,7 +23,7 @@ HOST: Final = "127.0.0.1"
 
 _HEAP_MIB: Final = 256
 _DIRECT_MIB: Final = 768
-"""Entries live outside the heap: 64 MiB of a store's window, and four readings with two parts each."""
+"""Entries live outside the heap: 64 MiB of a store's window, and four readings with four parts each."""
 _START_S: Final = 60.0
 _STOP_S: Final = 3.0
 _LOG_BYTES_SHOWN: Final = 2000

@@ -7,12 +7,14 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.AsyncCallback.AddCallback;
 import org.apache.bookkeeper.client.LedgerHandle;
 
 /**
  * Entries in, acknowledgements out. The connection's own thread reads; another writes what the callbacks have put
- * together since it wrote last, so acknowledgements batch by themselves under load.
+ * together since it wrote last, so acknowledgements batch by themselves under load. The last of what is in flight does
+ * not wait for that thread: its callback writes itself.
  *
  * An entry counts against the window from before it is handed to the client until its acknowledgement is in the socket:
  * a caller that does not read is not read from.
@@ -35,7 +37,10 @@ final class AddConnection implements AddCallback {
     /** Both guarded by `lock`; large enough for all that fit the window. */
     private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 1) * ACK_BYTES);
     private int acked;
+    /** Guarded by `lock`: the writing thread has acknowledgements that are not in the socket yet. */
+    private boolean writing;
     private boolean ended;
+    private final AtomicInteger inFlight = new AtomicInteger();
 
     /** What the client gives back with the result. */
     private record Add(int handle, int sequence, int cost) {}
@@ -91,6 +96,7 @@ final class AddConnection implements AddCallback {
         }
         LedgerHandle writer = session.writer(handle);
         Add add = new Add(handle, sequence, cost);
+        inFlight.incrementAndGet();
         if (writer == null) {
             entry.release();
             addComplete(Codes.LEDGER_CLOSED, null, -1, add);
@@ -122,12 +128,30 @@ final class AddConnection implements AddCallback {
         Add add = (Add) context;
         server.entriesHeld.decrementAndGet();
         synchronized (lock) {
-            if (acks.position() == 0) {
-                lock.notify();
-            }
+            boolean first = acks.position() == 0;
             acks.putInt(add.handle).putInt(add.sequence).putInt(code).putLong(code == Codes.OK ? entry : -1);
             acked += add.cost;
+            if (inFlight.decrementAndGet() == 0 && !writing) {
+                writeAtOnce();
+            } else if (first) {
+                lock.notify();
+            }
         }
+    }
+
+    /** Holds `lock`. What fails here fails for the writing thread as well, which ends the connection. */
+    private void writeAtOnce() {
+        acks.flip();
+        try {
+            while (acks.hasRemaining()) {
+                channel.write(acks);
+            }
+            window.release(acked);
+            acked = 0;
+        } catch (IOException broken) {
+            lock.notify();
+        }
+        acks.compact();
     }
 
     private void writeAcks() {
@@ -147,6 +171,7 @@ final class AddConnection implements AddCallback {
                     acks = empty;
                     released = acked;
                     acked = 0;
+                    writing = true;
                 }
                 full.flip();
                 while (full.hasRemaining()) {
@@ -154,6 +179,9 @@ final class AddConnection implements AddCallback {
                 }
                 full.clear();
                 window.release(released);
+                synchronized (lock) {
+                    writing = false;
+                }
             }
         } catch (IOException | InterruptedException broken) {
             Gateway.LOG.debug("nobody takes acknowledgements any more", broken);

@@ -21,7 +21,7 @@ final class DataServer {
     private static final int MAGIC = 0x53534757;
     private static final int VERSION = 1;
     private static final int CONNECTIONS_MAX = 256;
-    /** Readings at a time: each has two ranges of entries in direct memory. Others wait. */
+    /** Readings at a time: each has four parts in direct memory. Others wait. */
     private static final int READINGS_MAX = 4;
 
     private final Path path;

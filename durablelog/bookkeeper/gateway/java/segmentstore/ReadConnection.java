@@ -3,6 +3,8 @@ package segmentstore;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
+import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.client.api.DigestType;
@@ -11,13 +13,15 @@ import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
 
 /**
- * One reading of a range of entries: while one part of it goes into the socket, the next is on its way from the bookies.
+ * One reading of a range of entries: while one part of it goes into the socket, the next ones are on their way from the bookies.
  * How many entries a part has follows from their size, so that parts have about PART_BYTES.
  */
 final class ReadConnection {
     private static final int RECORD_BYTES = 16;
     private static final int PART_BYTES = 2 << 20;
-    private static final int PART_ENTRIES_MAX = 64;
+    private static final int PART_ENTRIES_MAX = 32;
+    /** Asked for and not written yet: whoever takes the entries has work to do with each part. */
+    private static final int PARTS_AHEAD = 4;
     private static final int PART_ENTRIES_FIRST = 4;
     private static final long ANSWER_SECONDS = 20;
 
@@ -56,31 +60,26 @@ final class ReadConnection {
     private void stream(ReadHandle reader, long first, long last) throws Exception {
         long next = first;
         int count = PART_ENTRIES_FIRST;
-        CompletableFuture<LedgerEntries> ahead = null;
+        Deque<CompletableFuture<LedgerEntries>> ahead = new ArrayDeque<>();
         try {
-            while (next <= last || ahead != null) {
-                CompletableFuture<LedgerEntries> wanted = ahead;
-                if (wanted == null) {
+            while (true) {
+                // The first part says how large entries are; until it is here nothing more is asked for.
+                while (next <= last && ahead.size() < (next == first + PART_ENTRIES_FIRST ? 1 : PARTS_AHEAD)) {
                     long upTo = Math.min(last, next + count - 1);
-                    wanted = reader.readUnconfirmedAsync(next, upTo);
+                    ahead.add(reader.readUnconfirmedAsync(next, upTo));
                     next = upTo + 1;
                 }
-                ahead = wanted;
-                try (LedgerEntries part = wanted.get(ANSWER_SECONDS, TimeUnit.SECONDS)) {
-                    ahead = null;
+                if (ahead.isEmpty()) {
+                    return;
+                }
+                try (LedgerEntries part = ahead.peek().get(ANSWER_SECONDS, TimeUnit.SECONDS)) {
+                    ahead.remove();
                     count = countFor(part, count);
-                    if (next <= last) {
-                        long upTo = Math.min(last, next + count - 1);
-                        ahead = reader.readUnconfirmedAsync(next, upTo);
-                        next = upTo + 1;
-                    }
                     write(part);
                 }
             }
         } finally {
-            if (ahead != null) {
-                ahead.thenAccept(LedgerEntries::close);
-            }
+            ahead.forEach(part -> part.thenAccept(LedgerEntries::close));
         }
     }
 
