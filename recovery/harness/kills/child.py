@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import segmentstore
 from recovery.harness.history import Call, History, Kind
 from recovery.harness.history_codec import Event, call_begun, call_ended, observed
+from recovery.harness.kills.log_points import open_to_die
 from recovery.harness.kills.orders import FORESEEN, Orders, shared_clock_ns
 from recovery.harness.observer import observe
 from recovery.harness.workloads.catalogue import WORKLOADS
@@ -53,7 +54,10 @@ def main(text: str) -> None:
 async def _live(orders: Orders) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
     _say(orders, "opening", process=f"child {orders.life}")
-    store = await segmentstore.open(orders.location, **orders.settings)
+    if orders.dies_at:
+        store = await open_to_die(orders.location, orders.settings, orders.dies_at)
+    else:
+        store = await segmentstore.open(orders.location, **orders.settings)
     _say(orders, "opened")
     try:
         await _work(store, orders)

@@ -44,6 +44,8 @@ class Orders:
     """Tells what it saw only after it has shown, by a checkpoint, that it was the owner all the time."""
     pace: float = 0.002
     """Factor on the pauses of clients."""
+    dies_at: str = ""
+    """A point of `log_points` at which it ends itself."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:

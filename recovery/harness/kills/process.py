@@ -102,6 +102,13 @@ class Child:
             self.events.append(event)
             self.said[event.what] = self.said.get(event.what, 0) + 1
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the child and to all it has started, which have its group."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            pass  # all of them were faster
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child itself, not to who watches over it. Nothing happens if it is gone."""
         try:

@@ -1,0 +1,155 @@
+"""BookKeeper round: one store on a real cluster, owned by one process after the other, and the judgement of its whole history.
+
+Each owner works in a folder of its own, which is empty: all it knows comes from the cluster and from Tier 2. Rules of this file:
+
+- the parent never has the store open;
+- an error no caller should ever see is a violation; so is an owner that did not die where it should have;
+- every child is stopped on every way out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import History, Violation
+from recovery.harness.history_codec import Event, Retelling
+from recovery.harness.kills.orders import OVERTAKEN, Ending, Orders
+from recovery.harness.kills.process import Child, ChildHungError, attend
+
+OPERATIONS: Final = 6000
+"""More than an owner lives to make."""
+RIVAL_OPERATIONS: Final = 150
+NUMBERS_SPARE: Final = 1024
+IN_FLIGHT_EVENTS: Final = 60
+"""What an owner has told before it is paused for the first time."""
+PAUSES_MAX: Final = 200
+_STOPPED: Final = ("ContainerStoppedError", "NotPrimaryError", "AppendOutcomeUnknownError")
+
+
+class BookKeeperRound:
+    """One store at the URL `tier1`, its owners' folders below `folder`. Used once."""
+
+    def __init__(self, folder: Path, tier1: str, seed: str, settings: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._seed = seed
+        tier2 = (folder / "tier2").resolve().as_uri()
+        self._settings = {**settings, "tier1": tier1, "tier2": tier2, "containers": 1}
+        self._told = Retelling()
+        self._noted: list[Violation] = []
+
+    @property
+    def history(self) -> History:
+        """All that was told so far."""
+        return self._told.history
+
+    def die(self, point: str, workload: str = "exactly-once") -> None:
+        """One owner that recovers, works, and ends itself at a point of log_points."""
+        with Child(self._orders(workload, OPERATIONS, dies_at=point)) as child:
+            try:
+                attend([child], lambda: child.idle)
+            except ChildHungError as error:
+                self._note(f"on its way to {point}: {error}")
+            died = child.ended
+            self._told.tell(child.events, [child.kill()])
+            if not died or not child.was_killed:
+                self._note(f"owner {child.orders.life} did not die at {point}: {_failure(child)}")
+
+    def takeover(self, *, with_gateway: bool, settings: Mapping[str, Any] | None = None) -> int:
+        """An owner under load is stopped with appends on their way; another takes over and works; the first one goes on.
+
+        `with_gateway`: its Java process is stopped as well (it has one of its own). How many calls of it were not acknowledged.
+        """
+        orders = self._orders("appends", OPERATIONS, proves=True)
+        orders = dataclasses.replace(orders, settings={**orders.settings, **(settings or {})})
+        with Child(orders) as first:
+            attend([first], lambda: first.ended or "observed" in first.said)
+            self._stop_in_flight(first, with_gateway=with_gateway)
+            rival_orders = dataclasses.replace(
+                orders,
+                location=str(self._folder / f"owner-{orders.life + 1}"),
+                life=orders.life + 1,
+                seed=f"{orders.seed}/rival",
+                first_call=orders.first_call + first.used_calls + OPERATIONS + NUMBERS_SPARE,
+                operations=RIVAL_OPERATIONS,
+            )
+            with Child(rival_orders) as rival:
+                try:
+                    attend([rival], lambda: rival.ended or len(rival.events) > IN_FLIGHT_EVENTS)
+                    first.signal_all(signal.SIGCONT)
+                    attend([first, rival], lambda: first.idle and rival.idle)
+                except ChildHungError as error:
+                    self._note(f"owner {orders.life} and its follower: {error}")
+                for child in (first, rival):
+                    if child.ended and not child.has_parted:
+                        self._note(f"owner {child.orders.life} died by itself: {child.errors()}")
+                ends = [first.kill(), rival.kill()]
+        self._told.tell([*first.events, ends[0]], [*rival.events, ends[1]])
+        self._look_at(first.events, *(each.__name__ for each in OVERTAKEN))
+        self._look_at(rival.events)
+        if "observed" not in rival.said:
+            self._note(f"owner {rival.orders.life} did not take over: {_failure(rival)}")
+        return sum(event.fields.get("error") in _STOPPED for event in first.events)
+
+    def finish(self) -> list[Violation]:
+        """All must be there, go to Tier 2, and be there again for another; what was wrong from the beginning on."""
+        endings: tuple[Ending, ...] = ("checked", "closed")
+        for ending in endings:
+            with Child(self._orders("appends", 0, ending=ending)) as child:
+                try:
+                    over = child.wait()
+                except ChildHungError as error:
+                    self._note(f"the last owner hangs: {error}")
+                    over = child.kill()
+                self._told.tell(child.events, [over])
+                self._look_at(child.events)
+                if "over" not in child.said:
+                    self._note(f"the last owner did not end well: {_failure(child)}")
+        return [*self._noted, *check_history(self.history)]
+
+    def _stop_in_flight(self, first: Child, *, with_gateway: bool) -> None:
+        """Stop it while appends are on their way."""
+        for pause in range(PAUSES_MAX):
+            wanted = len(first.events) + (1 if pause else IN_FLIGHT_EVENTS)
+            attend([first], lambda wanted=wanted: first.idle or len(first.events) >= wanted)  # type: ignore[misc]
+            if with_gateway:
+                first.signal_all(signal.SIGSTOP)
+            if not first.stop():
+                break
+            if first.said.get("begun", 0) > first.said.get("ended", 0):
+                return
+            first.signal_all(signal.SIGCONT)
+        self._note(f"owner {first.orders.life} was never seen with appends on their way: {_failure(first)}")
+
+    def _orders(self, workload: str, operations: int, *, ending: Ending = "killed", **more: Any) -> Orders:
+        life = len(self.history.lives)
+        return Orders(
+            location=str(self._folder / f"owner-{life}"),
+            life=life,
+            seed=f"{self._seed}/{life}",
+            workload=workload,
+            first_call=self._told.next_call,
+            operations=operations,
+            ending=ending,
+            settings=self._settings,
+            **more,
+        )
+
+    def _look_at(self, events: list[Event], *foreseen: str) -> None:
+        for event in events:
+            if event.what == "failed" and any(error not in foreseen for error in event.fields["errors"]):
+                self._note(f"owner {event.life} failed: {event.fields['text']}")
+            elif event.what == "ended" and event.fields.get("error") in _STOPPED and not foreseen:
+                self._note(f"call {event.fields['call']} ended in {event.fields['error']}, and nobody had taken over")
+
+    def _note(self, detail: str) -> None:
+        self._noted.append(Violation("errors", detail))
+
+
+def _failure(child: Child) -> str:
+    told = [str(event.fields["text"]) for event in child.events if event.what == "failed"]
+    return "\n".join([f"it told {child.said}", *told, child.errors()])

@@ -1,0 +1,179 @@
+"""FaultedStore: a store on a cluster, at work in this process while a test breaks what it stands on; its history, judged.
+
+A life: the store is opened from an empty folder, so that everything comes from the log and from Tier 2; all of it is looked at;
+clients work until the test has done what it does, and for a while after that; all of it is looked at again. Rules of this file:
+
+- what happened is judged by the checkers of histories alone;
+- a test waits for what the store does (`WorkingStore`), never for time to pass;
+- a store that stops by itself ends the test with the reason, unless it was said that it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import segmentstore
+from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.history import Call, History, Kind, Life, Outcome, Violation
+from recovery.harness.observer import observe
+from recovery.harness.workloads.catalogue import (
+    BATCHES,
+    CHECKPOINTER,
+    CONDITIONAL,
+    COUNTERS,
+    EVENTS,
+    FAST,
+    FLUSHER,
+    PLAIN,
+    READER,
+    TAIL_READER,
+    TRUNCATOR,
+    Workload,
+)
+from recovery.harness.workloads.running import run_workload
+from recovery.harness.workloads.stage import Stage
+
+if TYPE_CHECKING:
+    from segmentstore.service import SegmentStore
+
+WORK: Final = Workload(
+    "faults",
+    "appends of every kind, readers, flushes and checkpoints: the log rolls and is truncated all the time",
+    (
+        *(FAST, PLAIN, BATCHES, CONDITIONAL, EVENTS, EVENTS, COUNTERS),
+        *(TRUNCATOR, READER, TAIL_READER, FLUSHER, CHECKPOINTER),
+    ),
+)
+ROUND_CALLS: Final = 150
+"""Of all clients together; they begin anew until they are told to stop."""
+PACE: Final = 0.002
+_LOOK_S: Final = 0.02
+_NUMBERS: Final = itertools.count()
+_CHANGES: Final = (Kind.APPEND, Kind.EVENT)
+
+
+class StoreStoppedError(RuntimeError):
+    """A store stopped though it should have waited."""
+
+
+class WorkingStore:
+    """An open store and its clients, as a test sees them. Made by `FaultedStore`."""
+
+    def __init__(self, store: SegmentStore, life: int) -> None:
+        self.store = store
+        self.life = life
+        self.acknowledged = 0
+        """Appends and events."""
+        self._stopping = False
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def acknowledges(self, count: int) -> None:
+        """Returns when so many more appends are acknowledged."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((self.acknowledged + count, future))
+        await future
+
+    async def says(self, *words: str) -> None:
+        """Returns when health says something with all these words in it; it is looked at, for nothing tells of its changes."""
+        while not any(all(word in finding for word in words) for finding in self.findings()):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    async def is_well(self) -> None:
+        """Returns when health says nothing."""
+        while self.findings():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    def findings(self) -> list[str]:
+        """What health says."""
+        findings = self.store.stats()["health"]
+        assert isinstance(findings, list)
+        return [str(finding) for finding in findings]
+
+    @property
+    def runs(self) -> bool:
+        """No container has stopped."""
+        containers = self.store.stats()["containers"]
+        assert isinstance(containers, dict)
+        return all(each["state"] == "running" for each in containers.values())
+
+    def stop(self) -> None:
+        """The clients end with what they are at."""
+        self._stopping = True
+
+    def told(self, what: str, call: Call) -> None:
+        """Hear of a call."""
+        if what != "ended" or call.kind not in _CHANGES or call.outcome is not Outcome.OK:
+            return
+        self.acknowledged += 1
+        if self._waiting and self.acknowledged >= self._waiting[0][0]:
+            for wanted, future in self._waiting:
+                if self.acknowledged >= wanted and not future.done():
+                    future.set_result(None)
+            self._waiting = [each for each in self._waiting if not each[1].done()]
+
+    async def work(self, history: History, stage: Stage, chance: random.Random, *, may_stop: bool) -> None:
+        """Clients at work until `stop`. Raises StoreStoppedError."""
+        while not self._stopping:
+            await run_workload(
+                WORK, self.store, history, self.life, stage, chance, ROUND_CALLS, pace=PACE, listener=self.told
+            )
+            if not self.runs:
+                if may_stop:
+                    return
+                raise StoreStoppedError("; ".join(self.findings()))
+
+
+Script = Callable[[WorkingStore], Awaitable[None]]
+
+
+class FaultedStore:
+    """One store, life after life, in folders below `folder`; `tier1` is its URL, `settings` more of its settings."""
+
+    def __init__(self, folder: Path, tier1: str, seed: str, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        # Syncs of a disk that the bookies need would be most of what a test waits for.
+        self.settings = {**settings, "tier1": tier1, "tier2": f"memory://{folder.name}-{os.getpid()}-{next(_NUMBERS)}"}
+        self.history = History()
+        self._stage = Stage()
+        self._seed = seed
+
+    async def live(self, script: Script, *, may_stop: bool = False) -> None:
+        """One life under load. Raises what opening, the script, and what is unforeseen raise; StoreStoppedError."""
+        history = self.history
+        life = Life(len(history.lives), f"life {len(history.lives)}", history.next_stamp())
+        history.lives.append(life)
+        try:
+            async with segmentstore.open(str(self.folder / life.process), **self.settings) as store:
+                life.opened = history.next_stamp()
+                await observe(store, history, life.number)
+                working = WorkingStore(store, life.number)
+                chance = random.Random(f"{self._seed}/{life.number}")
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(working.work(history, self._stage, chance, may_stop=may_stop))
+                    await script(working)
+                    working.stop()
+                if not may_stop:
+                    await observe(store, history, life.number)
+        finally:
+            life.ended, life.ending = history.next_stamp(), "closed"
+
+    async def judge(self) -> list[Violation]:
+        """Open it once more, flush it, open it again: what is wrong with all that was seen."""
+        history = self.history
+        for again in (False, True):
+            life = Life(len(history.lives), f"life {len(history.lives)}", history.next_stamp())
+            history.lives.append(life)
+            async with segmentstore.open(str(self.folder / life.process), **self.settings) as store:
+                life.opened = history.next_stamp()
+                await observe(store, history, life.number, again=again)
+                if not again:
+                    await store.flush()
+                    await store.checkpoint()
+            life.ended, life.ending = history.next_stamp(), "closed"
+        return check_history(history)
