@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         gateway = GatewayProcess(token, int(arguments[0]) if arguments else 0)
-    except (ConfigError, LedgerError) as error:
+    except (ConfigError, LedgerError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     try:

@@ -4,6 +4,8 @@ Rules of this file:
 
 - what the gateway says is passed on as it is: which code means what is decided by the log;
 - every call ends: the gateway is told how long it may take, and is not waited for much longer;
+- a gateway that says nothing to a call for longer than that hangs, and is given up: the next call starts another;
+- nothing here blocks the loop, and closing never waits for a gateway that hangs;
 - a gateway that died takes its writers with it; the next call starts another. Nobody but that call waits for it.
 """
 
@@ -13,13 +15,14 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Final
 
 from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
 from durablelog.bookkeeper.gateway.entry_reading import read_entries
+from durablelog.bookkeeper.gateway.gateway_control import ANSWER_S, GatewayHangsError
 from durablelog.bookkeeper.gateway.gateway_protocol import custom_text, parse_description
-from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT, GatewaySettings
+from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, METADATA_SERVICE, TIMEOUT, GatewaySettings
 from durablelog.bookkeeper.gateway.greeting import greet
 from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
 from durablelog.bookkeeper.ledger_store import (
@@ -29,6 +32,7 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerWriter,
     Replication,
 )
+from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 
 __all__ = ["GatewayLedgerStore", "GatewaySettings"]
@@ -45,6 +49,8 @@ CLOSE_S: Final = 5.0
 _THREADS: Final = 8
 _LATE_S: Final = 2.0
 """The gateway keeps the time itself; that much later it is taken to hang."""
+_RELEASES_S: Final = 10.0
+"""Ending a gateway of ours takes 3 s at most, even if it hangs; one that is just being started a little more."""
 _READINGS_MAX: Final = 4
 _LIST_PAGE: Final = 5000
 
@@ -57,6 +63,12 @@ class _Link:
         self.session = session
         self.connection = AddConnection(connected, lambda reason: store.forget(self, reason))
 
+    def give_up(self, reason: str) -> None:
+        """The gateway hangs. Nothing happens if the connection is gone already."""
+        if self.connection.lost is None:
+            self.connection.hangs = True
+            self.connection.close(reason)
+
 
 class GatewayLedgerStore(LedgerStore):
     """A client of one BookKeeper cluster. Call `open` first."""
@@ -65,12 +77,15 @@ class GatewayLedgerStore(LedgerStore):
         self._settings = settings
         self._runtime = runtime
         self._executor = runtime.executor("bookkeeper-gateway", _THREADS)
+        # Its own thread: those of the calls may all be waiting for a gateway that hangs.
+        self._releasing = runtime.executor("bookkeeper-release", 1)
         self._connecting = asyncio.Lock()
         self._readings = asyncio.Semaphore(_READINGS_MAX)
         self._link: _Link | None = None
-        self._attempt: asyncio.Future[list[str]] | None = None
+        self._attempt: asyncio.Task[_Link] | None = None
         self._releases: list[Future[None]] = []
         self._trouble: str | None = None
+        self._opened = False
         self._closed = False
 
     async def open(self) -> None:
@@ -86,8 +101,8 @@ class GatewayLedgerStore(LedgerStore):
         try:
             handle, ledger_id = map(int, await self._wait(future, "create", CREATE_S))
         except BaseException:
-            # It may be made all the same, for nobody: its writer is let go of.
-            future.add_done_callback(lambda late: self._abandon(link, late))
+            # It may be made all the same, for nobody.
+            future.add_done_callback(lambda late: self._abandon_soon(link, late))
             raise
 
         async def seal(handle: int) -> None:
@@ -125,8 +140,8 @@ class GatewayLedgerStore(LedgerStore):
         (number,) = await self._wait(self._submit(link, "listOpen", seconds=LIST_S), "list", LIST_S)
         ids: list[int] = []
         while True:
-            page = self._executor.submit(link.gateway.control.call, "listNext", link.session, int(number), _LIST_PAGE)
-            (text,) = await self._wait(page, "list", LIST_S)
+            # No deadline of the gateway's own: that a page is late does not mean that it hangs.
+            (text,) = await self._plain(link, "listNext", link.session, int(number), _LIST_PAGE, seconds=LIST_S)
             if not text:
                 return sorted(ids)
             ids += map(int, text.split())
@@ -139,10 +154,12 @@ class GatewayLedgerStore(LedgerStore):
         if self._attempt is not None:
             self._attempt.cancel()
         async with self._connecting:
-            # Ends our gateway if nobody else uses it: 3 s at most, even if it hangs.
-            await asyncio.gather(*map(asyncio.wrap_future, self._releases))
+            # Ends our gateway if nobody else uses it.
+            if self._releases:
+                await asyncio.wait(map(asyncio.wrap_future, self._releases), timeout=_RELEASES_S)
             self._releases.clear()
             self._executor.shutdown(wait=False)
+            self._releasing.shutdown(wait=False)
 
     def health(self) -> str | None:
         return self._trouble
@@ -153,17 +170,15 @@ class GatewayLedgerStore(LedgerStore):
         Entries of `size` bytes, `window` in flight: rates, latencies in ms, CPU of the gateway in us.
         """
         link = await self._connected()
-        call = link.gateway.control.call
-        future = self._executor.submit(call, "bench", link.session, *replication, size, window, float(seconds))
-        (text,) = await self._wait(future, "bench", 2 * seconds + 30)
+        asked = (*replication, size, window, float(seconds))
+        (text,) = await self._plain(link, "bench", link.session, *asked, seconds=2 * seconds + 30)
         measured: dict[str, float] = json.loads(text)
         return measured
 
     async def gateway_usage(self) -> tuple[int, int, int]:
         """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds: for measurements."""
         link = await self._connected()
-        answer = await self._wait(self._executor.submit(link.gateway.control.call, "usage"), "usage", DESCRIBE_S)
-        cpu, direct, entries = map(int, answer)
+        cpu, direct, entries = map(int, await self._plain(link, "usage", seconds=ANSWER_S))
         return cpu, direct, entries
 
     def forget(self, link: _Link, reason: str) -> None:
@@ -177,8 +192,11 @@ class GatewayLedgerStore(LedgerStore):
 
     def _release(self, gateway: Gateway) -> None:
         # Ending a process takes time that the loop does not have.
+        self._keep(self._releasing.submit(gateway.release))
+
+    def _keep(self, release: Future[None]) -> None:
         self._releases = [future for future in self._releases if not future.done()]
-        self._releases.append(self._executor.submit(gateway.release))
+        self._releases.append(release)
 
     async def _call(self, name: str, *arguments: object, seconds: float) -> list[str]:
         link = await self._connected()
@@ -187,22 +205,42 @@ class GatewayLedgerStore(LedgerStore):
     def _submit(self, link: _Link, name: str, *arguments: object, seconds: float) -> Future[list[str]]:
         if self._closed:
             raise LedgerError(GATEWAY_CLOSED, name, "the store is closed")
-        return self._executor.submit(link.gateway.control.call, name, link.session, *arguments, int(seconds * 1000))
+        call, loop = link.gateway.control.call, asyncio.get_running_loop()
+        millis, answer_s = int(seconds * 1000), seconds + _LATE_S
+        future = self._executor.submit(call, name, link.session, *arguments, millis, answer_s=answer_s)
+
+        def notice(done: Future[list[str]]) -> None:
+            if not done.cancelled() and isinstance(done.exception(), GatewayHangsError):
+                try:
+                    loop.call_soon_threadsafe(link.give_up, str(done.exception()))
+                except RuntimeError:
+                    pass  # the loop is over, and the store with it
+
+        # Before whoever awaits the future: his next call finds the gateway given up.
+        future.add_done_callback(notice)
+        return future
+
+    async def _plain(self, link: _Link, name: str, *arguments: object, seconds: float) -> list[str]:
+        """A call that the gateway is not told the time of."""
+        call = link.gateway.control.call
+        return await self._wait(self._executor.submit(call, name, *arguments, answer_s=seconds), name, seconds)
 
     async def _wait(self, future: Future[list[str]], name: str, seconds: float) -> list[str]:
+        # A gateway that says nothing is noticed by the call's own thread; this is for a call that found no thread.
         try:
-            async with asyncio.timeout(seconds + _LATE_S):
+            async with asyncio.timeout(seconds + 2 * _LATE_S):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise LedgerError(TIMEOUT, name, f"the gateway did not answer for {seconds + _LATE_S:.0f} s") from None
+            raise LedgerError(TIMEOUT, name, f"no answer for {seconds + 2 * _LATE_S:.0f} s") from None
 
-    def _abandon(self, link: _Link, late: Future[list[str]]) -> None:
-        """In a thread of the executor: a ledger was made after its caller had left."""
-        if not late.cancelled() and late.exception() is None:
-            try:
-                link.gateway.control.call("closeWriter", link.session, int(late.result()[0]), int(CLOSE_S * 1000))
-            except LedgerError:
-                pass  # it stays open and empty, until the search for orphans deletes it
+    def _abandon_soon(self, link: _Link, late: Future[list[str]]) -> None:
+        """On whatever thread: the call is over."""
+        if late.cancelled() or late.exception() is not None:
+            return
+        try:
+            self._executor.submit(_abandon, link, late.result())
+        except RuntimeError:
+            pass  # the store is closed, and its session in the gateway with it: as if the deletion had failed
 
     async def _connected(self) -> _Link:
         link = self._link
@@ -217,12 +255,31 @@ class GatewayLedgerStore(LedgerStore):
                 raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed")
             if link is None:
                 try:
-                    self._link = link = await self._connect()
+                    self._link = link = await self._try()
                 except LedgerError as error:
                     self._trouble = str(error)
                     raise
                 self._trouble = None
+                self._opened = True
             return link
+
+    async def _try(self) -> _Link:
+        """One attempt to connect, which `close` may end."""
+        self._attempt = attempt = asyncio.ensure_future(self._connect())
+        try:
+            return await attempt
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._closed and caller is not None and not caller.cancelling():
+                raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
+            raise
+        except ConfigError as error:
+            # What was right when the store was opened is a machine's trouble now: a running log waits for its end.
+            if self._opened:
+                raise LedgerError(GATEWAY_CLOSED, "connect", str(error)) from error
+            raise
+        finally:
+            self._attempt = None
 
     async def _connect(self) -> _Link:
         gateway, connected, session = await self._greet()
@@ -230,19 +287,18 @@ class GatewayLedgerStore(LedgerStore):
         try:
             settings, password = self._settings.client_settings(), self._settings.password
             future = self._submit(link, "connect", settings, password, seconds=CONNECT_S)
-            self._attempt = asyncio.ensure_future(self._wait(future, "connect", CONNECT_S))
-            await self._attempt
+            await self._wait(future, "connect", CONNECT_S)
         except BaseException as error:
             link.connection.close(f"no connection to the cluster: {error}")
-            if self._closed:
-                raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
+            if isinstance(error, LedgerError) and error.code != GATEWAY_CLOSED:
+                # Whatever the client calls it, it may pass: no code of a connection ends a log.
+                code = GATEWAY_CLOSED if isinstance(error, GatewayHangsError) else METADATA_SERVICE
+                raise LedgerError(code, "connect", f"code {error.code}: {error.detail}") from error
             raise
-        finally:
-            self._attempt = None
         return link
 
     async def _greet(self) -> tuple[Gateway, socket.socket, int]:
-        """A gateway, a connection to it, and the session that lives with that."""
+        """A gateway, a connection to it, and the session that lives with that. Its LedgerErrors are all GATEWAY_CLOSED."""
         for last in (False, True):
             gateway = await self._acquire()
             try:
@@ -253,8 +309,10 @@ class GatewayLedgerStore(LedgerStore):
                     # One that is dying takes no connections before it is gone.
                     gateway.kill()
                 self._release(gateway)
-                if last or not isinstance(error, LedgerError):
+                if not isinstance(error, LedgerError):
                     raise
+                if last:
+                    raise LedgerError(GATEWAY_CLOSED, "connect", error.detail) from error
         raise AssertionError("unreachable")
 
     async def _acquire(self) -> Gateway:
@@ -267,10 +325,25 @@ class GatewayLedgerStore(LedgerStore):
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            future.add_done_callback(_release_late)
+            self._keep(self._releasing.submit(_release_late, future))
             raise
+        except LedgerError as error:
+            raise LedgerError(GATEWAY_CLOSED, "connect", str(error)) from error
 
 
 def _release_late(late: Future[Gateway]) -> None:
-    if not late.cancelled() and late.exception() is None:
+    """Waits for a gateway that nobody wants any more, and gives it back."""
+    try:
         late.result().release()
+    except (CancelledError, LedgerError, ConfigError):
+        pass  # it never came
+
+
+def _abandon(link: _Link, made: Sequence[str]) -> None:
+    """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in it."""
+    handle, ledger_id = map(int, made)
+    try:
+        for name, number, seconds in (("closeWriter", handle, CLOSE_S), ("delete", ledger_id, DELETE_S)):
+            link.gateway.control.call(name, link.session, number, int(seconds * 1000), answer_s=seconds + _LATE_S)
+    except LedgerError:
+        pass  # it stays, empty, until the search for orphans deletes it

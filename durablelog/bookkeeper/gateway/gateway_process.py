@@ -34,22 +34,29 @@ class GatewayProcess:
     """A gateway that was started, and runs until it is stopped or dies."""
 
     def __init__(self, token: str, port: int = 0) -> None:
-        """Start one; ready when this returns: about 1 s, more on a busy machine. Raises LedgerError, GatewayMissingError."""
+        """Start one; ready when this returns: about 1 s, more on a busy machine.
+
+        Raises LedgerError, GatewayMissingError, OSError (no room for its folder, no process more).
+        """
         classpath = gateway_classpath()
         program = java()
         # A short path: a Unix socket's name has room for 107 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="segmentstore-gateway-"))
-        logs = os.environ.get(LOG_VARIABLE)
-        self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
-        command = [program, *self._options(), "-cp", classpath, "segmentstore.Gateway"]
-        with (self._logs / "stderr.log").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*command, str(self._folder), str(port), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, TOKEN_VARIABLE: token},
-            )
+        try:
+            logs = os.environ.get(LOG_VARIABLE)
+            self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
+            command = [program, *self._options(), "-cp", classpath, "segmentstore.Gateway"]
+            with (self._logs / "stderr.log").open("wb") as errors:
+                self._process = subprocess.Popen(
+                    [*command, str(self._folder), str(port), str(os.getpid())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env={**os.environ, TOKEN_VARIABLE: token},
+                )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         try:
             self.port = self._await_port()
             self.control = GatewayControl(HOST, self.port, token)

@@ -13,6 +13,8 @@ LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
 
 GATEWAY_CLOSED: Final = -19
 """BookKeeper's ClientClosed: the gateway, or the way to it, is gone. What was in flight may be in the ledger or not."""
+METADATA_SERVICE: Final = -9
+"""BookKeeper's ZK: ZooKeeper does not answer."""
 TIMEOUT: Final = -23
 
 CLIENT_SETTINGS: Final[Mapping[str, str]] = {

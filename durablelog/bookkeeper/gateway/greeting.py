@@ -19,8 +19,12 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(0)
-        await loop.sock_connect(connection, path)
-        await loop.sock_sendall(connection, greeting)
+        async with asyncio.timeout(GREETING_S):
+            await loop.sock_connect(connection, path)
+            await loop.sock_sendall(connection, greeting)
+    except TimeoutError:
+        connection.close()
+        raise LedgerError(TIMEOUT, "connect", f"{path}: the gateway took nothing for {GREETING_S:.0f} s") from None
     except OSError as error:
         connection.close()
         raise LedgerError(GATEWAY_CLOSED, "connect", f"{path}: {error}") from error

@@ -138,6 +138,10 @@ def acquire_own(now: float, random: Random) -> OwnGateway:
             if gateway is not None:
                 _state.deaths.add(now)
             token = f"{random.getrandbits(256):064x}"
-            _state.gateway = gateway = OwnGateway(GatewayProcess(token), token)
+            try:
+                _state.gateway = gateway = OwnGateway(GatewayProcess(token), token)
+            except OSError as error:
+                # A full disk, or no process more: it passes, and is no reason to end what runs.
+                raise LedgerError(GATEWAY_CLOSED, "start", f"the gateway cannot be started: {error}") from error
         gateway.users += 1
         return gateway

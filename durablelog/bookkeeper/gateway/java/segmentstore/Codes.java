@@ -2,6 +2,8 @@ package segmentstore;
 
 import java.util.concurrent.TimeoutException;
 import org.apache.bookkeeper.client.BKException;
+import org.apache.bookkeeper.meta.exceptions.MetadataException;
+import org.apache.zookeeper.KeeperException;
 
 /** What went wrong, as BookKeeper's return code and one line of text. Nothing is thrown through py4j. */
 final class Codes {
@@ -9,6 +11,7 @@ final class Codes {
     static final int LEDGER_CLOSED = BKException.Code.LedgerClosedException;
     static final int CLIENT_CLOSED = BKException.Code.ClientClosedException;
     static final int TIMEOUT = BKException.Code.TimeoutException;
+    static final int METADATA_SERVICE = BKException.Code.ZKException;
     static final int UNEXPECTED = BKException.Code.UnexpectedConditionException;
 
     private Codes() {}
@@ -20,6 +23,10 @@ final class Codes {
             }
             if (cause instanceof TimeoutException) {
                 return TIMEOUT;
+            }
+            // A client that connects says it in these words, inside an IOException.
+            if (cause instanceof KeeperException || cause instanceof MetadataException) {
+                return METADATA_SERVICE;
             }
         }
         return UNEXPECTED;

@@ -21,8 +21,6 @@ final class DataServer {
     private static final int MAGIC = 0x53534757;
     private static final int VERSION = 1;
     private static final int CONNECTIONS_MAX = 256;
-    /** Readings at a time: each has four parts in direct memory. Others wait. */
-    private static final int READINGS_MAX = 4;
 
     private final Path path;
     private final byte[] token;
@@ -30,7 +28,6 @@ final class DataServer {
     private final Map<Integer, Session> sessions = new ConcurrentHashMap<>();
     private final AtomicInteger numbers = new AtomicInteger();
     private final Semaphore connections = new Semaphore(CONNECTIONS_MAX);
-    final Semaphore readings = new Semaphore(READINGS_MAX);
     final AtomicLong entriesHeld = new AtomicLong();
 
     DataServer(Path path, byte[] token) throws IOException {
@@ -93,7 +90,7 @@ final class DataServer {
                 adds(channel);
             } else if (kind == 'R') {
                 ByteBuffer wanted = read(channel, 28);
-                new ReadConnection(channel, this, session(wanted.getInt()))
+                new ReadConnection(channel, session(wanted.getInt()))
                         .run(wanted.getLong(), wanted.getLong(), wanted.getLong());
             }
         } catch (IOException | InterruptedException | BKException ended) {

@@ -109,10 +109,24 @@ public final class Gateway {
                     .withCustomMetadata(custom(custom))
                     .execute();
             return answer(made, millis, writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId(),
-                    WriteHandle::closeAsync);
+                    late -> discard(owner, late));
         } catch (Throwable failure) {
             return Codes.answer(failure);
         }
+    }
+
+    /** A ledger that came when nobody waited for it any more: nobody knows its id, so nothing is ever in it. */
+    private static void discard(Session owner, WriteHandle late) {
+        late.closeAsync().whenComplete((nothing, unsealed) -> {
+            try {
+                owner.client().newDeleteLedgerOp().withLedgerId(late.getId()).execute().exceptionally(failure -> {
+                    LOG.warn("ledger {}, which nobody waited for, stays", late.getId(), failure);
+                    return null;
+                });
+            } catch (Exception ended) {
+                LOG.warn("ledger {}, which nobody waited for, stays", late.getId(), ended);
+            }
+        });
     }
 
     public String closeWriter(int session, int handle, long millis) {

@@ -26,18 +26,16 @@ final class ReadConnection {
     private static final long ANSWER_SECONDS = 20;
 
     private final SocketChannel channel;
-    private final DataServer server;
     private final Session session;
     private final ByteBuffer headers = ByteBuffer.allocateDirect((PART_ENTRIES_MAX + 1) * RECORD_BYTES);
 
-    ReadConnection(SocketChannel channel, DataServer server, Session session) {
+    ReadConnection(SocketChannel channel, Session session) {
         this.channel = channel;
-        this.server = server;
         this.session = session;
     }
 
     void run(long ledger, long first, long last) throws IOException, InterruptedException {
-        server.readings.acquire();
+        session.readings.acquire();
         try {
             ReadHandle reader = session.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(false)
                     .withDigestType(DigestType.CRC32C).withPassword(session.password).execute()
@@ -53,7 +51,7 @@ final class ReadConnection {
         } catch (Exception failure) {
             end(Codes.of(failure));
         } finally {
-            server.readings.release();
+            session.readings.release();
         }
     }
 

@@ -3,6 +3,7 @@ package segmentstore;
 import java.util.Iterator;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.BookKeeper;
@@ -11,7 +12,11 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /** One store of one Python process: its client, its open writers. Lives as long as its connection for entries. */
 final class Session {
+    /** Readings at a time: each has four parts in direct memory. Others of this session wait, and nobody else's. */
+    private static final int READINGS_MAX = 4;
+
     final int id;
+    final Semaphore readings = new Semaphore(READINGS_MAX);
     private final AtomicInteger numbers = new AtomicInteger();
     private final Map<Integer, LedgerHandle> writers = new ConcurrentHashMap<>();
     private final Map<Integer, Listing> listings = new ConcurrentHashMap<>();

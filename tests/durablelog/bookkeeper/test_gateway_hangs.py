@@ -1,0 +1,258 @@
+"""Gateways that hang, that cannot be started, and services that are away: every call ends, and closing always works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from durablelog.bookkeeper.gateway import gateway_ledger_store, gateway_settings, shared_gateway
+from durablelog.bookkeeper.gateway.gateway_control import GatewayControl, GatewayHangsError
+from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
+from durablelog.bookkeeper.gateway.gateway_settings import (
+    GATEWAY_CLOSED,
+    LOG_VARIABLE,
+    METADATA_SERVICE,
+    TIMEOUT,
+    GatewaySettings,
+)
+from durablelog.bookkeeper.gateway.shared_gateway import Deaths
+from durablelog.bookkeeper.ledger_store import LedgerError, Replication
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.runtime import Runtime, thread_executor
+from tests.contracts.ledger_store_contract import Results, append_all, read_all
+from tests.durablelog.bookkeeper.gateway_world import TellingExecutor, Watched, opened
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _no_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_gateway._state, "deaths", Deaths())
+
+
+def pid_of_gateway() -> int:
+    with kept_gateway() as gateway:
+        return gateway.process.pid
+
+
+def test_a_gateway_that_says_nothing_to_a_call_is_ended_and_the_next_call_starts_another(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as store:
+            pid = pid_of_gateway()
+            hung = Watched(pid)
+            os.kill(pid, signal.SIGSTOP)
+            with monkeypatch.context() as impatient:
+                for name in ("CREATE_S", "_LATE_S"):
+                    impatient.setattr(gateway_ledger_store, name, 0.1)
+                with pytest.raises(LedgerError, match="did not answer") as failure:
+                    await store.create(Replication(), {})
+            assert failure.value.code == TIMEOUT
+            assert "did not answer" in (store.health() or "")
+            await (await store.create(Replication(), {})).close()
+            assert store.health() is None
+            assert pid_of_gateway() != pid
+            assert await asyncio.to_thread(hung.ends)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        executor = TellingExecutor("describe")
+        lanes = {"bookkeeper-gateway": executor}
+        settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
+        runtime = Runtime(executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads))
+        store = GatewayLedgerStore(settings, runtime)
+        await store.open()
+        pid = pid_of_gateway()
+        hung = Watched(pid)
+        os.kill(pid, signal.SIGSTOP)
+        calls = asyncio.gather(*(store.describe(number) for number in range(20)), return_exceptions=True)
+        await executor.begun.wait()
+        await store.close()
+        assert await asyncio.to_thread(hung.ends)
+        assert all(isinstance(outcome, LedgerError) for outcome in await calls)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_no_thread_waits_without_an_end_for_a_gateway_that_takes_connections_and_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        control = GatewayControl("127.0.0.1", silent.getsockname()[1], "token")
+        with pytest.raises(GatewayHangsError) as failure:
+            control.call("dataSocket", answer_s=0.05)
+        assert failure.value.code == TIMEOUT
+
+
+def test_a_gateway_that_cannot_be_started_again_is_an_error_that_passes(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as store:
+            pid = pid_of_gateway()
+            ended = Watched(pid)
+            os.kill(pid, signal.SIGKILL)
+            assert await asyncio.to_thread(ended.ends)
+            for variable in (LOG_VARIABLE, "SEGMENTSTORE_BOOKKEEPER_JARS"):
+                with monkeypatch.context() as wrong:
+                    wrong.setenv(variable, str(tmp_path / "missing"))
+                    with pytest.raises(LedgerError) as failure:
+                        await store.list_ids()
+                    assert failure.value.code == GATEWAY_CLOSED
+                    assert store.health() is not None
+            await store.list_ids()
+            assert store.health() is None
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_first_gateway_that_cannot_be_started_says_why_and_leaves_nothing(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with monkeypatch.context() as wrong:
+        wrong.setenv(LOG_VARIABLE, str(tmp_path / "missing"))
+        with pytest.raises(LedgerError, match="missing") as failure:
+            shared_gateway.acquire_own(0.0, random.SystemRandom())
+    assert failure.value.code == GATEWAY_CLOSED
+    assert list(tmp_path.iterdir()) == []
+
+    async def not_installed() -> None:
+        async with opened(cluster):
+            raise AssertionError("it opened")
+
+    monkeypatch.setenv("SEGMENTSTORE_BOOKKEEPER_JARS", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match="install"):
+        asyncio.run(not_installed())
+
+
+class GivenBack:
+    """A gateway that notes who gave it back."""
+
+    def __init__(self) -> None:
+        self.by: list[int] = []
+
+    def release(self) -> None:
+        self.by.append(threading.get_ident())
+
+
+class KeepingExecutor(ThreadPoolExecutor):
+    """Keeps its first call."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.first: asyncio.Future[Future[Any]] = asyncio.get_running_loop().create_future()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        call = super().submit(function, *arguments, **named)
+        if not self.first.done():
+            self.first.set_result(call)
+        return call
+
+
+def test_a_gateway_that_comes_just_as_its_opener_leaves_is_given_back_by_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway = GivenBack()
+    monkeypatch.setattr(gateway_ledger_store, "acquire_own", lambda _now, _random: gateway)
+
+    async def scenario() -> None:
+        executor = KeepingExecutor()
+        lanes = {"bookkeeper-gateway": executor}
+        runtime = Runtime(executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads))
+        store = GatewayLedgerStore(GatewaySettings(metadata_uri="zk://nowhere/ledgers"), runtime)
+        opening = asyncio.gather(store.open())
+        # The loop stands still meanwhile: it does not know yet that the gateway is there.
+        assert (await executor.first).result() is gateway
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await store.close()
+
+    asyncio.run(scenario())
+    assert len(gateway.by) == 1
+    assert gateway.by != [threading.get_ident()]
+
+
+def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, str]", gateway_settings.CLIENT_SETTINGS), "zkTimeout", "500")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    async def scenario() -> None:
+        settings = GatewaySettings(metadata_uri=f"zk+hierarchical://127.0.0.1:{port}/ledgers")
+        store = GatewayLedgerStore(settings, Runtime())
+        with pytest.raises(LedgerError, match="Exception") as failure:
+            await store.open()
+        assert failure.value.code == METADATA_SERVICE
+        assert failure.value.detail.startswith(f"code {METADATA_SERVICE}: ")
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as greedy, opened(cluster) as other:
+            writer = await greedy.create(Replication(), {})
+            await append_all(writer, Results(writer), [[bytes(1 << 20)]] * 12)
+            await writer.close()
+            readings = [
+                cast("AsyncGenerator[Sequence[memoryview]]", greedy.read(writer.ledger_id, 0, 11)) for _ in range(4)
+            ]
+            for reading in readings:
+                await anext(reading)
+            assert await read_all(other, writer.ledger_id, 0, 0) == [bytes(1 << 20)]
+            for reading in readings:
+                await reading.aclose()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+async def make_until_too_late(store: GatewayLedgerStore, made: list[int]) -> None:
+    """A process that was told to stop may answer a little longer."""
+    while True:
+        made.append((await store.create(Replication(), {})).ledger_id)
+
+
+def test_a_ledger_that_was_made_too_late_is_deleted_by_the_gateway(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as store:
+            before = await store.list_ids()
+            made: list[int] = []
+            cluster.pause_zookeeper()
+            try:
+                with monkeypatch.context() as impatient:
+                    impatient.setattr(gateway_ledger_store, "CREATE_S", 0.2)
+                    with pytest.raises(LedgerError) as failure:
+                        await make_until_too_late(store, made)
+                assert failure.value.code == TIMEOUT
+            finally:
+                cluster.resume_zookeeper()
+            made += [(await store.create(Replication(), {})).ledger_id for _ in range(2)]
+            late = made[-2] - 1
+            assert late not in made
+            while await store.list_ids() != [*before, *made]:
+                pass
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
