@@ -31,6 +31,7 @@ from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
 from durablelog.bookkeeper.owner_look import OwnerLook
 from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.record_size import OPENING_BYTES_MAX, note_size
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from segmentstore.contracts.checksum import Buffer
@@ -175,8 +176,9 @@ class BookKeeperLog(DurableDataLog):
             if tasks:
                 await asyncio.wait(tasks)
             await self._look.close()
-            await self._remover.close()
+            # Before the remover: a move to the next ledger that is under way hands it what goes.
             await self._succession.close(self._pipeline.ledger.writer if self._pipeline.begun else None)
+            await self._remover.close()
 
     def statistics(self) -> DataLogStatistics:
         pipeline = self._pipeline
@@ -226,7 +228,7 @@ class BookKeeperLog(DurableDataLog):
         custom = custom_metadata(record.store_id, record.container_id, record.epoch)
         begun = await self._calls.create(custom, waiting)
         try:
-            item = await list_ledger(keeper, begun, found.ends, (), waiting)
+            item = await list_ledger(keeper, begun, found.ends, (), waiting, record_bytes_max=OPENING_BYTES_MAX)
         except NotPrimaryError:
             unlisted = keeper.surely_unlisted(begun.writer.ledger_id)
             self._succession.let_go(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
@@ -237,6 +239,7 @@ class BookKeeperLog(DurableDataLog):
         ledger = WrittenLedger(item, begun.writer)
         self._failure = None
         self._remover.take(keeper.record)
+        note_size(keeper.record, self._notes)
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._succession.begin(ledger)
 
@@ -255,6 +258,7 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline.forget_below(split_address(record.truncation_address)[0])
         self._reader.keep({item.ledger_id for item in record.ledgers})
         self._remover.take(record)
+        note_size(record, self._notes)
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
         """Done in a task that `close` ends; the caller hears ContainerStoppedError then."""

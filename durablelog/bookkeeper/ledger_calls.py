@@ -1,4 +1,10 @@
-"""Calls on ledgers with the reactions of failure_codes.py: tried again where that helps, translated where it does not."""
+"""Calls on ledgers with the reactions of failure_codes.py: tried again where that helps, translated where it does not.
+
+Rules of this file:
+
+- a create that failed may have made a ledger all the same, or may make it yet, and nobody will ever list that: another one is
+  asked for only when the record answers, so that an outage of ZooKeeper leaves one of them behind, and not one for each try.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +100,6 @@ class LedgerCalls:
         detail = f": {error.detail}" if error.detail else ""
         why = f"{what}{call.value} failed with {code_text(error.code)}{detail}"
         if reaction(call, error.code) in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
-            await waiting.again(why)
+            await waiting.again(why, after_a_look=call is LedgerCall.CREATE)
             return
         raise TierUnavailableError("tier1", why)

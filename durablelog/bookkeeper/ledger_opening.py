@@ -23,6 +23,7 @@ from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
 from durablelog.bookkeeper.ledger_store import EMPTY
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.record_size import check_size
 from durablelog.bookkeeper.waiting import Waiting
 from segmentstore.contracts.errors import DataCorruptionError
 
@@ -81,10 +82,12 @@ async def list_ledger(
     ends: tuple[tuple[int, int, int], ...],
     gone: tuple[int, ...],
     waiting: Waiting,
+    *,
+    record_bytes_max: int,
 ) -> LedgerItem:
     """Put a ledger that was begun into the record, behind ledgers whose ends are known by now.
 
-    Raises NotPrimaryError, TierUnavailableError, and what the keeper raises.
+    Raises NotPrimaryError, TierUnavailableError (also for a record that gets too large), and what the keeper raises.
     """
     ledger_id = begun.writer.ledger_id
 
@@ -94,7 +97,9 @@ async def list_ledger(
         item = LedgerItem(
             sequence=record.next_sequence, ledger_id=ledger_id, epoch=record.epoch, replication=begun.replication
         )
-        return record.ended(ends).without(gone).followed_by(item)
+        wanted = record.ended(ends).without(gone).followed_by(item)
+        check_size(wanted, keeper.path, record_bytes_max)
+        return wanted
 
     await waiting.for_node(lambda: keeper.change(edit))
     return keeper.record.ledgers[-1]

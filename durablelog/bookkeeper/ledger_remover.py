@@ -7,7 +7,8 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 - a ledger that this opening did not begin is deleted no sooner than REMOVE_AFTER_S after the record became ours: bookies may
   forget the fence with the ledger, and until then an earlier owner may take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
-- a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time.
+- a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time, whatever went wrong;
+- nothing is begun once `close` was called: what is left is in the record.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class LedgerRemover:
         self._free = asyncio.Event()
         self._free.set()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def gone(self) -> tuple[int, ...]:
@@ -87,6 +89,7 @@ class LedgerRemover:
 
     async def close(self) -> None:
         """Stop; what is left is in the record, for the next opening. Idempotent."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -96,6 +99,8 @@ class LedgerRemover:
             await asyncio.wait([task])
 
     def _go_on(self) -> None:
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
         if self._later:
             if loop.time() >= self._free_from_s:
@@ -118,11 +123,10 @@ class LedgerRemover:
             ledger_id = self._queue[0]
             try:
                 await self._remove(ledger_id)
-            except LedgerError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, what is behind it must be deleted all the same
                 tries += 1
-                if tries >= _SAID_AFTER_TRIES:
-                    detail = f": {error.detail}" if error.detail else ""
-                    self._notes.say(_TOPIC, f"ledger {ledger_id} cannot be deleted: {code_text(error.code)}{detail}")
+                if tries >= _SAID_AFTER_TRIES or not isinstance(error, LedgerError):
+                    self._notes.say(_TOPIC, f"ledger {ledger_id} cannot be deleted: {_what_went_wrong(error)}")
                 self._queue.rotate(-1)
                 await asyncio.sleep(backoff.next_s())
                 continue
@@ -140,3 +144,9 @@ class LedgerRemover:
         except LedgerError as error:
             if reaction(LedgerCall.DELETE, error.code) is not Reaction.GONE:
                 raise
+
+
+def _what_went_wrong(error: Exception) -> str:
+    if not isinstance(error, LedgerError):
+        return repr(error)
+    return f"{code_text(error.code)}{': ' + error.detail if error.detail else ''}"

@@ -25,6 +25,7 @@ from durablelog.bookkeeper.ledger_reading import LedgerReader
 from durablelog.bookkeeper.ledger_remover import LedgerRemover
 from durablelog.bookkeeper.ledger_store import LedgerWriter, Replication
 from durablelog.bookkeeper.record_keeper import RecordKeeper
+from durablelog.bookkeeper.record_size import ROLL_BYTES_MAX, note_size
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from segmentstore.contracts.errors import DataCorruptionError, NotPrimaryError, SegmentStoreError, TierUnavailableError
 
@@ -119,9 +120,17 @@ class LedgerSuccession:
                 if self._stopped:
                     self.let_go(self._calls.discard(begun.writer))
                     return
-                item = await list_ledger(self._keeper, begun, (end,), self._remover.gone, self._new_waiting(_TOPIC))
+                item = await list_ledger(
+                    self._keeper,
+                    begun,
+                    (end,),
+                    self._remover.gone,
+                    self._new_waiting(_TOPIC),
+                    record_bytes_max=ROLL_BYTES_MAX,
+                )
                 following, begun = WrittenLedger(item, begun.writer), None
                 self._remover.take(self._keeper.record)
+                note_size(self._keeper.record, self._notes)
                 self.let_go(ledger.writer.close())
                 self._entered(following)
                 self._pipeline.attach(following)
@@ -171,6 +180,8 @@ class LedgerSuccession:
             prepared = await self._taken(preparation)
             if prepared is not None:
                 return prepared
+            # Maybe it was made, and only its reply is lost: not another one before the record answers.
+            await self._new_waiting(_TOPIC).for_node(self._keeper.check)
         return await self._calls.create(self._custom(), self._new_waiting(_TOPIC))
 
     async def _taken(self, preparation: asyncio.Task[BegunLedger | None]) -> BegunLedger | None:

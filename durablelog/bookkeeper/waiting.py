@@ -4,7 +4,8 @@ Rules of this file:
 
 - every wait says why: `health` has the sentence until what was waited for has come;
 - a log that opens gives up after its patience; a running one never does, but looks at its record each time, because
-  whoever took the log over has no reason to wait for it.
+  whoever took the log over has no reason to wait for it;
+- a call that leaves something behind each time it is made (a new ledger) is not made again before such a look has succeeded.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ async def _look_at_nothing() -> None:
 class Waiting:
     """One row of tries at one thing; `topic` is its place in the notes.
 
-    `look` is called after each pause and may raise; a node that does not answer is no reason to stop waiting.
+    `look` is called after each pause and may raise; a node that does not answer is no reason to stop waiting, and none to
+    put the next try off, unless `again` is told so.
     `deadline`: loop time at which TierUnavailableError is raised instead of waiting on; None for never.
     """
 
@@ -83,17 +85,25 @@ class Waiting:
         self._deadline = deadline
         self._look = look
 
-    async def again(self, why: str) -> None:
-        """Returns when it is time for the next try. Raises TierUnavailableError, and whatever `look` does."""
-        self._notes.say(self._topic, why)
-        pause_s = self._backoff.next_s()
-        if self._deadline is not None and asyncio.get_running_loop().time() + pause_s > self._deadline:
-            raise TierUnavailableError("tier1", why)
-        await asyncio.sleep(pause_s)
-        try:
-            await self._look()
-        except NodeUnavailableError:
-            pass  # what is waited for may come all the same
+    async def again(self, why: str, *, after_a_look: bool = False) -> None:
+        """Returns when it is time for the next try, with `after_a_look` not before a look has succeeded.
+
+        Raises TierUnavailableError, and whatever `look` does.
+        """
+        said = why
+        while True:
+            self._notes.say(self._topic, said)
+            pause_s = self._backoff.next_s()
+            if self._deadline is not None and asyncio.get_running_loop().time() + pause_s > self._deadline:
+                raise TierUnavailableError("tier1", said)
+            await asyncio.sleep(pause_s)
+            try:
+                await self._look()
+            except NodeUnavailableError as error:
+                if after_a_look:
+                    said = f"{why}; and the log's record does not answer: {error}"
+                    continue
+            return
 
     def over(self) -> None:
         """It has come."""
