@@ -8,7 +8,8 @@ From then on it is a store as any other. Rules of this file:
 - nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that are there;
 - epochs, sequence numbers and ids of the new store are above all that the bucket shows, with room for those that were lost
   with the log: none is given twice;
-- the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder that is none;
+- the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder that is none. With logs on
+  BookKeeper the root node becomes the store's just before that, and whoever opens the store there from then on has all of it;
 - what cannot be known is said in the report.
 """
 
@@ -22,14 +23,16 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
+from durablelog.bookkeeper.store_node import StoreIdentity
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_builder import DataFrameBuilder
-from durablelog.file.file_log import FileLog
+from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation
 from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.rebuilding import rebuild
 from recovery.restore_report import CheckpointUsed, ContainerRestore, FoundBlock, RestoreReport
+from recovery.restored_logs import LogsInFolder, RestoredLogs
 from recovery.store_check import check_store
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, make_directories
@@ -43,7 +46,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.segment_mapper import container_of
-from segmentstore.store_folder import LOCK_NAME, log_directory, new_store_id, write_store_file
+from segmentstore.store_folder import LOCK_NAME, new_store_id, write_store_file
 from tier2.checkpoint_object import CONTAINERS_MAX, parse_checkpoint_name
 from tier2.locations import MemoryStorages, open_object_storage
 from tier2.object_storage import ObjectStorage
@@ -71,11 +74,13 @@ async def restore_store(
     *,
     dry_run: bool = False,
     predecessors: bool = False,
+    logs: RestoredLogs | None = None,
     memory: MemoryStorages | None = None,
     on_progress: Progress = _no_progress,
 ) -> RestoreReport:
     """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL) holds.
 
+    `logs` is where its logs are made, None for the folder.
     With `dry_run` nothing is made. Several stores that ever were on this bucket are refused, for whose an object is
     cannot be told, unless `predecessors` says that each was restored from the one before. The old store must never run on this bucket again once the new one was opened.
     Raises InvalidArgumentError (several stores), NotAStoreError (the folder is not empty; the bucket holds nothing of a store), DataCorruptionError (what is
@@ -85,17 +90,18 @@ async def restore_store(
     location = os.path.abspath(location)
     storage = open_object_storage(tier2, runtime, memory=memory)
     executor = runtime.executor("restore", 1)
+    logs = logs if logs is not None else LogsInFolder(location, runtime)
     try:
         await _on_disk(executor, location, _check_folder, location, runtime)
+        await logs.check()
         report, metadata = await _rebuild_all(
             storage, location, runtime, on_progress, dry_run=dry_run, predecessors=predecessors
         )
         if not dry_run:
             lock = await _on_disk(executor, location, _take_folder, location, runtime)
             try:
-                await _write(report, metadata, tier2, executor, runtime)
-                logs = {number: log_directory(location, number) for number in range(len(metadata))}
-                report.findings = await check_store(logs, storage, runtime)
+                await _write(report, metadata, tier2, logs, executor, runtime)
+                report.findings = await check_store(await logs.written(len(metadata)), storage, runtime)
             finally:
                 lock.close()
         return report
@@ -244,27 +250,25 @@ def _note_what_is_unknown(report: RestoreReport, used: dict[int, CheckpointUsed]
 
 
 async def _write(
-    report: RestoreReport, metadata: list[ContainerMetadata], tier2: str, executor: Executor, runtime: Runtime
+    report: RestoreReport,
+    metadata: list[ContainerMetadata],
+    tier2: str,
+    logs: RestoredLogs,
+    executor: Executor,
+    runtime: Runtime,
 ) -> None:
-    config = StoreConfig(containers=len(metadata), tier1="file", tier2=tier2)
+    config = StoreConfig(containers=len(metadata), tier1=logs.tier1, tier2=tier2)
+    store_id = new_store_id(runtime)
+    await logs.begin(store_id)
     for each in metadata:
-        await _write_log(report.location, each, report.epoch, config, runtime)
-    report.store_id = new_store_id(runtime)
-    await _on_disk(executor, report.location, write_store_file, report.location, report.store_id, config, runtime)
+        await _write_log(logs.log(each.container_id, store_id, report.epoch, config), each, runtime)
+    await logs.finish(StoreIdentity(store_id, config.containers, tier2))
+    await _on_disk(executor, report.location, write_store_file, report.location, store_id, config, runtime)
+    report.store_id = store_id
 
 
-async def _write_log(
-    location: str, metadata: ContainerMetadata, epoch: int, config: StoreConfig, runtime: Runtime
-) -> None:
-    """A log whose first and only operation is a checkpoint of the metadata."""
-    log = FileLog(
-        log_directory(location, metadata.container_id),
-        metadata.container_id,
-        runtime,
-        file_bytes=config.log_file_bytes,
-        payload_bytes_max=config.frame_bytes_max,
-        epoch_min=epoch,
-    )
+async def _write_log(log: DurableDataLog, metadata: ContainerMetadata, runtime: Runtime) -> None:
+    """Let a checkpoint of the metadata be the first and only operation of a log that is new."""
     operation = CheckpointOperation(
         encode_checkpoint(metadata),
         sequence_number=metadata.sequence_number + 1,

@@ -3,7 +3,8 @@
 Each log is read and replayed as recovery does it, through the same `Replay`; what it adds up to is checked
 against itself and against Tier 2. Rules:
 
-- nothing is written, opened for writing, or locked here: the caller holds the store's lock and the logs' locks;
+- nothing is written, opened for writing, or locked here: the caller holds the store's lock and the logs' locks; of logs that
+  cannot be locked (on BookKeeper) it finds out afterwards whether one was opened meanwhile;
 - a fault in one container does not hide what is wrong with another;
 - a tier that does not answer is never taken for corruption (TierUnavailableError).
 """
@@ -11,13 +12,14 @@ against itself and against Tier 2. Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from durablelog.checkpoint_codec import decode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogFrame
-from durablelog.file.frame_reports import read_only_frames
+from durablelog.file.frame_reports import FrameReport, read_only_frames
 from durablelog.file.log_layout import file_number
 from durablelog.file.log_state import read_state
 from durablelog.log_positions import LogPositions
@@ -48,27 +50,39 @@ OBJECTS_AT_ONCE = 8
 """Objects looked at together; deep, each holds up to two pieces of 4 MiB."""
 
 
+class LogElsewhere(NamedTuple):
+    """A log that is not files in a folder."""
+
+    frames: Callable[[], Iterator[FrameReport]]
+    """As `read_only_frames` gives them; none of a log that was never written to. Gone through in a thread that may block.
+
+    May raise TierUnavailableError, StoreInUseError, DataCorruptionError and ConfigError.
+    """
+    unit: str
+    """What a report's position counts."""
+
+
 async def check_store(
-    log_directories: Mapping[int, str],
+    logs: Mapping[int, str] | Mapping[int, LogElsewhere],
     tier2: str | ObjectStorage,
     runtime: Runtime,
     *,
     deep: bool = False,
     memory: MemoryStorages | None = None,
 ) -> list[Finding]:
-    """Everything wrong with, or worth telling of, the store whose containers' file logs and Tier 2 (or its URL) these are.
+    """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or its URL) these are.
 
-    `log_directories` has every container of the store. Deep reads every block of every live object. Harmful
+    `logs` has every container of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of every live object. Harmful
     findings come first. Costs the replay of all logs and one `head` an object; deep, one read of all objects.
-    Raises TierUnavailableError, ConfigError (a newer format).
+    Raises TierUnavailableError, ConfigError (a newer format), StoreInUseError (from a log elsewhere).
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("check", 1)
     findings: list[Finding] = []
     containers: dict[int, ContainerMetadata | None] = {}
     try:
-        for container_id, directory in log_directories.items():
-            walk = _LogCheck(container_id, directory, runtime.disk)
+        for container_id, log in logs.items():
+            walk = _LogCheck(container_id, log, runtime.disk)
             await loop.run_in_executor(executor, walk.run)
             findings += walk.findings
             containers[container_id] = walk.metadata
@@ -92,14 +106,14 @@ class _LogCheck:
     """One container's log: read, replayed, checked against itself. `run` blocks."""
 
     container_id: int
-    directory: str
+    log: str | LogElsewhere
     disk: Disk
     findings: list[Finding] = field(default_factory=list)
     metadata: ContainerMetadata | None = None
     """What the log adds up to; None if it cannot be known. Empty if the log has never been written to."""
 
     def run(self) -> None:
-        """Fill in `findings` and `metadata`. Raises OSError, ConfigError."""
+        """Fill in `findings` and `metadata`. Raises OSError, ConfigError, and what a log elsewhere raises."""
         metadata = ContainerMetadata(self.container_id)
         replay = Replay(MetadataUpdater(metadata), LogPositions())
         try:
@@ -123,11 +137,15 @@ class _LogCheck:
 
     def _read(self, replay: Replay, metadata: ContainerMetadata) -> bool:
         """Replay every frame; False if the log ends in corruption."""
-        if read_state(self.directory, self.disk) is None:
-            return self._nothing_there()
+        if isinstance(self.log, LogElsewhere):
+            frames, unit = self.log.frames(), self.log.unit
+        elif read_state(self.log, self.disk) is None:
+            return self._nothing_there(self.log)
+        else:
+            frames, unit = read_only_frames(self.log, self.disk), "offset"
         reader = DataFrameReader()
-        for report in read_only_frames(self.directory, self.disk):
-            place = f"{report.path} offset {report.position} frame {report.sequence}"
+        for report in frames:
+            place = f"{report.path} {unit} {report.position} frame {report.sequence}"
             if report.status == "corrupt":
                 self.findings.append(harmful("log", place, report.detail))
                 return False
@@ -155,12 +173,12 @@ class _LogCheck:
             shown = ", ".join(different[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
             self.findings.append(harmful("checkpoint", place, f"it is not what the log adds up to: {shown}"))
 
-    def _nothing_there(self) -> bool:
+    def _nothing_there(self, directory: str) -> bool:
         """A log that was never opened is empty; log files without the state record are not a log any more."""
-        if self.disk.is_directory(self.directory) and any(
-            file_number(name) is not None for name in self.disk.list_directory(self.directory)
+        if self.disk.is_directory(directory) and any(
+            file_number(name) is not None for name in self.disk.list_directory(directory)
         ):
-            self.findings.append(harmful("log", self.directory, "there are log files, and the state record is gone"))
+            self.findings.append(harmful("log", directory, "there are log files, and the state record is gone"))
             return False
         return True
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from durablelog.bookkeeper.ledger_store import LedgerError
-from durablelog.bookkeeper.orphan_ledgers import OrphanLedger, OrphanSearch, find_orphans, remove_orphan
+from durablelog.bookkeeper.orphan_ledgers import OrphanLedger, OrphanSearch, find_orphans, holds_entries, remove_orphan
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
@@ -111,7 +111,8 @@ async def collect_orphan_ledgers(
 ) -> GarbageReport:
     """Find, fence and delete ledgers that no log of these containers lists, all of them ours by now.
 
-    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted is told in the report.
+    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted, or holds entries, is told in the
+    report.
     """
     clients = tier1.clients
     async with translated():
@@ -119,12 +120,15 @@ async def collect_orphan_ledgers(
     items, problems = list(report.items), [*report.problems, *found.problems]
     for orphan in found.orphans:
         try:
-            await remove_orphan(clients.ledgers, orphan)
+            gone = await remove_orphan(clients.ledgers, orphan)
         except LedgerError as error:
             items.append(_ledger_item("orphan ledger", orphan))
             problems.append(f"container {orphan.container_id}: ledger {orphan.ledger_id} could not be deleted: {error}")
         else:
-            items.append(_ledger_item("deleted ledger", orphan))
+            if gone:
+                items.append(_ledger_item("deleted ledger", orphan))
+            else:
+                problems.append(holds_entries(orphan))
     return _report(items, problems)
 
 

@@ -250,7 +250,9 @@ async def open_store(
             if had_logs:
                 parts.tier2_start.begin()
             else:
-                await _insist(parts, made=made)
+                await _insist(parts, taken)
+        if tier1 is not None:
+            await _pin(parts, tier1, taken)
         _add_containers(parts, runtime, adapters, made=made)
         await cache.open()
         await _start(parts.containers)
@@ -280,6 +282,8 @@ class _Taken(NamedTuple):
     config: StoreConfig
     made: bool
     """The store was made by this very opening."""
+    new: bool
+    """The folder became a store's by this very opening, which made the store or joined it."""
 
 
 def _let_go(taking: asyncio.Future[_Taken]) -> None:
@@ -316,7 +320,7 @@ def _take(location: str, options: Mapping[str, object], environment: Mapping[str
     except BaseException:
         lock.close()
         raise
-    return _Taken(location, lock, file, config, made)
+    return _Taken(location, lock, file, config, made=made, new=made)
 
 
 def _merged(options: Mapping[str, object], environment: Mapping[str, str], file: StoreFile | None) -> StoreConfig:
@@ -373,23 +377,43 @@ async def _join(
             raise TierUnavailableError("tier1", f"{taken.location}: {error}") from error
         finally:
             executor.shutdown(wait=False)
-    return taken._replace(file=file, config=config, made=made)
+    return taken._replace(file=file, config=config, made=made, new=taken.file is None)
 
 
-async def _insist(parts: StoreParts, *, made: bool) -> None:
+async def _insist(parts: StoreParts, taken: _Taken) -> None:
     assert parts.tier2_start is not None
     try:
         await parts.tier2_start.insist()
     except BaseException:
-        if made and parts.config.tier2 != _own_tier2(parts.location):
+        if taken.new and parts.config.tier2 != _own_tier2(parts.location):
             # A store made with a Tier 2 that cannot be one could never be mended: its file names it for ever.
-            files = parts.runtime.executor("open", 1)
-            await asyncio.get_running_loop().run_in_executor(files, _unmake, parts.location, parts.runtime)
-            files.shutdown(wait=False)
-            if parts.tier1 is not None:
-                identity = StoreIdentity(parts.store_id, parts.config.containers, parts.config.tier2)
-                await parts.tier1.unmake(identity)
+            await _leave(parts)
+            if taken.made and parts.tier1 is not None:
+                await parts.tier1.unmake(_identity(parts))
         raise
+
+
+async def _pin(parts: StoreParts, tier1: SharedTier1, taken: _Taken) -> None:
+    try:
+        await tier1.pin(_identity(parts))
+    except BaseException:
+        if taken.new and not taken.made:
+            # Who makes the store may take it back: then this folder would be of a store that is nowhere.
+            await _leave(parts)
+        raise
+
+
+def _identity(parts: StoreParts) -> StoreIdentity:
+    return StoreIdentity(parts.store_id, parts.config.containers, parts.config.tier2)
+
+
+async def _leave(parts: StoreParts) -> None:
+    """Make the folder one that is no store's yet."""
+    files = parts.runtime.executor("open", 1)
+    try:
+        await asyncio.get_running_loop().run_in_executor(files, _unmake, parts.location, parts.runtime)
+    finally:
+        files.shutdown(wait=False)
 
 
 def _unmake(location: str, runtime: Runtime) -> None:

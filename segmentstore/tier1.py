@@ -29,6 +29,7 @@ from durablelog.bookkeeper.store_node import (
     container_path,
     containers_path,
     found_or_join,
+    pin,
     read_identity,
     unmake,
 )
@@ -146,6 +147,14 @@ class SharedTier1:
         """Whether any container was ever opened."""
         async with translated():
             return bool(await self.clients.nodes.children(containers_path(self.location.path)))
+
+    async def pin(self, identity: StoreIdentity) -> None:
+        """See to it that nobody takes back what `agree` found. Raises TierUnavailableError if somebody did; all else as `agree`."""
+        async with translated():
+            pinned = await pin(self.clients.nodes, self.location.path, identity)
+        if not pinned:
+            detail = "the store was taken back by who was making it, for its tier2 failed the check: open it again"
+            raise TierUnavailableError("tier1", f"{self.location.url}: {detail}")
 
     async def unmake(self, identity: StoreIdentity) -> None:
         """Take back what `agree` made; nothing happens if that cannot be done."""

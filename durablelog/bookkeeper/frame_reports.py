@@ -1,6 +1,7 @@
 """The frames of a log on ledgers, good and bad, for tools that look and never touch: nothing is fenced, nothing written.
 
-Only what is closed can be read so: the last ledger of an owner who was killed, or is alive, has no end yet.
+Only what is closed can be read so: the last ledger of an owner who was killed, or is alive, has no end yet. A ledger that is
+gone, or is shorter than the record says, is corruption if the record is still the one that was read: the caller looks.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_addresses import make_address, split_address
-from durablelog.bookkeeper.ledger_store import LedgerError, LedgerState, LedgerStore
+from durablelog.bookkeeper.ledger_store import EMPTY, LedgerError, LedgerState, LedgerStore
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_reports import FrameReport
@@ -21,8 +23,8 @@ class LedgerStillOpenError(TierUnavailableError):
 
     def __init__(self, item: LedgerItem) -> None:
         detail = (
-            f"ledger {item.ledger_id} is open: its owner is alive, or was killed; what it holds can be looked at"
-            " once the store was closed (after a kill: opened and closed)"
+            f"ledger {item.ledger_id} is open, so where its log ends is not known: close the store that has it open, or, if"
+            " that was killed, open the store once and close it; then look again"
         )
         super().__init__("tier1", detail)
 
@@ -43,7 +45,10 @@ async def frame_reports(
         number = first_entry if item.sequence == first_sequence else 0
         batches: AsyncIterator[Sequence[memoryview]] | None = None
         try:
-            last = await _last_entry(ledgers, item)
+            last, least = await _ends(ledgers, item, record)
+            if last < least:
+                yield [_lost(item, last + 1, f"the ledger ends at entry {last}, the record knows of entry {least}")]
+                return
             batches = ledgers.read(item.ledger_id, number, last)
             async for batch in batches:
                 reports = []
@@ -56,6 +61,9 @@ async def frame_reports(
                 if reports and reports[-1].status == "corrupt":
                     return
         except LedgerError as error:
+            if reaction(LedgerCall.READ, error.code) is Reaction.GONE:
+                yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
+                return
             raise TierUnavailableError("tier1", f"{place(item, number)}: {error}") from error
         finally:
             close = getattr(batches, "aclose", None)
@@ -64,13 +72,28 @@ async def frame_reports(
                 await close()
 
 
-async def _last_entry(ledgers: LedgerStore, item: LedgerItem) -> int:
-    if item.last_entry is not None:
-        return item.last_entry
+async def _ends(ledgers: LedgerStore, item: LedgerItem, record: LogRecord) -> tuple[int, int]:
+    """Up to which entry to read, and the last one that must be there, by the record."""
+    truncation_sequence, truncation_entry = split_address(record.truncation_address)
+    least = EMPTY if item.last_entry is None else item.last_entry
+    if item.sequence == truncation_sequence:
+        least = max(least, truncation_entry)
     described = await ledgers.describe(item.ledger_id)
     if described.state is not LedgerState.CLOSED:
-        raise LedgerStillOpenError(item)
-    return described.last_entry
+        if item.last_entry is None:
+            raise LedgerStillOpenError(item)
+        return item.last_entry, EMPTY
+    if item.last_entry is not None:
+        return min(item.last_entry, described.last_entry), least
+    return described.last_entry, least
+
+
+def _lost(item: LedgerItem, number: int, detail: str) -> FrameReport:
+    """What should be there, from an entry on."""
+    address = make_address(item.sequence, number)
+    return FrameReport(
+        address, f"ledger {item.ledger_id}", number, 0, item.epoch, 0, 0, "corrupt", memoryview(b""), detail
+    )
 
 
 def _report(checks: EntryChecks, item: LedgerItem, number: int, entry: memoryview) -> FrameReport:

@@ -53,12 +53,14 @@ class NodeTree:
         else:
             self._nodes[path] = NodeContent(data, there.version + 1)
 
-    def make(self, path: str, data: bytes) -> None:
-        """A new node, with parents as needed. Raises NodeConflictError."""
+    def make(self, path: str, data: bytes, *, parents: bool = True) -> None:
+        """A new node, with parents as needed, or only if they are there. Raises NodeConflictError."""
         if path in self._nodes:
             raise NodeConflictError(path, "it is there")
         parent = parent_of(path)
         if parent not in self._nodes:
+            if not parents:
+                raise NodeConflictError(path, "the node above is not there")
             self.make(parent, b"")
         self._nodes[path] = NodeContent(data, 0)
 
@@ -127,9 +129,9 @@ class MemoryNodes(MetadataNodes):
         await self._end(planted, path)
         return content
 
-    async def create(self, path: str, data: bytes) -> int:
+    async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
         planted = await self._begin("create", path)
-        self._tree.make(path, data)
+        self._tree.make(path, data, parents=parents)
         await self._end(planted, path)
         return 0
 

@@ -49,15 +49,18 @@ class NodeContent(NamedTuple):
 
 
 class MetadataNodes(ABC):
-    """A tree of nodes with one client's session. Paths begin with "/", parents are made as needed. On one event loop."""
+    """A tree of nodes with one client's session. Paths begin with "/". On one event loop."""
 
     @abstractmethod
     async def read(self, path: str) -> NodeContent | None:
         """None if there is no such node. Linearizable: sees every change that was acknowledged to anybody before."""
 
     @abstractmethod
-    async def create(self, path: str, data: bytes) -> int:
-        """Make a node; its version, 0. Raises NodeConflictError if it is there."""
+    async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
+        """Make a node; its version, 0. Raises NodeConflictError if it is there.
+
+        With `parents` those are made as needed, empty; without it, NodeConflictError if the one above is not there.
+        """
 
     @abstractmethod
     async def write(self, path: str, data: bytes, version: int) -> int:

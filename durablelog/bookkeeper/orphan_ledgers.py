@@ -11,7 +11,9 @@ module looks for them. Rules of this file:
   lists the ledger, and it leaves `ledgers` into `removing`, and `removing` when it is gone. So nobody acknowledges in one,
   even if bookies forget the fence, and the age of the claim does not matter (as it does in ledger_remover.py). A ledger of a
   record that people deleted looks like an orphan: its owner finds that at his next look;
-- what cannot be understood is told, never deleted.
+- for the same reason an orphan is empty. One that holds entries was listed by a record that was removed or put back since:
+  it may be all that is left of what was acknowledged, so it is told, never deleted;
+- what cannot be understood is told, never deleted. One ledger that cannot be read, of whomever, ends no search.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, reaction
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_calls import APPLICATION
-from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerStore
+from durablelog.bookkeeper.ledger_store import EMPTY, LedgerDescription, LedgerError, LedgerState, LedgerStore
 from durablelog.bookkeeper.log_record import LogRecord, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
@@ -96,19 +98,24 @@ async def find_orphans(
 ) -> OrphanSearch:
     """Orphans of these containers; changes nothing.
 
-    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError, the node errors,
-    DataCorruptionError and ConfigError of a record.
+    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError (the cluster does not
+    answer), the node errors, DataCorruptionError and ConfigError of a record.
     """
     turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+    problems: list[str] = []
 
     async def look(ledger_id: int) -> LedgerDescription | None:
         async with turns:
             try:
                 return await ledgers.describe(ledger_id)
             except LedgerError as error:
-                if reaction(LedgerCall.DELETE, error.code) is Reaction.GONE:
-                    return None
-                raise
+                meaning = reaction(LedgerCall.DELETE, error.code)
+                if meaning is Reaction.RETRY:
+                    raise
+                if meaning is not Reaction.GONE:
+                    detail = f"{code_text(error.code)}{', ' + error.detail if error.detail else ''}"
+                    problems.append(f"ledger {ledger_id} cannot be looked at ({detail}): it was left alone")
+                return None
 
     found: dict[int, list[tuple[LedgerDescription, _Ours]]] = {}
     listed = await ledgers.list_ids()
@@ -118,13 +125,16 @@ async def find_orphans(
             if described is not None and ours is not None and ours.container_id in containers:
                 found.setdefault(ours.container_id, []).append((described, ours))
     orphans: list[OrphanLedger] = []
-    problems: list[str] = []
     for container_id in sorted(found):
         record = await read_record(nodes, root, container_id)
         for described, ours in found[container_id]:
             verdict = judge(described.ledger_id, ours, record, store_id)
             if verdict is LedgerVerdict.ORPHAN:
-                orphans.append(_orphan(described, ours))
+                orphan = _orphan(described, ours)
+                if described.state is LedgerState.CLOSED and described.last_entry != EMPTY:
+                    problems.append(holds_entries(orphan))
+                else:
+                    orphans.append(orphan)
             elif verdict is LedgerVerdict.UNCLEAR:
                 epoch = f"of epoch {record.epoch}" if record is not None else "gone"
                 problems.append(
@@ -136,15 +146,30 @@ async def find_orphans(
     return OrphanSearch(tuple(orphans), tuple(problems))
 
 
-async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> None:
-    """Fence it, then delete it; nothing happens if it is gone. Raises LedgerError: then it is there still, as far as is known."""
+async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> bool:
+    """Fence it, then delete it if it is empty; whether it is gone. If not, it `holds_entries`.
+
+    Raises LedgerError: then it is there still, as far as is known.
+    """
     try:
-        await ledgers.recover(orphan.ledger_id)
+        recovered = await ledgers.recover(orphan.ledger_id)
     except LedgerError as error:
         if reaction(LedgerCall.DELETE, error.code) is not Reaction.GONE:
             raise
-        return
+        return True
+    if recovered.last_entry != EMPTY:
+        return False
     await ledgers.delete(orphan.ledger_id)
+    return True
+
+
+def holds_entries(orphan: OrphanLedger) -> str:
+    """What is said of a ledger that no log lists, and that was listed once."""
+    return (
+        f"container {orphan.container_id}: ledger {orphan.ledger_id} of epoch {orphan.epoch} holds entries, and no log lists"
+        " it: it was left alone. The log's record in ZooKeeper was removed or put back: see 'What is left over' in"
+        " docs/bookkeeper.md"
+    )
 
 
 async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> LogRecord | None:
@@ -155,5 +180,5 @@ async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> Log
 
 
 def _orphan(described: LedgerDescription, ours: _Ours) -> OrphanLedger:
-    length = described.length if described.state.value == "closed" else None
+    length = described.length if described.state is LedgerState.CLOSED else None
     return OrphanLedger(ours.container_id, described.ledger_id, ours.epoch, length)

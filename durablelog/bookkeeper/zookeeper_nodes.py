@@ -117,11 +117,13 @@ class ZookeeperNodes(MetadataNodes):
             return None
         return NodeContent(bytes(data), int(stat.version))
 
-    async def create(self, path: str, data: bytes) -> int:
+    async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
         try:
-            await self._ask(path, lambda client: client.create_async(path, data, makepath=True))
+            await self._ask(path, lambda client: client.create_async(path, data, makepath=parents))
         except NodeExistsError:
             raise NodeConflictError(path, "it is there already") from None
+        except NoNodeError:
+            raise NodeConflictError(path, "the node above is not there") from None
         return 0
 
     async def write(self, path: str, data: bytes, version: int) -> int:

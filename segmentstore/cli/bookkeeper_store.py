@@ -1,7 +1,9 @@
 """A store on BookKeeper, looked at without being opened: its identity, its containers' records, the frames in closed ledgers.
 
-Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; the clients live on an event loop of
-their own, in a thread, so that commands can go through long logs as through files.
+Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; whoever draws conclusions from frames
+asks afterwards whether the log was opened while they were read (`check_undisturbed`), and a bad frame is told only if it was
+not. The clients live on an event loop of their own, in a thread, so that commands can go through long logs as through
+files, in any thread; leaving ends whatever still goes on there.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
@@ -22,7 +25,7 @@ from durablelog.file.frame_reports import FrameReport
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
 from segmentstore.config import StoreFile
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, StoreInUseError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import read_store_file
 from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes, translated
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from durablelog.bookkeeper.metadata_node import MetadataNodes
 
 T = TypeVar("T")
+OpenNodes = Callable[[BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, "MetadataNodes"]]
+OpenClients = Callable[[BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]]
 
 
 def on_bookkeeper(location: str) -> bool:
@@ -39,20 +44,30 @@ def on_bookkeeper(location: str) -> bool:
 
 
 class BookKeeperStore:
-    """The store a folder belongs to; a context manager. ZooKeeper is asked at once, BookKeeper when frames are."""
+    """The store a folder belongs to; a context manager. ZooKeeper is asked at once, BookKeeper when frames are.
 
-    def __init__(self, location: str) -> None:
+    `nodes` and `clients` open the way to them: production's, unless a test has others.
+    """
+
+    def __init__(self, location: str, *, nodes: OpenNodes = open_nodes, clients: OpenClients = open_clients) -> None:
         self._file = _store_file(location)
         tier1 = str(self._file.settings["tier1"])
         if not is_bookkeeper_url(tier1):
             raise CommandError(f"the log of {location} is in {tier1}: it has no ledgers")
         self.location = BookKeeperLocation.parse(tier1)
+        self._folder = location
+        self._open_nodes, self._open_clients = nodes, clients
         self._runtime = Runtime()
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
         self._nodes: MetadataNodes | None = None
         self._clients: BookKeeperClients | None = None
         self._readings: dict[int, AsyncGenerator[list[FrameReport], None]] = {}
+        self._read: dict[int, LogRecord | None] = {}
+        """By container: the record its frames were read by first."""
+        self._under_way: dict[asyncio.Task[Any], None] = {}
+        self._asking = threading.Lock()
+        self._left = False
 
     @property
     def container_ids(self) -> range:
@@ -64,7 +79,7 @@ class BookKeeperStore:
         self._thread = threading.Thread(target=self._loop.run_forever, name="bookkeeper", daemon=True)
         self._thread.start()
         try:
-            self._nodes = self._wait(open_nodes(self.location, os.environ, self._runtime))
+            self._nodes = self._wait(self._open_nodes(self.location, os.environ, self._runtime))
             self._wait(self._check_identity())
         except BaseException:
             self.__exit__()
@@ -72,13 +87,10 @@ class BookKeeperStore:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with self._asking:
+            self._left = True
         try:
-            for number in list(self._readings):
-                self._end_reading(number)
-            if self._clients is not None:
-                self._wait(self._clients.close())
-            if self._nodes is not None:
-                self._wait(self._nodes.close())
+            self._submit(self._close()).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -89,17 +101,36 @@ class BookKeeperStore:
         return self._wait(self._record(container_id))
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
-        """Every frame from the truncation point or from `start`. Raises LedgerStillOpenError, TierUnavailableError."""
+        """Every frame from the truncation point or from `start`.
+
+        Raises LedgerStillOpenError, TierUnavailableError, StoreInUseError (what looks bad was truncated meanwhile).
+        """
         record = self.record(container_id)
+        self._read.setdefault(container_id, record)
         if record is None:
             return
         batches = frame_reports(self._opened().ledgers, record, start=start)
         self._readings[id(batches)] = batches
         try:
             while (batch := self._wait(_next(batches))) is not None:
+                if batch and batch[-1].status == "corrupt":
+                    self._check_undisturbed(container_id, record)
                 yield from batch
         finally:
             self._end_reading(id(batches))
+
+    def check_undisturbed(self) -> None:
+        """Raise StoreInUseError if a log was opened, or went on, since its frames were read first here."""
+        for container_id, record in self._read.items():
+            self._check_undisturbed(container_id, record)
+
+    def _check_undisturbed(self, container_id: int, record: LogRecord | None) -> None:
+        if self.record(container_id) != record:
+            raise StoreInUseError(
+                self._folder,
+                f"the log of container {container_id} was opened or truncated while it was looked at: look again"
+                " when no process has it open",
+            )
 
     def orphans(self) -> OrphanSearch:
         """Ledgers of the store that no log lists. Raises TierUnavailableError."""
@@ -107,9 +138,27 @@ class BookKeeperStore:
 
     def _end_reading(self, number: int) -> None:
         """Once, here or at the end of the look: a reading that is left in the middle holds a connection."""
-        batches = self._readings.pop(number, None)
+        batches = self._readings.pop(number, None) if not self._left else None
         if batches is not None:
             self._wait(_let_go(batches))
+
+    async def _close(self) -> None:
+        """Nothing is asked for any more; what still goes on ends first."""
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        try:
+            for batches in self._readings.values():
+                await _let_go(batches)
+        finally:
+            self._readings.clear()
+            try:
+                if self._clients is not None:
+                    await self._clients.close()
+            finally:
+                if self._nodes is not None:
+                    await self._nodes.close()
 
     async def _record(self, container_id: int) -> LogRecord | None:
         assert self._nodes is not None
@@ -134,11 +183,29 @@ class BookKeeperStore:
 
     def _opened(self) -> BookKeeperClients:
         if self._clients is None:
-            self._clients = self._wait(open_clients(self.location, os.environ, self._runtime))
+            self._clients = self._wait(self._open_clients(self.location, os.environ, self._runtime))
         return self._clients
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Raises CancelledError once this was left: somebody in another thread is late."""
+        with self._asking:
+            if self._left:
+                work.close()
+                raise CancelledError
+            asked = self._submit(self._tracked(work))
+        return asked.result()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way[task] = None
+        try:
+            return await work
+        finally:
+            del self._under_way[task]
 
 
 async def _next(batches: AsyncGenerator[T, None]) -> T | None:

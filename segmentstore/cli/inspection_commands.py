@@ -72,7 +72,6 @@ def _address(text: str | None) -> LogAddress | None:
 
 
 def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dict[str, Any]]:
-    unit = "offset" if stopped.bookkeeper is None else "entry"
     for container_id in stopped.container_ids:
         for report in stopped.frames(container_id, start):
             yield {
@@ -82,7 +81,7 @@ def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dic
                 "epoch": report.epoch,
                 "size": report.payload_length,
                 "state": report.status,
-                "place": f"{report.path} {unit} {report.position}",
+                "place": f"{report.path} {stopped.position_unit} {report.position}",
                 "detail": report.detail,
             }
 
@@ -182,7 +181,8 @@ def verify(
     from recovery.store_check import check_store  # noqa: PLC0415
 
     with StoppedStore(store) as stopped:
-        findings = run(check_store(stopped.log_folders, stopped.tier2_url, stopped.runtime, deep=deep))
+        findings = run(check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep))
+        stopped.check_undisturbed()
     harmful = any(finding.severity is Severity.HARMFUL for finding in findings)
     if as_json:
         output.print_json({"store": store, "deep": deep, "harmful": harmful, "findings": findings})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress
 
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import run
+from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -29,6 +32,12 @@ def restore(
         bool,
         typer.Option("--predecessors", help="Several stores were here one after another, each restored from the last."),
     ] = False,
+    tier1: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Where its log shall be: file, or bookkeeper://host:port/path, not taken yet."
+        ),
+    ] = "file",
     as_json: output.JsonOption = False,
 ) -> None:
     """Make a store of what Tier 2 holds, when the old one's log is lost; ends with 3 if the new store is not sound.
@@ -37,17 +46,16 @@ def restore(
     """
     # Not at the top: the other commands do not pay for what rebuilds everything.
     from recovery.consistency_check import Severity  # noqa: PLC0415
-    from recovery.restore import restore_store  # noqa: PLC0415
 
     with ExitStack() as shown:
         console = output.err()
         progress = shown.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
         task = progress.add_task("objects looked at", total=None)
         report = run(
-            restore_store(
+            _restore(
                 tier2,
                 new_store,
-                Runtime(),
+                tier1,
                 dry_run=dry_run,
                 predecessors=predecessors,
                 on_progress=lambda _container, objects: progress.advance(task, objects),
@@ -60,6 +68,24 @@ def restore(
         _show(report)
     if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
+
+
+async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> RestoreReport:
+    from recovery.restore import restore_store  # noqa: PLC0415
+    from recovery.restored_logs import LogsOnBookKeeper  # noqa: PLC0415
+    from segmentstore.tier1 import open_clients  # noqa: PLC0415
+
+    runtime = Runtime()
+    if tier1 == "file":
+        return await restore_store(tier2, new_store, runtime, **options)
+    if not is_bookkeeper_url(tier1):
+        raise ConfigError("tier1", f'{tier1!r} is not "file" or a bookkeeper:// URL')
+    clients = await open_clients(BookKeeperLocation.parse(tier1), os.environ, runtime)
+    try:
+        logs = LogsOnBookKeeper(tier1, clients.ledgers, clients.nodes, runtime)
+        return await restore_store(tier2, new_store, runtime, logs=logs, **options)
+    finally:
+        await clients.close()
 
 
 def _plain(report: RestoreReport) -> dict[str, Any]:

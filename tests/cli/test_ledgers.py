@@ -91,19 +91,51 @@ def test_a_ledger_that_is_open_is_said_to_be_so_and_not_fenced(store: Path, tmp_
         loop = asyncio.get_running_loop()
         async with engine.open(store) as opened:
             await opened.append("a", b"x")
-            looked = await loop.run_in_executor(None, segmentstore, "log", tmp_path / "other")
-            assert looked.code == ExitCode.UNAVAILABLE
-            assert "is open" in looked.err
+            for command in ("log", "verify"):
+                looked = await loop.run_in_executor(None, segmentstore, command, tmp_path / "other")
+                assert looked.code == ExitCode.UNAVAILABLE
+                assert "is open" in looked.err
+                assert looked.err.count("\n") == 1
             await opened.append("a", b"y")
 
     asyncio.run(look())
 
 
-def test_what_a_store_on_bookkeeper_cannot_do_is_a_sentence(store: Path) -> None:
-    refused = segmentstore("verify", store)
-    assert refused.code == ExitCode.REFUSED
-    assert "is on BookKeeper" in refused.err
-    assert refused.err.count("\n") == 1
+def test_a_store_is_verified(store: Path) -> None:
+    assert segmentstore("flush", store).code == 0
+    for options in ((), ("--deep",)):
+        sound = segmentstore("verify", store, "--json", *options)
+        assert (sound.code, sound.json()["harmful"]) == (ExitCode.DONE, False)
+    for path in (store / "tier2").rglob("*"):
+        if path.is_file() and "checkpoints" not in path.parts:
+            path.unlink()
+    assert segmentstore("verify", store).code == ExitCode.CORRUPTION
+
+
+def test_a_lost_store_is_restored_with_its_log_on_bookkeeper(
+    cluster: BookKeeperCluster, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert segmentstore("flush", store).code == 0
+    (store / "tier2").rename(tmp_path / "bucket")
+    monkeypatch.delenv("SEGMENTSTORE_TIER1")
+    bucket, url = (tmp_path / "bucket").as_uri(), cluster.url(f"/{tmp_path.name}-new")
+    assert segmentstore("restore", bucket, tmp_path / "new", "--tier1", "elsewhere").code == ExitCode.USAGE
+    taken = segmentstore("restore", bucket, tmp_path / "new", "--tier1", cluster.url(f"/{tmp_path.name}"))
+    assert taken.code == ExitCode.USAGE
+    assert "holds store" in taken.err
+    assert not (tmp_path / "new").exists()
+    restored = segmentstore("restore", bucket, tmp_path / "new", "--tier1", url, "--json")
+    assert (restored.code, restored.json()["harmful"]) == (ExitCode.DONE, False)
+    assert segmentstore("verify", tmp_path / "new", "--deep").code == ExitCode.DONE
+    assert segmentstore("append", tmp_path / "new", "a", stdin=b"more\n").code == 0
+    assert segmentstore("cat", tmp_path / "new", "a").out == b"one\ntwo\nmore\n"
+    assert segmentstore("verify", tmp_path / "new", "--deep").code == ExitCode.DONE
+    (record,) = segmentstore("log", tmp_path / "new", "--ledgers", "--json").json_lines()
+    assert record["epoch"] > restored.json()["epoch"]
+    assert record["store_id"] == restored.json()["store_id"]
+
+
+def test_ledgers_are_shown_alone(store: Path) -> None:
     assert segmentstore("log", store, "--ledgers", "--operations").code == ExitCode.USAGE
 
 

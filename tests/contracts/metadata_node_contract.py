@@ -74,6 +74,21 @@ class MetadataNodeContract(ABC):
 
         self.run(scenario())
 
+    def test_a_node_is_made_without_parents_only_below_one_that_is_there(self) -> None:
+        async def scenario() -> None:
+            nodes = await self.world.connect()
+            with pytest.raises(NodeConflictError):
+                await nodes.create(self.path("a/b"), b"", parents=False)
+            assert await nodes.read(self.path("a")) is None
+            await nodes.create(self.path("a"), b"")
+            assert await nodes.create(self.path("a/b"), b"below", parents=False) == 0
+            assert await nodes.read(self.path("a/b")) == NodeContent(b"below", 0)
+            with pytest.raises(NodeConflictError):
+                await nodes.create(self.path("a/b"), b"", parents=False)
+            await nodes.close()
+
+        self.run(scenario())
+
     def test_versions_count_up_by_one_and_an_old_one_changes_nothing(self) -> None:
         async def scenario() -> None:
             nodes = await self.world.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,9 @@ class Place:
         return sorted(path for path in self.bucket.glob("checkpoints/*/*") if path.is_file())
 
     def objects(self) -> list[Path]:
-        return [path for path in self.bucket.rglob("*") if parse_object_name(self.name(path)) is not None]
+        # Not rglob: it stumbles over folders that the store removes meanwhile.
+        files = (Path(folder, name) for folder, _, names in os.walk(self.bucket) for name in names)
+        return [path for path in files if parse_object_name(self.name(path)) is not None]
 
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.bucket))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ConfigError,
     ContainerNotServedError,
+    DataCorruptionError,
     NotPrimaryError,
+    TierUnavailableError,
 )
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import open_tiny, read_all, run, until
@@ -187,10 +190,12 @@ def test_of_two_that_open_one_container_at_once_exactly_one_serves_in_the_end(tm
     run(main())
 
 
-async def plant(world: BookKeeperWorld, store_id: str, container_id: int, epoch: int, *, closed: bool = False) -> int:
-    """A ledger as a crash between creating and listing leaves it."""
+async def plant(
+    world: BookKeeperWorld, store_id: str, container_id: int, epoch: int, *, closed: bool = False, entries: int = 0
+) -> int:
+    """A ledger as a crash between creating and listing leaves it, if it has no entries."""
     ledger = world.cluster.make(Replication(), custom_metadata(store_id, container_id, epoch))
-    ledger.entries.append(b"x" * 10)
+    ledger.entries += [b"x" * 10] * entries
     ledger.closed = closed
     return ledger.ledger_id
 
@@ -245,6 +250,71 @@ def test_an_orphan_ledger_that_cannot_be_deleted_is_told(tmp_path: Path) -> None
         assert report.count("orphan ledger") == 1
         assert any(str(orphan) in problem for problem in report.problems)
         assert (await store.collect_garbage()).count("deleted ledger") == 1
+        await store.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_ledger_that_holds_entries_is_told_and_never_deleted(tmp_path: Path, closed: bool) -> None:
+    async def main() -> None:
+        world = BookKeeperWorld()
+        await (await world.open(tmp_path / "s")).close()
+        store = await world.open(tmp_path / "s")
+        kept = await plant(world, str(store.stats()["store_id"]), 0, 1, closed=closed, entries=3)
+        for _ in range(2):
+            report = await store.collect_garbage()
+            assert not report.count("deleted ledger", "orphan ledger")
+            (problem,) = report.problems
+            assert f"ledger {kept} of epoch 1 holds entries, and no log lists it" in problem
+            assert len(world.cluster.ledgers[kept].entries) == 3
+        await store.close()
+
+    run(main())
+
+
+def test_ledgers_of_a_record_that_a_tool_removed_are_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = BookKeeperWorld()
+        store = await world.open(tmp_path / "s")
+        await store.create_segment("a")
+        await store.append("a", b"acknowledged")
+        await store.close()
+        written = {item.ledger_id for item in record_of(world, 0).ledgers}
+        path = f"{ROOT}/containers/0"
+        content = world.tree.content(path)
+        assert content is not None
+        world.tree.remove(path, content.version)
+        # Every refused opening raises the epoch; without the copy nothing is refused any more.
+        with pytest.raises(DataCorruptionError):
+            await world.open(tmp_path / "s")
+        shutil.rmtree(tmp_path / "s" / "tier2" / "checkpoints")
+        store = await world.open(tmp_path / "s")
+        report = await store.collect_garbage()
+        assert any("holds entries" in problem for problem in report.problems)
+        assert any(b"acknowledged" in entry for each in written for entry in world.cluster.ledgers[each].entries)
+        await store.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", [-999, -107, -102])
+def test_a_ledger_that_cannot_be_looked_at_is_told_and_does_not_end_the_search(tmp_path: Path, code: int) -> None:
+    async def main() -> None:
+        world = BookKeeperWorld()
+        await (await world.open(tmp_path / "s")).close()
+        store = await world.open(tmp_path / "s")
+        orphan = await plant(world, str(store.stats()["store_id"]), 0, 1)
+        first = min(world.cluster.ledgers)
+        world.cluster.fail("describe", code)
+        report = await store.collect_garbage()
+        assert [item.name for item in report.items if item.state == "deleted ledger"] == [f"ledger {orphan} of epoch 1"]
+        (problem,) = report.problems
+        assert problem.startswith(f"ledger {first} cannot be looked at ({code} ")
+        assert first in world.cluster.ledgers
+        world.cluster.fail("describe", -9)
+        with pytest.raises(TierUnavailableError):
+            await store.collect_garbage()
         await store.close()
 
     run(main())

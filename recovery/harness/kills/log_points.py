@@ -137,8 +137,9 @@ class _Nodes(MetadataNodes):
     async def read(self, path: str) -> NodeContent | None:
         return await self._inner.read(path)
 
-    async def create(self, path: str, data: bytes) -> int:
-        return await self._deaths.at(self._deaths.purpose(path, data), lambda: self._inner.create(path, data))
+    async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
+        name = self._deaths.purpose(path, data)
+        return await self._deaths.at(name, lambda: self._inner.create(path, data, parents=parents))
 
     async def write(self, path: str, data: bytes, version: int) -> int:
         name = self._deaths.purpose(path, data)

@@ -4,7 +4,9 @@ They are right, as BookKeeper is; what goes wrong is on the way (bookkeeper_netw
 stopped, wiped. Rules of this file:
 
 - a bookie keeps what it has taken through its own death; fenced, it takes entries of a ledger from recovery alone;
-- a bookie that was wiped does not say of entries it may have had that they are not there: it cannot tell;
+- a bookie that was wiped does not say of entries it may have had that they are not there: it cannot tell. That is kinder than
+  a real one that was started empty under its old id, which says that they are not there, and so lets a recovery close a ledger
+  before acknowledged entries. Who follows docs/bookkeeper.md never starts one so; what comes of it is not simulated;
 - metadata of ledgers change one request after another, whoever asks; what is closed stays closed where it is;
 - a deleted ledger's entries, and with them its fence, are collected a while later.
 

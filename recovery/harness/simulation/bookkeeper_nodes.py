@@ -40,8 +40,8 @@ class SimulatedNodes(MetadataNodes):
         assert found is None or isinstance(found, NodeContent)
         return found
 
-    async def create(self, path: str, data: bytes) -> int:
-        await self._change("node.create", path, lambda: self._tree.make(path, data))
+    async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
+        await self._change("node.create", path, lambda: self._tree.make(path, data, parents=parents))
         return 0
 
     async def write(self, path: str, data: bytes, version: int) -> int:
