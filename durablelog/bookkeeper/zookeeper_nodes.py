@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ CALLS_MAX: Final = 64
 """Calls on their way at once; what is beyond waits its turn, inside its own deadline."""
 AGAIN_S: Final = 0.05
 """From a read whose connection was lost to the next try."""
+_END_S: Final = 30.0
+"""How long the sockets of a client that was stopped are waited for."""
 RECONNECT_S_MAX: Final = 2.0
 """Longest from one round through all servers to the next, while none answers."""
 
@@ -160,7 +163,7 @@ class ZookeeperNodes(MetadataNodes):
         if self._client is None or self._executor is None:
             return
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().run_in_executor(self._executor, _end, self._client)
+            self._closing = asyncio.get_running_loop().run_in_executor(self._executor, end_session, self._client)
             self._executor.shutdown(wait=False)
             # Who waits for a connection looks up, and sees that there will be none.
             self._connected.set()
@@ -288,7 +291,7 @@ class ZookeeperNodes(MetadataNodes):
     def _replace(self, client: KazooClient) -> None:
         assert self._executor is not None
         fresh = self._client = self._new_client()
-        self._executor.submit(_end, client)
+        self._executor.submit(end_session, client)
         self._executor.submit(fresh.start_async)
 
 
@@ -299,13 +302,21 @@ def _hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argu
         pass  # The loop is closed: nobody waits any more.
 
 
-def _end(client: KazooClient) -> None:
-    """Say good-bye to the ensemble and stop kazoo's threads. Blocking, for up to the session's life."""
+def end_session(client: KazooClient) -> None:
+    """Say good-bye to the ensemble, stop kazoo's threads, close its sockets. Blocking, for up to the session's life and _END_S."""
     try:
         client.stop()
-        client.close()
     except Exception:  # noqa: BLE001 - a session that cannot be ended in order expires
         _log.debug("a session with zookeeper did not end in order", exc_info=True)
+    # Its thread may still wait for a server that says nothing, and the sockets are closed only behind it.
+    pause = threading.Event()
+    for _ in range(int(_END_S / AGAIN_S)):
+        try:
+            client.close()
+        except KazooException:
+            pause.wait(AGAIN_S)
+        else:
+            return
 
 
 def _words(error: BaseException) -> str:

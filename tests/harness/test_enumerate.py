@@ -27,6 +27,8 @@ STATES_OF_A_SLICE = 4000
 """About; what is expected at the least."""
 SELDOM = ("ledger.append", "ledger.open", "ledger.truncate", "tier2.rename")
 """Effects of parts that short workloads do not have, or of retries they never need."""
+OTHER_TIER1 = ("bookkeeper.", "node.")
+"""Short workloads have their log in files."""
 
 
 @pytest.mark.timeout(600)
@@ -64,7 +66,8 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
             recording = record(workload, base)
             assert all(call.outcome is Outcome.OK for call in recording.history.calls), str(workload)
             met |= dict.fromkeys(instant.before for instant in recording.instants)
-    assert sorted(effect for effect in EFFECTS if effect not in met) == sorted(SELDOM)
+    missed = [effect for effect in EFFECTS if effect not in met and not effect.startswith(OTHER_TIER1)]
+    assert sorted(missed) == sorted(SELDOM)
 
 
 def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:

@@ -16,8 +16,9 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from durablelog.bookkeeper.cluster.settings import AVAILABLE, COOKIES, HOST, LEDGERS_ROOT, READ_ONLY
+from durablelog.bookkeeper.zookeeper_nodes import end_session
 
-_CONNECT_S: Final = 10.0
+_CONNECT_S: Final = 30.0
 _ASK_S: Final = 1.0
 _LOG = logging.getLogger("segmentstore.bookkeeper.cluster")
 _LOG.addHandler(logging.NullHandler())
@@ -48,15 +49,14 @@ class Registrations:
         try:
             self._client.start(timeout=_CONNECT_S)
         except BaseException:
-            self._client.close()
+            end_session(self._client)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._client.stop()
-        self._client.close()
+        end_session(self._client)
 
     def formatted(self) -> bool:
         """Whether the cluster's tree of nodes is there, whole."""

@@ -175,6 +175,13 @@ class Server(ABC):
         # A killed process is there a moment longer, and the port with it; the next start needs it.
         _wait_for_ends([process.pid, *strays], _STOP_S)
         process.wait()
+        self._wait_until_nobody_listens()
+
+    def _wait_until_nobody_listens(self) -> None:
+        """A child that was being born when its parent was killed is in nobody's list: the port alone tells of its end."""
+        end = time.monotonic() + _STOP_S
+        while self.port and _listens(self.port) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
 
 
 def free_port() -> int:
