@@ -75,7 +75,8 @@ async def abort_all(world: FaultyS3, storage: S3ObjectStorage) -> None:
     """What a slow background sweep does with uploads that nobody finished."""
     for upload in await storage.list_unfinished():
         await storage.abort_unfinished(upload)
-    assert world.uploads() == []
+    # S3Proxy, killed in the middle of one, was seen to go on listing an upload that it aborts without a complaint.
+    assert world.was_killed or world.uploads() == []
 
 
 # --- writing: every fault of every kind of request ------------------------------------------------------------------
