@@ -77,12 +77,12 @@ def entry(number: int, length: int = 100) -> bytes:
     return f"{number:08d}".encode().ljust(length, b".")
 
 
-class LedgerStoreContract:
+class LedgerStoreContract(ABC):
     world: LedgerWorld
 
+    @abstractmethod
     def make_world(self, tmp_path: Path) -> LedgerWorld:
-        """A new cluster for each test; whose cluster is dear overrides the fixture `_world` instead."""
-        raise NotImplementedError
+        """A world for one test: a new cluster, or one that tests share."""
 
     @pytest.fixture(autouse=True)
     def _world(self, tmp_path: Path) -> None:

@@ -178,7 +178,10 @@ class Server(ABC):
         self._wait_until_nobody_listens()
 
     def _wait_until_nobody_listens(self) -> None:
-        """A child that was being born when its parent was killed is in nobody's list: the port alone tells of its end."""
+        """A child that was being born when its parent was killed is in nobody's list: the port alone tells of its end.
+
+        Nothing wakes who waits for a port to be free, so it is looked at again and again, for _STOP_S at most.
+        """
         end = time.monotonic() + _STOP_S
         while self.port and _listens(self.port) and time.monotonic() < end:
             time.sleep(_LOOK_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,6 @@ class TestGateway(LedgerStoreContract):
     @pytest.fixture(autouse=True)
     def _world(self, real_world: RealWorld) -> None:
         self.world = real_world
+
+    def make_world(self, tmp_path: Path) -> LedgerWorld:
+        return self.world
