@@ -136,8 +136,8 @@ def _bookkeeper(*, needed: bool) -> Iterator[Check]:
     folder = installation.jars_folder()
     wrong = installation.damaged_jars(folder)
     try:
-        classes = installation.classes_folder()
-        compiled = classes.is_dir()
+        classes = installation.gateway_jar()
+        compiled = classes.is_file()
         where = str(classes) if compiled else "compiled when a store on BookKeeper is opened first"
     except ConfigError as error:
         compiled, where = False, error.reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durablelog.bookkeeper.installation.gateway_classes import SOURCES_FOLDER, classes_folder, gateway_classpath
+from durablelog.bookkeeper.installation.gateway_classes import SOURCES_FOLDER, gateway_classpath, gateway_jar
 from durablelog.bookkeeper.installation.jars import (
     FOLDER_VARIABLE,
     cluster_classpath,
@@ -27,10 +27,10 @@ __all__ = [
     "JAVA_VERSION_MIN",
     "SOURCES_FOLDER",
     "GatewayMissingError",
-    "classes_folder",
     "cluster_classpath",
     "damaged_jars",
     "gateway_classpath",
+    "gateway_jar",
     "install",
     "installation_folder",
     "jars_folder",

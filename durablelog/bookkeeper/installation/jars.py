@@ -116,6 +116,12 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
+def sync(path: Path) -> None:
+    """Bring a file to the disk before it gets its name: after a loss of power a name must not stand for less."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def alone(folder: Path) -> Iterator[Path]:
     """The folder, made if need be, for one process at a time. Waits. Raises GatewayMissingError if it cannot be had."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -156,8 +157,9 @@ def test_classes_are_compiled_once_for_each_state_of_the_sources(own_folder: Pat
         asked = [pool.submit(installation.gateway_classpath, said.append, sources=sources) for _ in range(2)]
     first = asked[0].result()
     assert asked[1].result() == first
-    classes = Path(first.split(":")[0])
-    assert (classes / "segmentstore" / "Gateway.class").is_file()
+    jar = Path(first.split(":")[0])
+    with zipfile.ZipFile(jar) as packed:
+        assert packed.namelist() == ["segmentstore/Gateway.class"]
     assert installation.gateway_classpath(said.append, sources=sources) == first
     assert len(said) == 1
     (sources / "segmentstore" / "Gateway.java").write_text(MAIN % 2)
@@ -166,7 +168,7 @@ def test_classes_are_compiled_once_for_each_state_of_the_sources(own_folder: Pat
     assert len(said) == 2
     assert {path.name for path in own_folder.iterdir()} == {
         "installing.lock",
-        classes.name,
+        jar.name,
         Path(second.split(":")[0]).name,
         installation.jars_folder().name,
     }
@@ -176,7 +178,8 @@ def test_sources_that_do_not_compile_leave_no_classes(own_folder: Path, sources:
     (sources / "segmentstore" / "Gateway.java").write_text("nonsense")
     with pytest.raises(GatewayMissingError, match="compiling the gateway to BookKeeper failed"):
         installation.gateway_classpath(sources=sources)
-    assert not installation.classes_folder(sources).exists()
+    assert not installation.gateway_jar(sources).exists()
+    assert list(own_folder.glob("compiling-*")) == []
     shutil.rmtree(sources)
     with pytest.raises(GatewayMissingError, match="not whole"):
         installation.gateway_classpath(sources=sources)
