@@ -18,6 +18,9 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.test_bookkeeper_faults import SETTINGS
 
+OWNERS = {**SETTINGS, "cache_bytes_max": 8 << 20}
+"""All that is not flushed stays in the cache: to find it in the log again, ledger by ledger of 4 KiB, takes seconds."""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
@@ -36,7 +39,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnGateway]:
 def owned(cluster: BookKeeperCluster, folder: Path, gateway: OwnGateway | None = None) -> BookKeeperRound:
     attached = f"&gateway=127.0.0.1:{gateway.process.port}" if gateway is not None else ""
     tier1 = cluster.url(f"/{folder.name}") + "?ledger_bytes=4KiB" + attached
-    return BookKeeperRound(folder, tier1, folder.name, SETTINGS)
+    return BookKeeperRound(folder, tier1, folder.name, OWNERS)
 
 
 @pytest.mark.parametrize("phase", ["open", "roll", "truncate"])
