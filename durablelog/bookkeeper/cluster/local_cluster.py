@@ -32,7 +32,7 @@ from durablelog.bookkeeper.cluster.addresses import Addresses, choose_addresses,
 from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations, zookeeper_answers
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
 from durablelog.bookkeeper.cluster.settings import HOST
-from durablelog.bookkeeper.installation import cluster_classpath, java
+from durablelog.bookkeeper.installation import JavaProgram, archive_options, cluster_classpath, java
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 
 BOOKIES: Final = 3
@@ -79,16 +79,24 @@ class LocalCluster:
     """One cluster in one folder. Not safe for use by several threads at once; several processes wait for each other.
 
     `bookies` is how many it has at least after a start. With `watched`, a watchdog ends it when this program ends; with
-    `short_lived`, what is started is quick to start and slower at full load.
+    `short_lived`, what is started is quick to start and slower at full load. `archives` are the options of Java by which
+    its programs start from class archives.
     """
 
     def __init__(
-        self, folder: Path, bookies: int | None = None, *, watched: bool = False, short_lived: bool = False
+        self,
+        folder: Path,
+        bookies: int | None = None,
+        *,
+        watched: bool = False,
+        short_lived: bool = False,
+        archives: Callable[[JavaProgram], Sequence[str]] = archive_options,
     ) -> None:
         self.folder = folder.absolute()
         self._wanted = bookies
         self._watched = watched
-        self._java_options = settings.SHORT_LIVED if short_lived else ()
+        self._short_lived = settings.SHORT_LIVED if short_lived else ()
+        self._archives = archives
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._addresses = load_addresses(self.folder)
 
@@ -208,15 +216,14 @@ class LocalCluster:
             _require_free(process, port)
             _make_folders(process.folder, "tmp", "data")
             settings.write_settings(process.folder / "zoo.cfg", settings.zookeeper_settings(process.folder, port))
-            _launch(
-                process, settings.zookeeper_command(java(), cluster_classpath(), process.folder, *self._java_options)
-            )
+            options = self._options(JavaProgram.ZOOKEEPER)
+            _launch(process, settings.zookeeper_command(java(), cluster_classpath(), process.folder, *options))
         _wait_until(lambda: [] if zookeeper_answers(port) else [process])
 
     def _format(self) -> None:
         folder = self.folder / "bookie-0"
         self._configure(0, {})
-        command = settings.format_command(java(), cluster_classpath(), folder)
+        command = settings.format_command(java(), cluster_classpath(), folder, *self._archives(JavaProgram.SHELL))
         ended = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -231,13 +238,14 @@ class LocalCluster:
     def _start_bookies(self, indexes: Sequence[int], overrides: Mapping[str, str]) -> None:
         with self._look() as registrations:
             waiting = {}
+            options = self._options(JavaProgram.BOOKIE)
             for index in indexes:
                 process = self.bookie_process(index)
                 if process.process_id is None:
                     registrations.forget(self.bookie_id(index))
                     _require_free(process, self.addresses.bookies[index])
                     folder = self._configure(index, overrides)
-                    _launch(process, settings.bookie_command(java(), cluster_classpath(), folder, *self._java_options))
+                    _launch(process, settings.bookie_command(java(), cluster_classpath(), folder, *options))
                 waiting[self.bookie_id(index)] = process
 
             def absent() -> list[ServiceProcess]:
@@ -245,6 +253,9 @@ class LocalCluster:
                 return [process for name, process in waiting.items() if name not in there]
 
             _wait_until(absent)
+
+    def _options(self, program: JavaProgram) -> Sequence[str]:
+        return [*self._short_lived, *self._archives(program)]
 
     def _configure(self, index: int, overrides: Mapping[str, str]) -> Path:
         folder = self.folder / f"bookie-{index}"

@@ -95,9 +95,9 @@ def bookie_command(java: str, classpath: str, folder: Path, *more: str) -> Seque
     ]  # fmt: skip
 
 
-def format_command(java: str, classpath: str, folder: Path) -> Sequence[str]:
-    """Makes the cluster's tree of nodes in ZooKeeper, with the settings of a bookie, and ends."""
-    options = _options(folder, "-Xmx128m", *SHORT_LIVED)
+def format_command(java: str, classpath: str, folder: Path, *more: str) -> Sequence[str]:
+    """Makes the cluster's tree of nodes in ZooKeeper, with the settings of a bookie, and ends; `more` as above."""
+    options = _options(folder, "-Xmx128m", *SHORT_LIVED, *more)
     shell = "org.apache.bookkeeper.bookie.BookieShell"
     return [java, *options, "-cp", classpath, shell, "-conf", str(folder / "bookie.conf"), "initnewcluster"]
 

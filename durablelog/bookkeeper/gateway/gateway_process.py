@@ -11,12 +11,13 @@ import select
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, LOG_VARIABLE, TOKEN_VARIABLE
-from durablelog.bookkeeper.installation import gateway_classpath, java
+from durablelog.bookkeeper.installation import JavaProgram, archive_options, gateway_classpath, java
 from durablelog.bookkeeper.ledger_store import LedgerError
 
 HOST: Final = "127.0.0.1"
@@ -28,24 +29,33 @@ _START_S: Final = 60.0
 _STOP_S: Final = 3.0
 _LOG_BYTES_SHOWN: Final = 2000
 _LOGGING: Final = Path(__file__).resolve().parent / "java" / "log4j2.properties"
+_SAYS_NOTHING: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr", "-XX:+DisplayVMOutputToStderr")
+"""Else the JVM's own warnings, of whatever it meets on a machine, stand where the port is expected."""
 
 
 class GatewayProcess:
     """A gateway that was started, and runs until it is stopped or dies."""
 
-    def __init__(self, token: str, port: int = 0) -> None:
+    def __init__(
+        self, token: str, port: int = 0, *, archive: Sequence[str] | None = None, patience_s: float = _STOP_S
+    ) -> None:
         """Start one; ready when this returns: about 1 s, more on a busy machine.
 
-        Raises LedgerError, GatewayMissingError, OSError (no room for its folder, no process more).
+        `archive` are other options of Java about class archives than those that use what is there, `patience_s` is how long
+        `stop` waits for an orderly end. Raises LedgerError, GatewayMissingError, OSError (no room for its folder, no
+        process more).
         """
         classpath = gateway_classpath()
         program = java()
+        if archive is None:
+            archive = archive_options(JavaProgram.GATEWAY)
+        self._patience_s = patience_s
         # A short path: a Unix socket's name has room for 107 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="segmentstore-gateway-"))
         try:
             logs = os.environ.get(LOG_VARIABLE)
             self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
-            command = [program, *self._options(), "-cp", classpath, "segmentstore.Gateway"]
+            command = [program, *self._options(), *archive, "-cp", classpath, "segmentstore.Gateway"]
             with (self._logs / "stderr.log").open("wb") as errors:
                 self._process = subprocess.Popen(
                     [*command, str(self._folder), str(port), str(os.getpid())],
@@ -90,7 +100,7 @@ class GatewayProcess:
         return "\n".join(text for text in shown if text)
 
     def stop(self) -> None:
-        """End it: kindly first, a few seconds at most. What is in flight is lost to us. Idempotent, raises nothing."""
+        """End it: kindly first, for `patience_s` at most. What is in flight is lost to us. Idempotent, raises nothing."""
         self.control.close()
         self._end()
 
@@ -101,6 +111,7 @@ class GatewayProcess:
     def _options(self) -> list[str]:
         few = (os.cpu_count() or 1) <= 2
         return [
+            *_SAYS_NOTHING,
             f"-Xmx{_HEAP_MIB}m",
             f"-XX:MaxDirectMemorySize={_DIRECT_MIB}m",
             *(["-XX:+UseSerialGC"] if few else []),
@@ -126,7 +137,7 @@ class GatewayProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(_STOP_S)
+            self._process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

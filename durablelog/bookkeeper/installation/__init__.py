@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from durablelog.bookkeeper.installation.class_archives import (
+    JavaProgram,
+    archive_options,
+    archives_folder,
+    programs_without_archive,
+)
 from durablelog.bookkeeper.installation.gateway_classes import SOURCES_FOLDER, gateway_classpath, gateway_jar
 from durablelog.bookkeeper.installation.jars import (
     FOLDER_VARIABLE,
@@ -27,6 +33,9 @@ __all__ = [
     "JAVA_VERSION_MIN",
     "SOURCES_FOLDER",
     "GatewayMissingError",
+    "JavaProgram",
+    "archive_options",
+    "archives_folder",
     "cluster_classpath",
     "damaged_jars",
     "gateway_classpath",
@@ -38,4 +47,5 @@ __all__ = [
     "java_version",
     "javac",
     "maven",
+    "programs_without_archive",
 ]

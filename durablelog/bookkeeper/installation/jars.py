@@ -35,6 +35,7 @@ from durablelog.bookkeeper.installation.programs import (
 FOLDER_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_JARS"
 POM: Final = Path(__file__).resolve().parent / "pom.xml"
 SUMS: Final = Path(__file__).resolve().parent / "jars.sha256"
+INSTALLING: Final = "installing.lock"
 
 _FETCH_S: Final = 1200.0
 """A network that hangs is told so."""
@@ -123,11 +124,11 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[Path]:
+def alone(folder: Path, lock_file: str = INSTALLING) -> Iterator[Path]:
     """The folder, made if need be, for one process at a time. Waits. Raises GatewayMissingError if it cannot be had."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "installing.lock").open("w")
+        lock = (folder / lock_file).open("w")
     except OSError as error:
         raise GatewayMissingError(
             f"{folder}, for BookKeeper's jars, cannot be written ({error.strerror}): set {FOLDER_VARIABLE} to another"

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,14 +70,18 @@ def require_java_version(program: str) -> None:
         )
 
 
-def run(command: Sequence[str], purpose: str, *, seconds: float) -> str:
-    """Run a program to its end; all that it wrote. Raises GatewayMissingError with the end of that if it failed."""
+def run(command: Sequence[str], purpose: str, *, seconds: float, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end; all that it wrote. Raises GatewayMissingError with the end of that if it failed.
+
+    `environment` is added to this process's own.
+    """
     try:
         ended = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
             timeout=seconds,
             check=False,
         )
