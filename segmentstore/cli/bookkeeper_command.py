@@ -23,11 +23,16 @@ DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the 
 
 @app.command()
 def install() -> None:
-    """Fetch BookKeeper's jars by Maven, check them, and compile the gateway: what a store on BookKeeper needs here."""
+    """Fetch BookKeeper's jars by Maven, check them, compile the gateway: what a store on BookKeeper needs here.
+
+    Then let Java keep the classes it loads, so that it starts faster.
+    """
     from durablelog.bookkeeper import installation  # noqa: PLC0415
+    from durablelog.bookkeeper.archiving.class_archiving import make_class_archives  # noqa: PLC0415
 
     installation.install(_progress)
     installation.gateway_classpath(_progress)
+    make_class_archives(_progress)
     output.out().print(f"BookKeeper is in {installation.installation_folder()}", soft_wrap=True)
 
 

@@ -160,6 +160,24 @@ def _bookkeeper(*, needed: bool) -> Iterator[Check]:
     else:
         yield Check("BookKeeper's jars", False, needed, f"not in {folder}", get_jars)
     yield Check("gateway classes", compiled, False, where, get_jars)
+    yield _class_archives(get_jars, usable=compiled and folder.is_dir())
+
+
+def _class_archives(remedy: str, *, usable: bool) -> Check:
+    """Java itself is asked, and only where that compiles nothing."""
+    from durablelog.bookkeeper import installation  # noqa: PLC0415
+
+    piece = "class archives"
+    none = Check(piece, False, False, "Java starts faster with them", remedy)
+    try:
+        folder = installation.archives_folder()
+        if not usable or not folder.is_dir():
+            return none
+        absent = installation.programs_without_archive()
+    except installation.GatewayMissingError:
+        return none
+    detail = f"{folder}: this machine's Java does not take {', '.join(absent)}" if absent else str(folder)
+    return Check(piece, not absent, False, detail, remedy)
 
 
 def _java(piece: str, name: str, *, needed: bool) -> Check:

@@ -39,12 +39,14 @@ def main_job_tier1(kind: Tier1Kind, folder: Path, say: Callable[[str], None]) ->
         yield MainJobTier1({}, None)
         return
     # Not at the top: the default run pays for none of it.
+    from durablelog.bookkeeper.archiving.class_archiving import make_class_archives  # noqa: PLC0415
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation  # noqa: PLC0415
     from durablelog.bookkeeper.cluster.local_cluster import LocalCluster  # noqa: PLC0415
     from durablelog.bookkeeper.installation import gateway_classpath, install  # noqa: PLC0415
 
     install(say)
     gateway_classpath()
+    make_class_archives(say)
     if folder.exists():
         LocalCluster(folder).stop()
         shutil.rmtree(folder)

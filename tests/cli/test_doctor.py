@@ -51,6 +51,8 @@ def test_what_is_missing_is_named_with_the_way_to_get_it() -> None:
     assert "apt-get install maven" in found["Maven"]["remedy"]
     assert installation.INSTALL_COMMAND in found["BookKeeper's jars"]["remedy"]
     assert not found["strace"]["needed"]
+    assert not found["class archives"]["found"]
+    assert not found["class archives"]["needed"]
     said = segmentstore("doctor").out.decode()
     assert "something that is needed is missing" in said
 

@@ -4,7 +4,7 @@ Rules of this file:
 
 - an archive makes a start quicker and is never needed: one that is not there, not whole, or not of this JVM is left out;
 - its name has its size in it. A JVM that maps a file shorter than its header says dies of SIGBUS, so that is seen to here;
-  whatever else is wrong the JVM finds by its own sums (-XX:+VerifySharedSpaces, 13 ms), and loads the classes itself;
+  whatever else is wrong the JVM finds by its own sums (-XX:+VerifySharedSpaces, 20 ms), and loads the classes itself;
 - whether an archive fits is asked of the JVM that is to use it: it knows its own version, and which jars it compares;
 - how archives are made is no business of this room: a cluster is needed for it (durablelog/bookkeeper/archiving).
 
@@ -26,7 +26,7 @@ from durablelog.bookkeeper.installation.programs import GatewayMissingError, jav
 from segmentstore.contracts.errors import SegmentStoreError
 
 _KEPT: Final = 2
-"""Folders of archives, 60 MB each: for a checkout that goes to and fro."""
+"""Folders of archives, 115 MB each: for a checkout that goes to and fro."""
 _CHECK_S: Final = 60.0
 _QUIETLY: Final = ("-Xlog:cds*=off",)
 """That an archive is left out is nobody's trouble, and the JVM says so where programs speak to people."""

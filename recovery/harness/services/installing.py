@@ -118,9 +118,13 @@ def _install_s3proxy(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def _install_bookkeeper(say: Callable[[str], None]) -> None:
+    # Not at the top: who starts S3Proxy does not pay for a cluster's clients.
+    from durablelog.bookkeeper.archiving.class_archiving import make_class_archives  # noqa: PLC0415
+
     try:
         installation.install(say)
         installation.gateway_classpath(say)
+        make_class_archives(say)
     except GatewayMissingError as error:
         raise ServiceMissingError(error.reason) from error
 
