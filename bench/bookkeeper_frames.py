@@ -199,12 +199,14 @@ class _Turns:
         def on_results(results: Sequence[AddResult]) -> None:
             nonlocal entries
             now = time.perf_counter()
-            for code, _ in results:
+            answered = 0
+            for code, _, count in results:
                 assert code == OK, code
-                entries += 1
-                latencies.append(now - sent.popleft())
+                answered += count
+            entries += answered
+            latencies.extend(now - sent.popleft() for _ in range(answered))
             if now < until:
-                for _ in results:
+                for _ in range(answered):
                     sent.append(now)
                     writer.append(parts)
             elif not sent:
@@ -245,18 +247,24 @@ async def pipelined_for(
     """One producer with `window` appends un-acknowledged, for so long: how many, and seconds of those it looked at."""
     latencies: list[float] = []
     mask = _SAMPLED - 1 if window >= _SAMPLED else 0
-    pending: deque[tuple[float, Awaitable[object]]] = deque()
-    number = 0
+    pending: deque[Awaitable[object]] = deque()
+    sampled: deque[tuple[int, float]] = deque()
     until = time.perf_counter() + seconds
-    while (now := time.perf_counter()) < until:
-        pending.append((0.0 if number & mask else now, append()))
+    number = acknowledged = 0
+    while True:
+        if not number & mask:
+            now = time.perf_counter()
+            if now >= until:
+                break
+            sampled.append((number, now))
+        pending.append(append())
         number += 1
         if len(pending) >= window:
-            called, oldest = pending.popleft()
-            await oldest
-            if called:
-                latencies.append(time.perf_counter() - called)
-    for _, rest in pending:
+            await pending.popleft()
+            if sampled[0][0] == acknowledged:
+                latencies.append(time.perf_counter() - sampled.popleft()[1])
+            acknowledged += 1
+    for rest in pending:
         await rest
     return number, latencies
 

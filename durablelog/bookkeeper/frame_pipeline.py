@@ -18,7 +18,8 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from itertools import accumulate
+from typing import Final, cast
 
 from durablelog.bookkeeper.ledger_addresses import ENTRIES_MAX, make_address
 from durablelog.bookkeeper.ledger_store import OK, AddResult, LedgerWriter
@@ -69,18 +70,8 @@ class WrittenLedger:
         return self.item.sequence, self.acknowledged - 1, self.acknowledged_bytes
 
 
-class _Frame:
-    __slots__ = ("future", "length", "parts", "payload", "sequence")
-
-    def __init__(
-        self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int, sequence: int
-    ) -> None:
-        self.future = future
-        self.payload = payload
-        self.length = length
-        self.sequence = sequence
-        self.parts: Sequence[Buffer] = ()
-        """What was sent; none yet if empty."""
+_Frame = tuple[asyncio.Future[LogAddress], int, Sequence[Buffer]]
+"""Who waits for it, its length, its header and payload. A plain tuple: one is made for every append."""
 
 
 class FramePipeline:
@@ -151,9 +142,11 @@ class FramePipeline:
 
     def append(self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int) -> None:
         """One more frame."""
-        frame = _Frame(future, payload, length, self._next_sequence)
-        self._next_sequence += 1
+        sequence = self._next_sequence
+        self._next_sequence = sequence + 1
         self.bytes_in_flight += length
+        header = seal_header(self._container_id, self._epoch, sequence, self._durable_through, payload)
+        frame = (future, FRAME_HEADER_LENGTH + length, (header, *payload))
         if self._queued or not self._send(frame):
             self._queued.append(frame)
 
@@ -214,9 +207,9 @@ class FramePipeline:
         if self._ledger is not None:
             self._ledger.full = True
         self._wake()
-        for frame in frames:
-            if not frame.future.done():
-                frame.future.set_exception(failure())
+        for future, _, _ in frames:
+            if not future.done():
+                future.set_exception(failure())
         if frames:
             self._settled()
 
@@ -224,22 +217,21 @@ class FramePipeline:
 
     def _send(self, frame: _Frame) -> bool:
         """False if the ledger does not take it."""
-        ledger = self.ledger
+        ledger = self._ledger
+        assert ledger is not None
         if ledger.full or ledger.failure_code is not None:
             return False
-        length = FRAME_HEADER_LENGTH + frame.length
-        if ledger.sent and (ledger.sent_bytes + length > self._ledger_bytes or ledger.sent == ENTRIES_MAX):
+        _, length, parts = frame
+        sent, sent_bytes = ledger.sent, ledger.sent_bytes + length
+        if sent and (sent_bytes > self._ledger_bytes or sent == ENTRIES_MAX):
             ledger.full = True
             self._finished()
             return False
-        if not frame.parts:
-            header = seal_header(self._container_id, self._epoch, frame.sequence, self._durable_through, frame.payload)
-            frame.parts = (header, *frame.payload)
-        ledger.sent += 1
-        ledger.sent_bytes += length
+        ledger.sent = sent + 1
+        ledger.sent_bytes = sent_bytes
         self._sent.append(frame)
-        ledger.writer.append(frame.parts)
-        if ledger.sent_bytes >= self._nearly_bytes and not ledger.next_wanted:
+        ledger.writer.append(parts)
+        if sent_bytes >= self._nearly_bytes and not ledger.next_wanted:
             ledger.next_wanted = True
             self._nearly_full()
         return True
@@ -250,14 +242,14 @@ class FramePipeline:
         self.batches += 1
         expected = ledger.confirmed
         good = 0
-        for code, entry in results:
+        for code, entry, count in results:
             if code != OK:
                 ledger.failure_code = code
                 break
             if entry != expected + good:
                 ledger.failure_code = UNEXPECTED
                 break
-            good += 1
+            good += count
         ledger.confirmed += good
         if good and self._sure():
             self.acknowledge_held()
@@ -269,20 +261,19 @@ class FramePipeline:
         """The first `count` of the frames in flight are durable."""
         sent, ends = self._sent, ledger.ends
         address = make_address(ledger.item.sequence, len(ends))
-        end, length = ledger.acknowledged_bytes, 0
-        for _ in range(count):
-            frame = sent.popleft()
-            length += frame.length
-            end += FRAME_HEADER_LENGTH + frame.length
-            ends.append(end)
-            self._durable_through = frame.sequence
-            future = frame.future
-            if not future.done():
-                future.set_result(address)
-            address = LogAddress(address + 1)
+        addresses = cast("Sequence[LogAddress]", range(address, address + count))
+        end = ledger.acknowledged_bytes
+        frames = [sent.popleft() for _ in range(count)]
+        ends.extend(accumulate([length for _, length, _ in frames[1:]], initial=end + frames[0][1]))
+        # Frames are sent in the order of their sequences, and none is left out.
+        self._durable_through += count
+        length = ends[-1] - end - count * FRAME_HEADER_LENGTH
         self.bytes_in_flight -= length
         self.frames_appended += count
         self.bytes_appended += length
+        for (future, _, _), place in zip(frames, addresses, strict=True):
+            if not future.done():
+                future.set_result(place)
 
     def _wake(self) -> None:
         quiet, self._quiet = self._quiet, None

@@ -18,7 +18,7 @@ Errors are `LedgerError`s with BookKeeper's own code; what each means to a log i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -76,11 +76,25 @@ class LedgerDescription:
 
 
 class AddResult(NamedTuple):
-    """What became of an entry."""
+    """What became of entries that were appended one after another."""
 
     code: int
     entry: int
-    """Its number; meaningful if `code` is OK."""
+    """The number of the first one; meaningful if `code` is OK."""
+    entries: int = 1
+    """How many: they have the same code, and if that is OK their numbers follow one another."""
+
+
+def joined(results: Iterable[AddResult]) -> list[AddResult]:
+    """The same, with as few as can be: as the gateway tells them."""
+    told: list[AddResult] = []
+    for code, entry, entries in results:
+        before = told[-1] if told else None
+        if before is not None and before.code == code and (code != OK or before.entry + before.entries == entry):
+            told[-1] = AddResult(code, before.entry, before.entries + entries)
+        else:
+            told.append(AddResult(code, entry, entries))
+    return told
 
 
 class LedgerWriter(ABC):

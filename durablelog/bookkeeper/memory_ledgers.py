@@ -26,6 +26,7 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerStore,
     LedgerWriter,
     Replication,
+    joined,
 )
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.checksum import Buffer
@@ -253,7 +254,7 @@ class _MemoryWriter(LedgerWriter):
         if self._process.stopped:
             self._process.soon(lambda: self._deliver(results))
         elif not self._closed:
-            self.on_results(results)
+            self.on_results(joined(results))
 
 
 class MemoryLedgerStore(LedgerStore):

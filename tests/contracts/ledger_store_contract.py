@@ -41,11 +41,13 @@ class Results:
 
     def __init__(self, writer: LedgerWriter) -> None:
         self.got: list[AddResult] = []
+        """One for each entry."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         writer.on_results = self._take
 
     def _take(self, results: Sequence[AddResult]) -> None:
-        self.got.extend(results)
+        for code, entry, entries in results:
+            self.got.extend(AddResult(code, entry + number if code == OK else entry) for number in range(entries))
         reached = [future for count, future in self._waiting if count <= len(self.got)]
         self._waiting = [item for item in self._waiting if item[0] > len(self.got)]
         for future in reached:

@@ -4,7 +4,7 @@ Rules of this file:
 
 - an append costs a few list operations; the socket is written once per turn of the loop, with as many parts as the
   system takes at once, and without a copy of ours but of small entries;
-- an acknowledgement costs one tuple; a writer hears of all that came with one look at the socket in one call;
+- entries acknowledged in a row cost one tuple; a writer hears of all that came with one look at the socket in one call;
 - what is lost with the connection is told to every writer, once, for every entry it still waits for;
 - what waits here is bounded by what the callers have in flight.
 """
@@ -77,7 +77,7 @@ class GatewayWriter(LedgerWriter):
         missing = self.sent - self.answered
         self.answered = self.sent
         if missing:
-            self.on_results([AddResult(GATEWAY_CLOSED, EMPTY)] * missing)
+            self.on_results([AddResult(GATEWAY_CLOSED, EMPTY, missing)])
 
 
 class AddConnection:
@@ -92,13 +92,11 @@ class AddConnection:
         self._socket = connected
         self._on_lost = on_lost
         self._out: list[Buffer] = []
-        self._out_bytes = 0
         self._flush_due = False
         self._blocked = False
         self._in = bytearray(_ACK_BUFFER_BYTES)
         self._in_view = memoryview(self._in)
         self._in_used = 0
-        self._unanswered = 0
         self._heard = 0
         self._watch: asyncio.TimerHandle | None = None
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
@@ -114,16 +112,12 @@ class AddConnection:
             self._loop.call_soon(self._flush_soon)
         if self.lost is not None:
             return
-        head = ENTRY.pack(length, handle, sequence)
+        framed = (ENTRY.pack(length, handle, sequence), *parts)
         if length <= _JOINED_MAX:
             # One part of a few KiB costs less than each of them does on its way into the system.
-            self._out.append(b"".join((head, *parts)))
+            self._out.append(b"".join(framed))
         else:
-            self._out += (head, *parts)
-        self._out_bytes += ENTRY.size + length
-        self._unanswered += 1
-        if self._watch is None:
-            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
+            self._out += framed
 
     def close(self, reason: str) -> None:
         """End it: every entry not answered fails, those of later appends too. Idempotent."""
@@ -137,7 +131,6 @@ class AddConnection:
             self._watch.cancel()
         self._socket.close()
         self._out.clear()
-        self._out_bytes = 0
         self._on_lost(reason)
         self._fail_all()
 
@@ -149,7 +142,10 @@ class AddConnection:
         self._flush_due = False
         if self.lost is not None:
             self._fail_all()
-        elif not self._blocked:
+            return
+        if self._watch is None:
+            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
+        if not self._blocked:
             self._flush()
 
     def _flush(self) -> None:
@@ -174,8 +170,7 @@ class AddConnection:
     def _drop(self, sent: int) -> None:
         """Forget the bytes at the head that the system has taken."""
         out = self._out
-        self._out_bytes -= sent
-        if not self._out_bytes:
+        if len(out) <= _PARTS_MAX and sent == sum(map(len, out)):
             out.clear()
             return
         done = 0
@@ -205,36 +200,31 @@ class AddConnection:
         self._in[: used - whole] = self._in[whole:used]
         self._in_used = used - whole
         self._heard += len(acks)
-        self._unanswered -= len(acks)
         self._hand_out(acks)
 
-    def _hand_out(self, acks: list[tuple[int, int, int, int]]) -> None:
-        batches: dict[int, list[AddResult]] = {}
-        last = -1
-        results: list[AddResult] = []
-        expected = 0
-        new = tuple.__new__  # a third of the price of the constructor
-        for handle, sequence, code, entry in acks:
-            if handle != last:
-                results = batches.setdefault(handle, [])
-                writer = self.writers.get(handle)
-                expected = writer.answered + len(results) if writer is not None else -1
-                last = handle
-            if expected >= 0:
-                if sequence != expected or (code == OK and entry != sequence):
-                    self.close(f"the gateway mixed up entries: {sequence} for {expected} (code {code}, entry {entry})")
-                    return
-                expected += 1
-                results.append(new(AddResult, (code, entry)))
-        for handle, results in batches.items():
+    def _hand_out(self, acks: list[tuple[int, int, int, int, int]]) -> None:
+        batches: dict[GatewayWriter, list[AddResult]] = {}
+        answered: dict[GatewayWriter, int] = {}
+        for handle, sequence, count, code, entry in acks:
             writer = self.writers.get(handle)
-            if writer is not None and self.lost is None:
-                writer.answered += len(results)
+            if writer is None:
+                continue  # it was closed meanwhile
+            expected = answered.get(writer, writer.answered)
+            if sequence != expected or (code == OK and entry != sequence) or not 0 < count <= writer.sent - expected:
+                told = f"{sequence} for {expected} ({count} with code {code}, entry {entry})"
+                self.close(f"the gateway mixed up entries: {told}")
+                return
+            answered[writer] = expected + count
+            batches.setdefault(writer, []).append(AddResult(code, entry, count))
+        for writer, results in batches.items():
+            # Who hears of one writer's entries may close another.
+            if self.lost is None and writer.handle in self.writers:
+                writer.answered = answered[writer]
                 writer.on_results(results)
 
     def _look(self, heard: int) -> None:
         self._watch = None
-        if not self._unanswered:
+        if all(writer.answered == writer.sent for writer in self.writers.values()):
             return
         if heard == self._heard:
             self.hangs = True

@@ -10,7 +10,7 @@ from typing import Final
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerState, Replication
 
 MAGIC: Final = 0x53534757
-VERSION: Final = 1
+VERSION: Final = 2
 ENTRY_BYTES_MAX: Final = 5 << 20
 """The gateway takes no larger entry, and BookKeeper's default frame neither."""
 
@@ -20,8 +20,8 @@ WELCOME: Final = struct.Struct(">iI")
 """Code, number of the session."""
 ENTRY: Final = struct.Struct(">III")
 """Length of the payload that follows, handle of the writer, sequence in its ledger."""
-ACK: Final = struct.Struct(">IIiq")
-"""Handle, sequence, code, number of the entry."""
+ACK: Final = struct.Struct(">IIIiq")
+"""Handle, sequence of the first entry, how many in a row, their code, number of the first entry."""
 RANGE: Final = struct.Struct(">Iqqq")
 """Session, ledger, first and last entry."""
 RECORD: Final = struct.Struct(">iIq")

@@ -25,6 +25,7 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerStore,
     LedgerWriter,
     Replication,
+    joined,
 )
 from recovery.harness.simulation.bookkeeper_bookies import (
     GATEWAY_GONE,
@@ -254,7 +255,7 @@ class SimulatedWriter(LedgerWriter):
         results, self._results = self._results, []
         self._handed_over -= len(results)
         if results and not self._closed:
-            self.on_results(results)
+            self.on_results(joined(results))
 
     def _gateway_died(self) -> None:
         """What the process has not heard it never hears."""

@@ -60,8 +60,10 @@ def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
     asyncio.run(paired())
 
 
-def oks(handle: int, first: int, count: int) -> bytes:
-    return b"".join(ACK.pack(handle, number, OK, number) for number in range(first, first + count))
+def oks(handle: int, first: int, count: int, together: int = 1) -> bytes:
+    """Acknowledgements of so many entries, of `together` at a time."""
+    end = first + count
+    return b"".join(ACK.pack(handle, one, min(together, end - one), OK, one) for one in range(first, end, together))
 
 
 def test_entries_go_out_whole_and_in_order_even_if_the_other_end_is_slow() -> None:
@@ -91,13 +93,14 @@ def test_an_entry_of_more_parts_than_the_system_takes_at_once() -> None:
     run(scenario)
 
 
-def test_acknowledgements_cut_anywhere_are_put_together() -> None:
+@pytest.mark.parametrize("together", [1, 4, 9])
+def test_acknowledgements_cut_anywhere_are_put_together(together: int) -> None:
     async def scenario(pair: Pair) -> None:
         writer = pair.writer(3)
         results = Results(writer)
         for _ in range(9):
             writer.append([b"x"])
-        data = oks(3, 0, 9)
+        data = oks(3, 0, 9, together)
         for place in range(0, len(data), 7):
             await pair.answer(data[place : place + 7])
             await asyncio.sleep(0)
@@ -123,7 +126,15 @@ def test_each_writer_hears_of_its_own_in_one_call() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [ACK.pack(1, 1, OK, 1), ACK.pack(1, 0, OK, 5), ACK.pack(1, 0, OK, 0) + ACK.pack(1, 0, OK, 0)]
+    "answer",
+    [
+        pytest.param(ACK.pack(1, 1, 1, OK, 1), id="another sequence"),
+        pytest.param(ACK.pack(1, 0, 1, OK, 5), id="another entry"),
+        pytest.param(ACK.pack(1, 0, 1, OK, 0) * 2, id="twice"),
+        pytest.param(ACK.pack(1, 0, 2, OK, 0) + ACK.pack(1, 1, 1, OK, 1), id="twice, in a row"),
+        pytest.param(ACK.pack(1, 0, 4, OK, 0), id="more than were sent"),
+        pytest.param(ACK.pack(1, 0, 0, OK, 0), id="none"),
+    ],
 )
 def test_an_answer_to_another_question_ends_the_connection(answer: bytes) -> None:
     async def scenario(pair: Pair) -> None:
@@ -168,7 +179,7 @@ def test_a_closed_writer_hears_and_sends_nothing_more() -> None:
         await asyncio.gather(writer.close(), writer.close())
         assert pair.sealed == [1]
         writer.append([b"z"])
-        await pair.answer(ACK.pack(1, 0, -11, -1) + oks(2, 0, 1))
+        await pair.answer(ACK.pack(1, 0, 1, -11, -1) + oks(2, 0, 1))
         assert await others.until(1) == [AddResult(OK, 0)]
         assert results.got == []
 

@@ -13,15 +13,16 @@ import org.apache.bookkeeper.client.LedgerHandle;
 
 /**
  * Entries in, acknowledgements out. The connection's own thread reads; another writes what the callbacks have put
- * together since it wrote last, so acknowledgements batch by themselves under load. The last of what is in flight does
- * not wait for that thread: its callback writes itself.
+ * together since it wrote last, so acknowledgements batch by themselves under load, and those that continue one another
+ * become one. The last of what is in flight does not wait for that thread: its callback writes itself.
  *
  * An entry counts against the window from before it is handed to the client until its acknowledgement is in the socket:
  * a caller that does not read is not read from.
  */
 final class AddConnection implements AddCallback {
     private static final int HEADER_BYTES = 12;
-    private static final int ACK_BYTES = 20;
+    private static final int ACK_BYTES = 24;
+    private static final int ACK_COUNT_AT = 8;
     private static final int ENTRY_BYTES_MAX = 5 << 20;
     private static final int INPUT_BYTES = 128 << 10;
     private static final int WINDOW_BYTES = 64 << 20;
@@ -37,6 +38,12 @@ final class AddConnection implements AddCallback {
     /** Both guarded by `lock`; large enough for all that fit the window. */
     private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 1) * ACK_BYTES);
     private int acked;
+    /** Guarded by `lock`: the newest acknowledgement in `acks`; meaningful if there is one. */
+    private int lastAt;
+    private int lastHandle;
+    private int lastSequence;
+    private int lastCode;
+    private int lastCount;
     /** Guarded by `lock`: the writing thread has acknowledgements that are not in the socket yet. */
     private boolean writing;
     private boolean ended;
@@ -129,7 +136,7 @@ final class AddConnection implements AddCallback {
         server.entriesHeld.decrementAndGet();
         synchronized (lock) {
             boolean first = acks.position() == 0;
-            acks.putInt(add.handle).putInt(add.sequence).putInt(code).putLong(code == Codes.OK ? entry : -1);
+            acknowledge(add, code, code == Codes.OK ? entry : -1);
             acked += add.cost;
             if (inFlight.decrementAndGet() == 0 && !writing) {
                 writeAtOnce();
@@ -137,6 +144,22 @@ final class AddConnection implements AddCallback {
                 lock.notify();
             }
         }
+    }
+
+    /** Holds `lock`. An entry's number is its sequence, so of entries that are OK in a row only the first one's is told. */
+    private void acknowledge(Add add, int code, long entry) {
+        boolean follows = acks.position() > 0 && add.handle == lastHandle && add.sequence == lastSequence + 1
+                && code == lastCode && (code != Codes.OK || entry == add.sequence);
+        if (follows) {
+            acks.putInt(lastAt + ACK_COUNT_AT, ++lastCount);
+        } else {
+            lastAt = acks.position();
+            lastHandle = add.handle;
+            lastCode = code;
+            lastCount = 1;
+            acks.putInt(add.handle).putInt(add.sequence).putInt(1).putInt(code).putLong(entry);
+        }
+        lastSequence = add.sequence;
     }
 
     /** Holds `lock`. What fails here fails for the writing thread as well, which ends the connection. */

@@ -19,7 +19,7 @@ import org.apache.bookkeeper.client.BKException;
 /** The Unix socket for entries: says hello, checks the token, hands over to a connection of one of two kinds. */
 final class DataServer {
     private static final int MAGIC = 0x53534757;
-    private static final int VERSION = 1;
+    private static final int VERSION = 2;
     private static final int CONNECTIONS_MAX = 256;
 
     private final Path path;
