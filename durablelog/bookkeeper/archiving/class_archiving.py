@@ -46,7 +46,7 @@ _REASON_MAX: Final = 300
 
 
 def make_class_archives(say: Callable[[str], None], record: Callable[[Path, Path], None] | None = None) -> None:
-    """Make sure of archives that this machine's Java takes: 0.5 s if they are there, else some 15 s. Jars are installed.
+    """Make sure of archives that this machine's Java takes: 0.5 s if they are there, else some 12 s. Jars are installed.
 
     `say` hears what is done, and of a failure, which is no error. `record(folder, scratch)` leaves the archives in `folder`.
     """
@@ -55,7 +55,7 @@ def make_class_archives(say: Callable[[str], None], record: Callable[[Path, Path
         if programs_without_archive():
             with alone(installation_folder(), LOCK) as folder:
                 if programs_without_archive():
-                    say("making class archives for Java (about 15 s the first time)")
+                    say("making class archives for Java (about 12 s the first time)")
                     _make(folder, record or record_with_a_cluster)
     except ConfigError as error:
         say(_failure(error.reason))
