@@ -139,7 +139,7 @@ class LocalCluster:
         return [self.zookeeper_process(), *map(self.bookie_process, range(count))] if count else []
 
     def start(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start what does not run, and wait until all of it serves: some 3 s. Nothing happens if all runs.
+        """Start what does not run, and wait until all of it serves: some 4 s. Nothing happens if all runs.
 
         Raises LocalClusterError, ConfigError, GatewayMissingError.
         """

@@ -82,7 +82,7 @@ class BookKeeperCluster:
         return self._cluster.bookie_process(index).process_id is not None
 
     def start(self) -> None:
-        """Start what does not run, and wait until all of it serves: 3 s on a quiet machine."""
+        """Start what does not run, and wait until all of it serves: some 4 s."""
         try:
             self._cluster.start()
         except LocalClusterError as error:
