@@ -139,10 +139,10 @@ def _check_ignored(mode: Mode, seed: str | None, workload: str | None, *, points
 
 
 def _check_workload(workload: str) -> None:
-    from recovery.harness.workloads.catalogue import WORKLOADS  # noqa: PLC0415 - as above
+    from recovery.harness.workloads.catalogue import BY_NAME  # noqa: PLC0415 - as above
 
-    if workload not in WORKLOADS:
-        there = "; ".join(f"{each.name} ({each.description})" for each in WORKLOADS.values())
+    if workload not in BY_NAME:
+        there = "; ".join(f"{each.name} ({each.description})" for each in BY_NAME.values())
         _refuse(f"no such workload: {workload}; there are {there}")
 
 

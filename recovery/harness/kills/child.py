@@ -27,7 +27,7 @@ from recovery.harness.history_codec import Event, call_begun, call_ended, observ
 from recovery.harness.kills.log_points import open_to_die
 from recovery.harness.kills.orders import FORESEEN, Orders, shared_clock_ns
 from recovery.harness.observer import observe
-from recovery.harness.workloads.catalogue import WORKLOADS
+from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
 from segmentstore.service import SegmentStore
@@ -85,7 +85,7 @@ async def _work(store: SegmentStore, orders: Orders) -> None:
         await _look(store, orders)
     if orders.operations:
         await run_workload(
-            WORKLOADS[orders.workload],
+            BY_NAME[orders.workload],
             store,
             _history_from(orders.first_call),
             orders.life,

@@ -28,7 +28,7 @@ from recovery.harness.runs.rot import plant_rot
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
-from recovery.harness.workloads.catalogue import WORKLOADS
+from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
 from recovery.store_check import check_store
@@ -92,7 +92,7 @@ class Scenario:
         )
         self.history = History()
         self.stage = Stage()
-        self._workload = WORKLOADS[plan.workload]
+        self._workload = BY_NAME[plan.workload]
         self._chance = self.world.random("driver")
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}

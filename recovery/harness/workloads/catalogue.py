@@ -159,4 +159,18 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload("everything", "all clients at once", _ALL),
     )
 }
-"""All workloads."""
+"""All workloads that the long run and the suite's simulated runs share their time among."""
+
+FAULTS: Final = Workload(
+    "faults",
+    "appends of every kind, readers, flushes and checkpoints: the log rolls and is truncated all the time",
+    (
+        *(FAST, PLAIN, BATCHES, CONDITIONAL, EVENTS, EVENTS, COUNTERS),
+        *(TRUNCATOR, READER, TAIL_READER, FLUSHER, CHECKPOINTER),
+    ),
+)
+"""What stores on a real cluster work at while that is broken (services/bookkeeper_faults.py); by its name in a plan, the
+same on the model of one."""
+
+BY_NAME: Final[Mapping[str, Workload]] = {**WORKLOADS, FAULTS.name: FAULTS}
+"""What a plan, or an order to a child, may name."""
