@@ -143,9 +143,10 @@ class FramePipeline:
     def append(self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int) -> None:
         """One more frame."""
         sequence = self._next_sequence
+        # What cannot be sealed has had no sequence: behind a hole the log would not be whole.
+        header = seal_header(self._container_id, self._epoch, sequence, self._durable_through, payload)
         self._next_sequence = sequence + 1
         self.bytes_in_flight += length
-        header = seal_header(self._container_id, self._epoch, sequence, self._durable_through, payload)
         frame = (future, FRAME_HEADER_LENGTH + length, (header, *payload))
         if self._queued or not self._send(frame):
             self._queued.append(frame)
@@ -190,8 +191,9 @@ class FramePipeline:
     def acknowledge_held(self) -> None:
         """The record is surely ours: what is held is acknowledged. Nothing happens if nothing is."""
         ledger = self._ledger
-        # None are left of what was confirmed if the log was closed or has failed meanwhile.
-        if ledger is None or ledger.confirmed == ledger.acknowledged or not self._sent:
+        # A ledger that was settled may have more acknowledged than was ever confirmed; and none are left of what was
+        # confirmed if the log was closed or has failed meanwhile.
+        if ledger is None or ledger.confirmed <= ledger.acknowledged or not self._sent:
             return
         self._acknowledge(ledger, ledger.confirmed - ledger.acknowledged)
         self._settled()

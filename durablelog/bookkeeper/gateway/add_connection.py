@@ -60,9 +60,8 @@ class GatewayWriter(LedgerWriter):
     def append(self, parts: Sequence[Buffer]) -> None:
         if self._silent:
             return
-        sequence = self.sent
-        self.sent = sequence + 1
-        self._connection.send(self.handle, sequence, parts)
+        self._connection.send(self.handle, self.sent, parts)
+        self.sent += 1
 
     async def close(self) -> None:
         self._silent = True

@@ -162,7 +162,7 @@ final class AddConnection implements AddCallback {
         lastSequence = add.sequence;
     }
 
-    /** Holds `lock`. What fails here fails for the writing thread as well, which ends the connection. */
+    /** Holds `lock`. What fails here ends the connection: what is left of an acknowledgement that was cut is of no use. */
     private void writeAtOnce() {
         acks.flip();
         try {
@@ -172,9 +172,22 @@ final class AddConnection implements AddCallback {
             window.release(acked);
             acked = 0;
         } catch (IOException broken) {
+            close(broken);
             lock.notify();
         }
         acks.compact();
+    }
+
+    /** The thread that reads ends with it, and everything else with that. */
+    private void close(Exception broken) {
+        Gateway.LOG.debug("nobody takes acknowledgements any more", broken);
+        try {
+            channel.close();
+        } catch (IOException already) {
+            Gateway.LOG.debug("closing", already);
+        }
+        // The reading side may wait for room in the window that never comes.
+        window.release(WINDOW_BYTES);
     }
 
     private void writeAcks() {
@@ -207,14 +220,7 @@ final class AddConnection implements AddCallback {
                 }
             }
         } catch (IOException | InterruptedException broken) {
-            Gateway.LOG.debug("nobody takes acknowledgements any more", broken);
-            // The reading side may wait for room in the window that never comes.
-            try {
-                channel.close();
-            } catch (IOException already) {
-                Gateway.LOG.debug("closing", already);
-            }
-            window.release(WINDOW_BYTES);
+            close(broken);
         }
     }
 }
