@@ -1,0 +1,112 @@
+"""A store on BookKeeper (in memory) as its callers meet it: without await, and while too few bookies are up."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from durablelog.frame_packer import REQUEST_BYTES
+from segmentstore import AttributeUpdate, TierUnavailableError, UpdateType, blocking
+from tests.store.bookkeeper_world import BookKeeperWorld
+from tests.store.harness import attribute, read_all, run, until
+
+WAIT_S = 30
+QUEUE_BYTES = 20_000
+IN_FLIGHT_BYTES = 2_000
+FRAME_BYTES = 200
+
+
+def open_blocking(world: BookKeeperWorld, folder: Path, **options: Any) -> blocking.SegmentStore:
+    """As `blocking.open` does, on this world's services."""
+    thread = blocking._LoopThread()
+    return blocking.SegmentStore(thread, thread.run(world.open(folder, **options)))
+
+
+def test_the_blocking_face_serves_many_threads(tmp_path: Path) -> None:
+    def work(number: int) -> bytes:
+        name = f"s/{number}"
+        store.create_segment(name, [AttributeUpdate(attribute(1), UpdateType.REPLACE, number)])
+        with store.writer(name, UUID(int=number + 100)) as writer:
+            for event in range(10):
+                writer.append(b"<%d>" % event * (number + 1))
+            assert writer.append(b"again", 3) is None
+        futures = [store.append_nowait(name, b"%d." % each) for each in range(10)]
+        offsets = [future.result(WAIT_S) for future in futures]
+        assert offsets == sorted(set(offsets))
+        store.flush(name)
+        store.create_segment(name + "/source")
+        store.append_batch(name + "/source", [b"a", b"b"])
+        store.merge(name, name + "/source")
+        store.update_attributes(name, [AttributeUpdate(attribute(1), UpdateType.ACCUMULATE, 1)])
+        store.truncate(name, 1)
+        store.seal(name)
+        return b"".join(store.reader(name, 1))
+
+    world = BookKeeperWorld()
+    with open_blocking(world, tmp_path / "one") as store, ThreadPoolExecutor(8) as threads:
+        contents = list(threads.map(work, range(8)))
+        store.checkpoint()
+    dots = b"".join(b"%d." % each for each in range(10))
+    for number, content in enumerate(contents):
+        assert content == (b"".join(b"<%d>" % event * (number + 1) for event in range(10)) + dots + b"ab")[1:]
+    with open_blocking(world, tmp_path / "two") as store:
+        assert [info.name for info in store.list_segments()] == [f"s/{number}" for number in range(8)]
+        for number, content in enumerate(contents):
+            assert b"".join(store.reader(f"s/{number}", 1)) == content
+            assert store.get_attributes(f"s/{number}", [attribute(1)]) == {attribute(1): number + 1}
+        assert store.stats()["health"] == []
+    assert world.all_closed()
+
+
+def numbers_of(store: Any, part: str) -> Any:
+    return store.stats()["containers"][0][part]
+
+
+def test_with_too_few_bookies_memory_is_bounded_and_all_that_was_taken_is_acknowledged_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = BookKeeperWorld()
+        store = await world.open(
+            tmp_path / "s",
+            queue_bytes_max=QUEUE_BYTES,
+            in_flight_bytes_max=IN_FLIGHT_BYTES,
+            frame_bytes_max=FRAME_BYTES,
+        )
+        await store.create_segment("a")
+        assert await store.append("a", b"first ") == 0
+        world.cluster.bookies_up = 1
+        sent: list[tuple[bytes, asyncio.Future[int]]] = []
+        for number in range(2000):
+            data = b"%d " % number
+            sent.append((data, store.append("a", data)))
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+            processor, log = numbers_of(store, "processor"), numbers_of(store, "log")
+            assert processor["queue_bytes"] <= QUEUE_BYTES + REQUEST_BYTES
+            # The last frame goes when there is any room.
+            assert processor["bytes_in_flight"] < IN_FLIGHT_BYTES + FRAME_BYTES
+            assert log["bytes_in_flight"] < IN_FLIGHT_BYTES + 2 * FRAME_BYTES
+        await until(lambda: any("bookies" in finding for finding in store.stats()["health"]))  # type: ignore[attr-defined]
+        refused = [future for _, future in sent if future.done()]
+        assert refused
+        for future in refused:
+            error = future.exception()
+            assert isinstance(error, TierUnavailableError)
+            assert error.tier == "tier1"
+        taken = [(data, future) for data, future in sent if not future.done()]
+        assert sum(len(data) + REQUEST_BYTES for data, _ in taken) > QUEUE_BYTES
+        world.cluster.bookies_up = 3
+        expected = b"first "
+        for data, future in taken:
+            assert await future == len(expected)
+            expected += data
+        assert await read_all(store, "a") == expected
+        assert await store.append("a", b"last") == len(expected)
+        assert store.stats()["health"] == []
+        await store.close()
+
+    run(main())
