@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from durablelog.bookkeeper import installation
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
+from segmentstore.cli import doctor_command
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import segmentstore
 
@@ -115,6 +117,59 @@ def test_the_zookeeper_of_a_store_that_does_not_answer_is_named(tmp_path: Path) 
     zookeeper = checks(shown.json())["ZooKeeper"]
     assert zookeeper["needed"]
     assert zookeeper["detail"] == f"127.0.0.1:{port} takes no connection"
+
+
+@pytest.fixture
+def plain_store(tmp_path: Path) -> Path:
+    store = tmp_path / "store"
+    assert segmentstore("append", store, "a", stdin=b"one\n").code == ExitCode.DONE
+    return store
+
+
+def missing(store: Path) -> dict[str, Any]:
+    """The only piece that is needed and not there."""
+    shown = segmentstore("doctor", store, "--json")
+    assert shown.code == ExitCode.REFUSED
+    assert not shown.json()["ok"]
+    (piece,) = (check for check in shown.json()["checks"] if check["needed"] and not check["found"])
+    assert isinstance(piece, dict)
+    return piece
+
+
+@pytest.mark.usefixtures("no_programs", "no_jars")
+def test_a_machine_that_gives_no_ports_of_loopback_is_told_so(
+    plain_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An address for documents, which no machine has.
+    monkeypatch.setattr(doctor_command, "_LOOPBACK", "192.0.2.1")
+    piece = missing(plain_store)
+    assert piece["piece"] == "loopback"
+    assert piece["detail"].startswith("192.0.2.1: ")
+    assert "lo up" in piece["remedy"]
+
+
+@pytest.mark.usefixtures("no_programs", "no_jars")
+def test_a_disk_without_room_is_told_with_what_is_free_and_what_it_takes(
+    plain_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_command, "FREE_BYTES_MIN", 1 << 62)
+    piece = missing(plain_store)
+    assert piece["piece"] == "disk space"
+    assert piece["detail"].endswith(f"free at {plain_store}")
+    assert piece["remedy"].startswith("make room: at least ")
+
+
+@pytest.mark.usefixtures("no_programs", "no_jars")
+def test_a_gateway_that_does_not_answer_is_named_and_java_is_not_needed_for_it(plain_store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as zookeeper, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        host, gateway = (f"127.0.0.1:{each.getsockname()[1]}" for each in (zookeeper, silent))
+        file = plain_store / "store.toml"
+        tier1 = f'tier1 = "bookkeeper://{host}/somewhere?gateway={gateway}"'
+        file.write_text(file.read_text().replace('tier1 = "file"', tier1))
+        piece = missing(plain_store)
+        assert (piece["piece"], piece["detail"]) == ("gateway", f"{gateway} takes no connection")
+        assert piece["remedy"]
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
