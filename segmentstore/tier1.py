@@ -93,10 +93,8 @@ async def open_clients(
         GatewaySettings,
     )
 
-    password = await _secret("password_file", location.password_file, environment.get(PASSWORD_VARIABLE), runtime)
-    settings = GatewaySettings(
-        metadata_uri=location.metadata_uri, password=(password or "").encode(), attach=location.gateway
-    )
+    password = await ledger_password(location, environment, runtime)
+    settings = GatewaySettings(metadata_uri=location.metadata_uri, password=password, attach=location.gateway)
     ledgers = GatewayLedgerStore(settings, runtime)
     nodes = await open_nodes(location, environment, runtime)
     try:
@@ -108,6 +106,19 @@ async def open_clients(
             raise TierUnavailableError("tier1", str(error)) from error
         raise
     return BookKeeperClients(ledgers, nodes)
+
+
+async def ledger_password(location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime) -> bytes:
+    """What ledgers are made and opened with; empty for none. Raises ConfigError (it cannot be read)."""
+    given = environment.get(PASSWORD_VARIABLE)
+    return (await _secret("password_file", location.password_file, given, runtime) or "").encode()
+
+
+def password_source(location: BookKeeperLocation) -> str:
+    """Where `ledger_password` looks, for people."""
+    if location.password_file is not None:
+        return f"that in password_file, {location.password_file}"
+    return f"that in {PASSWORD_VARIABLE} (none, if that is not set), for the URL names no password_file"
 
 
 class SharedTier1:
@@ -180,6 +191,7 @@ class SharedTier1:
                 replication=location.replication,
                 degraded_replication=location.degraded,
                 ledger_bytes=location.ledger_bytes,
+                password_from=password_source(location),
             ),
             payload_bytes_max=config.frame_bytes_max,
         )

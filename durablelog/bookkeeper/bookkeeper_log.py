@@ -54,7 +54,7 @@ class BookKeeperLog(DurableDataLog):
     `ledgers` and `nodes` are shared by the containers of a store: the log closes neither. `payload_bytes_max`: 1 to
     PAYLOAD_BYTES_MAX (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was lost.
     An object is opened once; after `close` make a new one. Beside what the contract says, `open` raises LogDisabledError
-    and ConfigError (another store's node, a newer format, no rights).
+    and ConfigError (another store's node, a newer format, no rights, another password).
     """
 
     def __init__(
@@ -83,7 +83,14 @@ class BookKeeperLog(DurableDataLog):
         tag = f"{runtime.random.getrandbits(64):016x}"
         self._keeper = RecordKeeper(nodes, path, store_id, container_id, tag)
         self._calls = LedgerCalls(ledgers, options)
-        self._reader = LedgerReader(ledgers, container_id, runtime.random, self._check_owner)
+        self._reader = LedgerReader(
+            ledgers,
+            container_id,
+            runtime.random,
+            password_from=options.password_from,
+            check_owner=self._check_owner,
+            fail=self._fail,
+        )
         self._pipeline = FramePipeline(
             container_id,
             options.ledger_bytes,
@@ -349,6 +356,7 @@ class BookKeeperLog(DurableDataLog):
             self._failure = lambda: error
             self._look.stop()
             self._succession.stop()
+            self._remover.stop()
             self._pipeline.fail_all(self._failure)
 
     def _stopped(self) -> ContainerStoppedError:

@@ -1,10 +1,14 @@
-"""What each of BookKeeper's return codes means to a log, call by call. The one table; docs/formats/bookkeeper-log.md has it for people.
+"""What a log does about each of BookKeeper's return codes, and about each answer of its record's node, call by call. The one
+table; docs/formats/bookkeeper-log.md has it for people.
 
 Pure. Rules of this file:
 
 - no code decides who owns a log: a fenced writer may hear LedgerClosed first, and a fence may come from a tool. What ends
   a ledger makes the log *settle*, and settling begins with a look at the record: that decides;
-- a code that is not in the table is unexpected: the log stops and touches nothing more.
+- a code that is not in the table is unexpected: the log stops and touches nothing more, whatever was asked for. Deletions
+  alone are tried again whatever the code (ledger_remover.py): a ledger that cannot be deleted harms nobody;
+- what a node says of a change is not believed before the record was read again: a reply may be lost, and a conflict may be
+  with ourselves.
 """
 
 from __future__ import annotations
@@ -24,6 +28,25 @@ class LedgerCall(Enum):
     DELETE = "deleting a ledger"
 
 
+class NodeCall(Enum):
+    """What was asked of the node that holds the record."""
+
+    READ = "read"
+    CREATE = "create"
+    WRITE = "write"
+
+
+class NodeAnswer(Enum):
+    """Where it is no plain yes: the exceptions of metadata_node.py."""
+
+    CONFLICT = "conflict"
+    """Another version than the one given, or there already, or gone."""
+    NONE = "no answer"
+    """The reply was lost, or the service is not available: nobody can tell which, nor whether it was done."""
+    REFUSED = "refused"
+    """No rights."""
+
+
 class Reaction(Enum):
     """What a log does about it."""
 
@@ -38,6 +61,11 @@ class Reaction(Enum):
     """There is no such ledger: well if it was to be deleted; legal below the truncation point; else DataCorruptionError."""
     MISSING = "missing"
     """What must be there was not found by those who answered: a few tries, then DataCorruptionError."""
+    READ_AGAIN = "read again"
+    """Nothing is concluded, and nothing else is done, before the record was read again. Our own bytes in it: it was done. Of our
+    epoch: again, on what is there. Of another one: NotPrimaryError."""
+    REFUSED = "refused"
+    """The secret that was given is not the right one: ConfigError, the operator's move. What there is stays as it is."""
     FATAL = "fatal"
     """The log stops for good (TierUnavailableError); what there is stays as it is."""
 
@@ -132,6 +160,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         -6: Reaction.RETRY,
         -13: Reaction.RETRY,
         -17: Reaction.RETRY,  # another one recovered it at the same time
+        -102: Reaction.REFUSED,  # made with another password
     },
     LedgerCall.READ: {
         **_SERVICE,
@@ -142,9 +171,25 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         -5: Reaction.MISSING,  # no replica that answered had it whole
         -13: Reaction.MISSING,
         -17: Reaction.RETRY,  # of the recovery before it
+        -102: Reaction.REFUSED,
     },
     LedgerCall.DELETE: {**_SERVICE, **_GONE, -17: Reaction.RETRY},
 }
+
+NODE_REACTIONS: Final[Mapping[NodeCall, Mapping[NodeAnswer, Reaction]]] = {
+    NodeCall.READ: {NodeAnswer.NONE: Reaction.RETRY, NodeAnswer.REFUSED: Reaction.REFUSED},
+    NodeCall.CREATE: {
+        NodeAnswer.CONFLICT: Reaction.READ_AGAIN,
+        NodeAnswer.NONE: Reaction.READ_AGAIN,
+        NodeAnswer.REFUSED: Reaction.REFUSED,
+    },
+    NodeCall.WRITE: {
+        NodeAnswer.CONFLICT: Reaction.READ_AGAIN,
+        NodeAnswer.NONE: Reaction.READ_AGAIN,
+        NodeAnswer.REFUSED: Reaction.REFUSED,
+    },
+}
+"""Carried out by record_keeper.py; the waiting in between by whoever called it."""
 
 
 def reaction(call: LedgerCall, code: int) -> Reaction:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_addresses import make_address, split_address
+from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerError, LedgerState, LedgerStore
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.durable_data_log import LogAddress
@@ -34,7 +35,7 @@ async def frame_reports(
 ) -> AsyncGenerator[list[FrameReport], None]:
     """Every frame from the truncation point, or from `start` if that is higher, to the end or the first corruption.
 
-    Raises LedgerStillOpenError, TierUnavailableError, ConfigError (a newer format).
+    Raises LedgerStillOpenError, TierUnavailableError, ConfigError (a newer format, another password).
     """
     checks = EntryChecks(record.container_id)
     begin = max(record.truncation_address, start or LogAddress(0))
@@ -61,7 +62,10 @@ async def frame_reports(
                 if reports and reports[-1].status == "corrupt":
                     return
         except LedgerError as error:
-            if reaction(LedgerCall.READ, error.code) is Reaction.GONE:
+            answer = reaction(LedgerCall.READ, error.code)
+            if answer is Reaction.REFUSED:
+                raise wrong_password(f"{place(item, number)}: {code_text(error.code)}") from error
+            if answer is Reaction.GONE:
                 yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
                 return
             raise TierUnavailableError("tier1", f"{place(item, number)}: {error}") from error

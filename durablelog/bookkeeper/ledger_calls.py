@@ -3,7 +3,8 @@
 Rules of this file:
 
 - a create that failed may have made a ledger all the same, or may make it yet, and nobody will ever list that: another one is
-  asked for only when the record answers, so that an outage of ZooKeeper leaves one of them behind, and not one for each try.
+  asked for only when the record answers, so that an outage of ZooKeeper leaves one of them behind, and not one for each try;
+- a ledger that was made with another password is a setting to mend: it is said where ours came from, never what it is.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerStore, LedgerWriter, Replication
-from durablelog.bookkeeper.log_options import BookKeeperLogOptions
+from durablelog.bookkeeper.log_options import PASSWORD_FROM, BookKeeperLogOptions
 from durablelog.bookkeeper.waiting import Waiting
-from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 
 APPLICATION: Final = b"segmentstore"
 
@@ -35,6 +36,11 @@ def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, b
         "container": str(container_id).encode(),
         "epoch": str(epoch).encode(),
     }
+
+
+def wrong_password(why: str, password_from: str = PASSWORD_FROM) -> ConfigError:
+    """For a ledger that Reaction.REFUSED is the reaction to."""
+    return ConfigError("tier1", f"{why}: the ledger was made with another password than {password_from}")
 
 
 class LedgerCalls:
@@ -66,7 +72,10 @@ class LedgerCalls:
             return None
 
     async def recover(self, ledger_id: int, waiting: Waiting) -> LedgerDescription | None:
-        """Fence a ledger and find its end; None if there is no such ledger. Raises as `create` does."""
+        """Fence a ledger and find its end; None if there is no such ledger.
+
+        Raises as `create` does, and ConfigError (another password).
+        """
         while True:
             try:
                 description = await self.ledgers.recover(ledger_id)
@@ -95,11 +104,13 @@ class LedgerCalls:
                 raise
         return BegunLedger(await self.ledgers.create(degraded, custom), degraded)
 
-    @staticmethod
-    async def _again(call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = "") -> None:
+    async def _again(self, call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = "") -> None:
         detail = f": {error.detail}" if error.detail else ""
         why = f"{what}{call.value} failed with {code_text(error.code)}{detail}"
-        if reaction(call, error.code) in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
+        answer = reaction(call, error.code)
+        if answer in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
             await waiting.again(why, after_a_look=call is LedgerCall.CREATE)
             return
+        if answer is Reaction.REFUSED:
+            raise wrong_password(why, self._options.password_from)
         raise TierUnavailableError("tier1", why)

@@ -6,7 +6,8 @@ whatever the reason. Rules of this file:
 - a ledger of another owner is read when it is closed: one that this opening has not recovered is recovered first;
 - a bookie that does not answer is asked again a few times, from where the reading stands;
 - what is gone or missing is corruption only if the record is still ours: a new owner may have truncated it. While the
-  record does not answer, nothing is concluded.
+  record does not answer, nothing is concluded;
+- a code that nobody foresaw stops the whole log, as that of an append does: who cannot tell what it means does not write on.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
+from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_record import LedgerItem
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.waiting import Backoff
 from durablelog.durable_data_log import LogFrame
-from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.errors import DataCorruptionError, SegmentStoreError, TierUnavailableError
 
 READ_TRIES: Final = 8
 """For one place; with the pauses in between about 10 s."""
@@ -38,19 +40,26 @@ class Stretch(NamedTuple):
 
 
 class LedgerReader:
-    """Reads for one log. `check_owner` looks at the record: it raises if the log is not ours any more, and NodeUnavailableError."""
+    """Reads for one log. `check_owner` looks at the record: it raises if the log is not ours any more, and NodeUnavailableError.
+    `fail` is called with what ends the log for good; `password_from` is said of a ledger that wants another password.
+    """
 
     def __init__(
         self,
         ledgers: LedgerStore,
         container_id: int,
         chance: random.Random,
+        *,
+        password_from: str,
         check_owner: Callable[[], Awaitable[None]],
+        fail: Callable[[SegmentStoreError], None],
     ) -> None:
         self._ledgers = ledgers
         self._container_id = container_id
         self._chance = chance
+        self._password_from = password_from
         self._check_owner = check_owner
+        self._fail = fail
         self._sealed: set[int] = set()
 
     def sealed(self, ledger_id: int) -> None:
@@ -111,13 +120,24 @@ class LedgerReader:
         if answer is Reaction.GONE:
             await self._corrupt(place(item, number), f"the ledger is gone ({code_text(error.code)})")
         if answer is Reaction.FATAL:
-            raise TierUnavailableError("tier1", what)
+            await self._stop(TierUnavailableError("tier1", what))
+        if answer is Reaction.REFUSED:
+            await self._stop(wrong_password(what, self._password_from))
         if tries < READ_TRIES:
             return
         if answer is Reaction.MISSING:
             await self._corrupt(place(item, number), f"the entry cannot be read ({code_text(error.code)})")
         await self._look(what)
         raise TierUnavailableError("tier1", what)
+
+    async def _stop(self, error: SegmentStoreError) -> NoReturn:
+        """The log goes no further. If it is another owner's, that is what is wrong; if that cannot be found out, it stops all the same."""
+        try:
+            await self._check_owner()
+        except NodeUnavailableError:
+            pass
+        self._fail(error)
+        raise error
 
     async def _corrupt(self, where: str, detail: str) -> NoReturn:
         """Nobody but the owner may say so."""

@@ -8,7 +8,7 @@ A ledger gets here after a record that names it in `removing` was written. Rules
   forget the fence with the ledger, and until then an earlier owner may take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
 - a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time, whatever went wrong;
-- nothing is begun once `close` was called: what is left is in the record.
+- nothing is begun once the log has failed for good or was closed: what is left is in the record.
 """
 
 from __future__ import annotations
@@ -87,12 +87,16 @@ class LedgerRemover:
         if not self._readers:
             self._free.set()
 
-    async def close(self) -> None:
-        """Stop; what is left is in the record, for the next opening. Idempotent."""
+    def stop(self) -> None:
+        """The log has failed for good: no further ledger."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def close(self) -> None:
+        """Stop; what is left is in the record, for the next opening. Idempotent."""
+        self.stop()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -120,6 +124,8 @@ class LedgerRemover:
         backoff, tries = Backoff(self._chance, most_s=_MOST_S), 0
         while self._queue:
             await self._free.wait()
+            if self._closed:
+                break
             ledger_id = self._queue[0]
             try:
                 await self._remove(ledger_id)

@@ -10,6 +10,7 @@ from segmentstore.contracts.errors import ConfigError
 
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 OPEN_PATIENCE_S: Final = 30.0
+PASSWORD_FROM: Final = "the one given, by password_file or else by SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - where it is
 _USUAL: Final = Replication()
 
 
@@ -24,6 +25,8 @@ class BookKeeperLogOptions:
     """A ledger that has so many bytes is followed by the next one; each takes at least one frame."""
     open_patience_s: float = OPEN_PATIENCE_S
     """How long `open` waits for bookies and nodes that do not answer. A running log waits as long as it takes."""
+    password_from: str = PASSWORD_FROM
+    """For people, where the password of the ledgers comes from; said when it is not the right one."""
 
     def __post_init__(self) -> None:
         _check("replication", self.replication)

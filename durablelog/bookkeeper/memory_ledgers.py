@@ -41,6 +41,7 @@ _FENCED: Final = -101
 _CLIENT_CLOSED: Final = -19
 _NO_SUCH_ENTRY: Final = -13
 _NOT_CONFIRMED: Final = -1
+_UNAUTHORIZED: Final = -102
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class MemoryLedger:
     bookies: tuple[str, ...]
     entries: list[bytes] = field(default_factory=list)
     closed: bool = False
+    password: bytes = field(default=b"", repr=False)
 
     def describe(self) -> LedgerDescription:
         """Its metadata."""
@@ -134,13 +136,13 @@ class MemoryCluster:
             raise LedgerError(_GONE, operation, f"ledger {ledger_id}")
         return ledger
 
-    def make(self, replication: Replication, custom: Mapping[str, bytes]) -> MemoryLedger:
+    def make(self, replication: Replication, custom: Mapping[str, bytes], password: bytes = b"") -> MemoryLedger:
         """A new ledger, with an id that was never used. Raises LedgerError."""
         if replication.ensemble > self.bookies_up:
             detail = f"{self.bookies_up} of {replication.ensemble} bookies"
             raise LedgerError(_NOT_ENOUGH_BOOKIES, "create", detail)
         bookies = tuple(f"memory:{number}" for number in range(replication.ensemble))
-        ledger = MemoryLedger(self._next_id, replication, dict(custom), bookies)
+        ledger = MemoryLedger(self._next_id, replication, dict(custom), bookies, password=password)
         self.ledgers[ledger.ledger_id] = ledger
         self._next_id += 1
         return ledger
@@ -260,15 +262,16 @@ class _MemoryWriter(LedgerWriter):
 class MemoryLedgerStore(LedgerStore):
     """One client of a cluster; `process` is who it belongs to, an immortal one of its own by default."""
 
-    def __init__(self, cluster: MemoryCluster, process: MemoryProcess | None = None) -> None:
+    def __init__(self, cluster: MemoryCluster, process: MemoryProcess | None = None, *, password: bytes = b"") -> None:
         self._cluster = cluster
+        self._password = password
         self._process = process or MemoryProcess()
         self._writers: dict[int, _MemoryWriter] = {}
         self._closed = False
 
     async def create(self, replication: Replication, custom: Mapping[str, bytes]) -> LedgerWriter:
         planted = await self._begin("create")
-        ledger = self._cluster.make(replication, custom)
+        ledger = self._cluster.make(replication, custom, self._password)
         await self._end(planted)
         writer = _MemoryWriter(self._cluster, ledger, self._process)
         self._writers[ledger.ledger_id] = writer
@@ -276,6 +279,7 @@ class MemoryLedgerStore(LedgerStore):
 
     async def recover(self, ledger_id: int) -> LedgerDescription:
         planted = await self._begin("recover")
+        self._unlock(ledger_id, "recover")
         description = self._cluster.fence(ledger_id)
         await self._end(planted)
         return description
@@ -292,7 +296,7 @@ class MemoryLedgerStore(LedgerStore):
     async def _read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         while first <= last:
             planted = await self._begin("read")
-            ledger = self._cluster.ledger(ledger_id, "read")
+            ledger = self._unlock(ledger_id, "read")
             writer = self._writers.get(ledger_id)
             if not ledger.closed and (writer is None or last >= writer.confirmed):
                 raise LedgerError(_NOT_CONFIRMED, "read", f"entry {last} of ledger {ledger_id}")
@@ -324,6 +328,13 @@ class MemoryLedgerStore(LedgerStore):
     def health(self) -> str | None:
         down = self._cluster.bookies - self._cluster.bookies_up
         return f"{down} of {self._cluster.bookies} bookies are down" if down else None
+
+    def _unlock(self, ledger_id: int, call: LedgerCallName) -> MemoryLedger:
+        """As a real client, which compares passwords by itself; describing and deleting want none."""
+        ledger = self._cluster.ledger(ledger_id, call)
+        if ledger.password != self._password:
+            raise LedgerError(_UNAUTHORIZED, call, f"ledger {ledger_id}")
+        return ledger
 
     async def _begin(self, call: LedgerCallName) -> _Planted | None:
         """Returns when the call may happen."""

@@ -2,6 +2,7 @@
 
 The node decides ownership, and nothing else does. Rules of this file:
 
+- what follows on each answer of the node is in failure_codes.py, NODE_REACTIONS;
 - each writing has bytes of its own (tag of the opening, counter), so a writing whose reply was lost is recognised when the
   node is read again; nothing else is done before that;
 - a writing that may still be under way after we gave up on it can only make a later compare-and-set fail, which reads again;

@@ -15,7 +15,7 @@ from segmentstore.contracts.errors import DataCorruptionError, NotPrimaryError, 
 from tests.contracts.durable_data_log_contract import append_all, payload, read_all, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, run
 
-FATAL_CODES = (-14, -22, -102, -999, -4242)
+FATAL_CODES = (-14, -22, -100, -999, -4242)
 LONG_S = 600.0
 
 
@@ -385,16 +385,45 @@ def test_a_reading_that_gets_nothing_ends_with_the_reason(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", FATAL_CODES)
-def test_an_unexpected_code_of_reading_ends_it_at_once(code: int) -> None:
+@pytest.mark.parametrize("outage", [False, True])
+def test_an_unexpected_code_of_reading_stops_the_log_and_leaves_everything_as_it_is(code: int, outage: bool) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
-        await append_all(log, range(3))
+        addresses = await append_all(log, range(3))
+        before = world.record
         world.cluster.fail("read", code)
+        world.tree.outage = outage
         with pytest.raises(TierUnavailableError, match=str(code)):
             await read_all(log)
-        assert await read_payloads(log) == numbers(3)
+        world.tree.outage = False
+        with pytest.raises(TierUnavailableError, match=str(code)):
+            await log.append([payload(3)])
+        with pytest.raises(TierUnavailableError, match=str(code)):
+            await log.truncate(addresses[1])
+        assert world.record == before
+        assert not world.cluster.ledgers[before.ledgers[0].ledger_id].closed
         await log.close()
+        again = await world.opened()
+        assert await read_payloads(again) == numbers(3)
+        await again.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("code", [*FATAL_CODES, *rows(LedgerCall.READ, Reaction.REFUSED)])
+def test_a_reader_that_is_the_owner_no_more_hears_that_and_not_of_an_unexpected_code(code: int) -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        old = await world.opened()
+        await append_all(old, range(3))
+        new = await world.opened()
+        world.cluster.fail("read", code)
+        with pytest.raises(NotPrimaryError):
+            await read_all(old)
+        assert await read_payloads(new) == numbers(3)
+        await old.close()
+        await new.close()
 
     run(scenario())
 
@@ -419,7 +448,7 @@ def test_a_reader_whose_ledger_a_new_owner_has_truncated_hears_that_and_not_of_c
 
 
 @pytest.mark.parametrize("call", ["delete", "recover"])
-@pytest.mark.parametrize("code", [*REACTIONS[LedgerCall.DELETE], *FATAL_CODES])
+@pytest.mark.parametrize("code", [*REACTIONS[LedgerCall.DELETE], *FATAL_CODES, -102])
 def test_a_truncated_ledger_is_deleted_in_the_end_whatever_comes_between(code: int, call: LedgerCallName) -> None:
     gone = REACTIONS[LedgerCall.DELETE].get(code) is Reaction.GONE
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.bookkeeper.failure_codes import CODE_NAMES, REACTIONS, LedgerCall, Reaction, code_text, reaction
+from durablelog.bookkeeper.failure_codes import (
+    CODE_NAMES,
+    NODE_REACTIONS,
+    REACTIONS,
+    LedgerCall,
+    NodeAnswer,
+    NodeCall,
+    Reaction,
+    code_text,
+    reaction,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "bookkeeper-log.md"
 
@@ -47,3 +57,20 @@ def test_the_page_has_the_same_table() -> None:
             if cell.strip():
                 on_page[call][int(code)] = cell.strip()
     assert on_page == {call: {code: REACTIONS[call][code].value for code in REACTIONS[call]} for call in calls}
+    answers = "|".join(answer.value for answer in NodeAnswer)
+    nodes = re.findall(rf"^\| ({answers}) \([^|]*\) \| (.*) \|$", text, flags=re.MULTILINE)
+    assert [
+        {call: cell.strip() for call, cell in zip(NodeCall, cells.split("|"), strict=True) if cell.strip()}
+        for _, cells in nodes
+    ] == [
+        {call: rows[NodeAnswer(answer)].value for call, rows in NODE_REACTIONS.items() if NodeAnswer(answer) in rows}
+        for answer, _ in nodes
+    ]
+    assert [answer for answer, _ in nodes] == [answer.value for answer in NodeAnswer]
+
+
+def test_a_change_of_the_record_is_never_taken_for_made_or_not_made_without_reading_it() -> None:
+    assert set(NODE_REACTIONS) == set(NodeCall)
+    for call in (NodeCall.CREATE, NodeCall.WRITE):
+        doubts = NodeAnswer.CONFLICT, NodeAnswer.NONE
+        assert {NODE_REACTIONS[call][answer] for answer in doubts} == {Reaction.READ_AGAIN}
