@@ -1,11 +1,13 @@
 """A store at work on a real cluster whose parts die, hang, fill up and forget: nothing is lost, nothing is there twice.
 
-Ledgers are so small that the log rolls and is truncated during each fault. docs/bookkeeper-faults.md has the table.
+Ledgers are so small that the log rolls and is truncated during each fault that lets it (`moves_on`), and in every test.
+docs/bookkeeper-faults.md has the table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -19,6 +21,8 @@ from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
 from durablelog.bookkeeper.gateway.shared_gateway import OwnGateway
+from durablelog.bookkeeper.ledger_addresses import FIRST_SEQUENCE
+from durablelog.bookkeeper.ledger_store import Replication
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from durablelog.data_frame import FRAME_HEADER_LENGTH, FRAME_MAGIC
 from durablelog.durable_data_log import LogFrame
@@ -77,10 +81,19 @@ def check(folder: Path, tier1: str, script: Script) -> None:
         async with asyncio.timeout(BOUND_S):
             store = FaultedStore(folder, tier1, folder.name, SETTINGS)
             await store.live(script)
+            await rolled_and_truncated(store)
             assert [str(each) for each in await store.judge()] == []
             assert len(store.history.calls) > 100
 
     asyncio.run(main())
+
+
+async def rolled_and_truncated(store: FaultedStore) -> None:
+    """In its first life."""
+    record = await store.log_record()
+    assert record.epoch == 1
+    assert record.ledgers[-1].sequence > FIRST_SEQUENCE
+    assert record.truncation_address > 0
 
 
 def url(cluster: BookKeeperCluster, folder: Path, query: str, *, at: str | None = None) -> str:
@@ -97,7 +110,8 @@ def test_a_bookie_is_killed_and_brought_back(cluster: BookKeeperCluster, tmp_pat
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
         await outside(cluster.kill_bookie, 0)
-        await working.acknowledges(200)
+        await working.acknowledges(150)
+        await working.moves_on()
         await outside(cluster.start_bookie, 0)
         await working.acknowledges(100)
         await working.is_well()
@@ -105,16 +119,68 @@ def test_a_bookie_is_killed_and_brought_back(cluster: BookKeeperCluster, tmp_pat
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
 
 
+def test_ledgers_are_on_two_bookies_while_one_is_not_registered(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+    async def script(working: WorkingStore) -> None:
+        await working.acknowledges(50)
+        await outside(functools.partial(cluster.kill_bookie, 0, forget=True))
+        await working.says("is on 2/2/2", "too few bookies for 3/3/2")
+        await working.moves_on()
+        await working.says("is on 2/2/2", "too few bookies for 3/3/2")
+        await outside(cluster.start_bookie, 0)
+        await working.is_well()
+        await working.acknowledges(50)
+
+    async def main() -> None:
+        async with asyncio.timeout(BOUND_S):
+            store = FaultedStore(tmp_path, url(cluster, tmp_path, DEGRADED), tmp_path.name, SETTINGS)
+            await store.live(script)
+            await rolled_and_truncated(store)
+            assert (await store.log_record()).ledgers[-1].replication == Replication(3, 3, 2)
+            assert [str(each) for each in await store.judge()] == []
+
+    asyncio.run(main())
+
+
+async def nothing_is_acknowledged(working: WorkingStore, cluster: BookKeeperCluster) -> None:
+    """While one bookie is left of three, and health says so."""
+    before = working.acknowledged
+    assert await asyncio.to_thread(cluster.registered) == [cluster.bookie_id(2)]
+    await asyncio.sleep(OUTAGE_S)
+    assert working.acknowledged == before
+    assert any("ing a ledger failed with" in finding for finding in working.findings())
+    assert working.runs
+
+
 def test_two_bookies_are_killed_and_brought_back(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
-        await outside(cluster.kill_bookie, 0)
-        await outside(cluster.kill_bookie, 1)
-        await working.says("ledger")
-        await asyncio.sleep(OUTAGE_S)
+        await outside(functools.partial(cluster.kill_bookies, 0, 1, forget=True))
+        # What is in doubt cannot be recovered from one bookie; if nothing was, there is none for another ledger.
+        await working.says("ing a ledger failed with")
+        await nothing_is_acknowledged(working, cluster)
         await outside(cluster.start_bookie, 0)
         await outside(cluster.start_bookie, 1)
         await working.acknowledges(100)
+        await working.moves_on()
+        await working.is_well()
+
+    check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
+
+
+def test_two_bookies_are_killed_one_after_the_other_and_brought_back(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
+    async def script(working: WorkingStore) -> None:
+        await working.acknowledges(50)
+        await outside(functools.partial(cluster.kill_bookie, 0, forget=True))
+        await working.says("creating a ledger failed with -6 NotEnoughBookies")
+        await outside(functools.partial(cluster.kill_bookie, 1, forget=True))
+        await nothing_is_acknowledged(working, cluster)
+        assert any("NotEnoughBookies" in finding for finding in working.findings())
+        await outside(cluster.start_bookie, 1)
+        await outside(cluster.start_bookie, 0)
+        await working.acknowledges(100)
+        await working.moves_on()
         await working.is_well()
 
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
@@ -126,6 +192,7 @@ def test_a_bookie_hangs_and_goes_on(cluster: BookKeeperCluster, tmp_path: Path) 
         cluster.pause_bookie(1)
         try:
             await working.acknowledges(50)
+            await working.moves_on()
         finally:
             cluster.resume_bookie(1)
         await working.acknowledges(100)
@@ -137,8 +204,10 @@ def test_a_bookie_comes_back_without_its_ledgers(cluster: BookKeeperCluster, tmp
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(100)
         await outside(cluster.wipe_bookie, 2)
+        await working.moves_on()
         await outside(cluster.start_bookie, 2)
         await working.acknowledges(100)
+        await working.moves_on()
         await working.is_well()
 
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
@@ -149,9 +218,10 @@ def test_the_disk_of_a_bookie_is_full(cluster: BookKeeperCluster, tmp_path: Path
         await working.acknowledges(50)
         cluster.fill_bookie(2)
         await outside(cluster.wait_for_bookie_end, 2, BOUND_S)
-        await working.acknowledges(100)
+        await working.moves_on()
         await outside(cluster.start_bookie_read_only, 2)
-        await working.acknowledges(100)
+        await working.acknowledges(50)
+        await working.moves_on()
         await outside(cluster.stop_bookie, 2)
         await outside(cluster.start_bookie, 2)
         await working.acknowledges(50)
@@ -167,6 +237,7 @@ def test_zookeeper_is_killed_and_restarted(cluster: BookKeeperCluster, tmp_path:
         await working.says("zookeeper")
         await outside(cluster.start_zookeeper)
         await working.acknowledges(100)
+        await working.moves_on()
         await working.is_well()
 
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
@@ -177,6 +248,7 @@ def test_sessions_with_zookeeper_expire(cluster: BookKeeperCluster, tmp_path: Pa
         await working.acknowledges(50)
         assert await proxy.expire_sessions() >= 2
         await working.acknowledges(100)
+        await working.moves_on()
         await working.is_well()
 
     through_proxy(cluster, tmp_path, script_of)
@@ -195,6 +267,7 @@ def through_proxy(
             tier1 = url(cluster, folder, ALL_THREE, at=proxy.address)
             store = FaultedStore(folder, tier1, folder.name, SETTINGS)
             await store.live(lambda working: script(proxy, working))
+            await rolled_and_truncated(store)
             done = asyncio.ensure_future(later(proxy)) if later is not None else None
             assert [str(each) for each in await store.judge()] == []
             if done is not None:
@@ -219,6 +292,7 @@ def test_replies_of_zookeeper_to_changes_are_lost(
             await working.acknowledges(20)
             await proxy.lose_reply(kind, path)
         await working.acknowledges(60)
+        await working.moves_on()
         await working.is_well()
 
     async def lose_the_claim(proxy: CutProxy) -> None:
@@ -232,6 +306,7 @@ def test_the_gateway_is_killed(cluster: BookKeeperCluster, tmp_path: Path, gatew
         await working.acknowledges(100)
         os.kill(gateway.process.pid, signal.SIGKILL)
         await working.acknowledges(100)
+        await working.moves_on()
         await working.is_well()
 
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)

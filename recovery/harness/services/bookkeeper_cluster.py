@@ -125,6 +125,21 @@ class BookKeeperCluster:
         if forget:
             self._forget(index)
 
+    def kill_bookies(self, *indexes: int, forget: bool = False) -> None:
+        """End several at the same moment, each as `kill_bookie` does."""
+        for index in indexes:
+            self._cluster.bookie_process(index).send(signal.SIGKILL)
+        for index in indexes:
+            self.kill_bookie(index, forget=forget)
+
+    def kill(self) -> None:
+        """End all of it at the same moment, as a crash would. `start` brings it back."""
+        processes = self._cluster.processes()
+        for process in processes:
+            process.send(signal.SIGKILL)
+        for process in processes:
+            process.end(signal.SIGKILL)
+
     def stop_bookie(self, index: int) -> None:
         """End it in an orderly way."""
         self._cluster.bookie_process(index).end()

@@ -14,42 +14,27 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import segmentstore
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.store_node import container_path
+from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import Call, History, Kind, Life, Outcome, Violation
 from recovery.harness.observer import observe
-from recovery.harness.workloads.catalogue import (
-    BATCHES,
-    CHECKPOINTER,
-    CONDITIONAL,
-    COUNTERS,
-    EVENTS,
-    FAST,
-    FLUSHER,
-    PLAIN,
-    READER,
-    TAIL_READER,
-    TRUNCATOR,
-    Workload,
-)
+from recovery.harness.workloads.catalogue import FAULTS
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
+from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
 
-WORK: Final = Workload(
-    "faults",
-    "appends of every kind, readers, flushes and checkpoints: the log rolls and is truncated all the time",
-    (
-        *(FAST, PLAIN, BATCHES, CONDITIONAL, EVENTS, EVENTS, COUNTERS),
-        *(TRUNCATOR, READER, TAIL_READER, FLUSHER, CHECKPOINTER),
-    ),
-)
 ROUND_CALLS: Final = 150
 """Of all clients together; they begin anew until they are told to stop."""
 PACE: Final = 0.002
@@ -65,9 +50,10 @@ class StoreStoppedError(RuntimeError):
 class WorkingStore:
     """An open store and its clients, as a test sees them. Made by `FaultedStore`."""
 
-    def __init__(self, store: SegmentStore, life: int) -> None:
+    def __init__(self, store: SegmentStore, life: int, tier1: str) -> None:
         self.store = store
         self.life = life
+        self._tier1 = tier1
         self.acknowledged = 0
         """Appends and events."""
         self._stopping = False
@@ -83,6 +69,14 @@ class WorkingStore:
         """Returns when health says something with all these words in it; it is looked at, for nothing tells of its changes."""
         while not any(all(word in finding for word in words) for finding in self.findings()):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
+
+    async def moves_on(self) -> None:
+        """Returns when the log has begun another ledger and was truncated, both since this call. ZooKeeper answers."""
+        async with log_records(self._tier1) as read:
+            before = now = await read()
+            while now.next_sequence == before.next_sequence or now.truncation_address == before.truncation_address:
+                await asyncio.sleep(_LOOK_S)
+                now = await read()
 
     async def is_well(self) -> None:
         """Returns when health says nothing."""
@@ -121,12 +115,31 @@ class WorkingStore:
         """Clients at work until `stop`. Raises StoreStoppedError."""
         while not self._stopping:
             await run_workload(
-                WORK, self.store, history, self.life, stage, chance, ROUND_CALLS, pace=PACE, listener=self.told
+                FAULTS, self.store, history, self.life, stage, chance, ROUND_CALLS, pace=PACE, listener=self.told
             )
             if not self.runs:
                 if may_stop:
                     return
                 raise StoreStoppedError("; ".join(self.findings()))
+
+
+@asynccontextmanager
+async def log_records(tier1: str) -> AsyncIterator[Callable[[], Awaitable[LogRecord]]]:
+    """Reads the record of the log of container 0, as often as it is called; for as long as ZooKeeper answers."""
+    location = BookKeeperLocation.parse(tier1)
+    path = container_path(location.path, 0)
+    nodes = ZookeeperNodes(ZookeeperSettings(hosts=location.hosts), Runtime())
+    await nodes.open()
+
+    async def read() -> LogRecord:
+        content = await nodes.read(path)
+        assert content is not None
+        return decode_record(content.data, path)
+
+    try:
+        yield read
+    finally:
+        await nodes.close()
 
 
 Script = Callable[[WorkingStore], Awaitable[None]]
@@ -152,7 +165,7 @@ class FaultedStore:
             async with segmentstore.open(str(self.folder / life.process), **self.settings) as store:
                 life.opened = history.next_stamp()
                 await observe(store, history, life.number)
-                working = WorkingStore(store, life.number)
+                working = WorkingStore(store, life.number, self.settings["tier1"])
                 chance = random.Random(f"{self._seed}/{life.number}")
                 async with asyncio.TaskGroup() as group:
                     group.create_task(working.work(history, self._stage, chance, may_stop=may_stop))
@@ -162,6 +175,11 @@ class FaultedStore:
                     await observe(store, history, life.number)
         finally:
             life.ended, life.ending = history.next_stamp(), "closed"
+
+    async def log_record(self) -> LogRecord:
+        """The record of its log now. ZooKeeper answers."""
+        async with log_records(self.settings["tier1"]) as read:
+            return await read()
 
     async def judge(self) -> list[Violation]:
         """Open it once more, flush it, open it again: what is wrong with all that was seen."""
