@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,9 +17,13 @@ from kazoo.client import KazooClient
 from durablelog.bookkeeper.cluster.addresses import choose_addresses, load_addresses
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess
+from durablelog.bookkeeper.ledger_store import LedgerState, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import ServerFailedError
 from segmentstore.contracts.errors import ConfigError
+from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
+from tests.durablelog.bookkeeper.gateway_world import opened
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
 SLEEPER = (sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read(); import signal; signal.pause()")
 
@@ -137,6 +142,27 @@ def test_a_killed_zookeeper_comes_back_and_finds_the_bookies(cluster: BookKeeper
         cluster.start_bookie(0)
     cluster.start_zookeeper()
     assert states(cluster) == ["running"] * 4
+
+
+def test_what_was_acknowledged_outlives_the_death_of_all_of_it_at_once(cluster: BookKeeperCluster) -> None:
+    custom = {"application": b"somebody"}
+
+    async def scenario() -> None:
+        with kept_gateway():
+            async with opened(cluster) as store:
+                writer = await store.create(Replication(), custom)
+                await append_all(writer, Results(writer), [[entry(number, 1000)] for number in range(300)])
+                await asyncio.to_thread(cluster.kill)
+                assert states(cluster) == ["stopped"] * 4
+            await asyncio.to_thread(cluster.start)
+            async with opened(cluster) as store:
+                assert (await store.describe(writer.ledger_id)).state is LedgerState.OPEN
+                ledger = await store.recover(writer.ledger_id)
+                assert (ledger.last_entry, ledger.length, ledger.custom) == (299, 300_000, custom)
+                found = await read_all(store, writer.ledger_id, 0, 299)
+                assert found == [entry(number, 1000) for number in range(300)]
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def test_a_cluster_dies_with_the_program_that_watches_it(tmp_path: Path) -> None:
