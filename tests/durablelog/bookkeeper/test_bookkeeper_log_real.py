@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
-from durablelog.bookkeeper.ledger_store import AddResult, LedgerWriter, Replication
+from durablelog.bookkeeper.ledger_store import AddResult, LedgerState, LedgerWriter, Replication
+from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from durablelog.durable_data_log import DurableDataLog
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
@@ -69,7 +71,13 @@ class _FailingStore(GatewayLedgerStore):
 class _RealLog(BookKeeperLog):
     """With clients of its own, as a process has them."""
 
-    def __init__(self, cluster: BookKeeperCluster, path: str, left: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cluster: BookKeeperCluster,
+        path: str,
+        left: Callable[[], int],
+        log_options: BookKeeperLogOptions | None = None,
+    ) -> None:
         settings = GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret")
         self.ledger_client = _FailingStore(settings, left)
         self.node_client = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
@@ -80,7 +88,7 @@ class _RealLog(BookKeeperLog):
             self.node_client,
             path,
             store_id="5d0c",
-            options=options(),
+            options=log_options or options(),
             payload_bytes_max=PAYLOAD_BYTES_MAX,
         )
 
@@ -134,9 +142,14 @@ class TestOnARealCluster(DurableDataLogContract):
         return self.world
 
 
+def never() -> int:
+    """As `left` of a log none of whose appends is made to fail."""
+    return 1
+
+
 def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCluster) -> None:
     async def scenario() -> None:
-        log = _RealLog(cluster, "/dying/containers/3", lambda: 1)
+        log = _RealLog(cluster, "/dying/containers/3", never)
         await log.open()
         await append_all(log, range(5))
         cluster.kill_bookie(0)
@@ -150,5 +163,62 @@ def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCl
         await asyncio.gather(*waiting)
         assert await read_payloads(log) == [payload(number) for number in range(30)]
         await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) -> None:
+    async def scenario() -> None:
+        log = _RealLog(cluster, "/one-dies/containers/3", never, options(ledger_bytes=1 << 20))
+        try:
+            await log.open()
+            await append_all(log, range(5))
+            (item,) = log._keeper.record.ledgers
+            await asyncio.to_thread(cluster.kill_bookie, 0)
+            for first in range(5, 105, 10):
+                await append_all(log, range(first, first + 10))
+            assert log._keeper.record.ledgers == (item,)
+            assert log.health() is None
+            ledger = await log.ledger_client.describe(item.ledger_id)
+            assert ledger.state is LedgerState.OPEN
+            assert cluster.bookie_id(0) in ledger.bookies
+            assert await read_payloads(log) == [payload(number) for number in range(105)]
+        finally:
+            await asyncio.to_thread(cluster.start_bookie, 0)
+            await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(cluster: BookKeeperCluster) -> None:
+    log_options = options(degraded_replication=Replication(2, 2, 2))
+    numbers = itertools.count()
+
+    async def append_until(log: BookKeeperLog, *, named: bool) -> None:
+        while ("is on 2/2/2" in (log.health() or "")) is not named:
+            await log.append([payload(next(numbers))])
+
+    async def scenario() -> None:
+        log = _RealLog(cluster, "/fewer/containers/3", never, log_options)
+        try:
+            await log.open()
+            await asyncio.to_thread(functools.partial(cluster.kill_bookie, 0, forget=True))
+            await append_until(log, named=True)
+            item = log._keeper.record.ledgers[-1]
+            assert item.replication == Replication(2, 2, 2)
+            ledger = await log.ledger_client.describe(item.ledger_id)
+            assert ledger.replication == Replication(2, 2, 2)
+            assert cluster.bookie_id(0) not in ledger.bookies
+            await asyncio.to_thread(cluster.start_bookie, 0)
+            assert f"ledger {item.ledger_id} is on 2/2/2" in (log.health() or "")
+            await append_until(log, named=False)
+            newest = log._keeper.record.ledgers[-1]
+            assert newest.sequence > item.sequence
+            assert newest.replication == Replication(3, 3, 2)
+            assert log.health() is None
+            assert await read_payloads(log) == [payload(number) for number in range(next(numbers))]
+        finally:
+            await asyncio.to_thread(cluster.start_bookie, 0)
+            await log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 100))
