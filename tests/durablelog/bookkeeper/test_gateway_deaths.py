@@ -154,6 +154,42 @@ def test_a_gateway_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> No
     assert not Path(path).parent.exists()
 
 
+def test_a_gateway_ends_with_its_parent_though_a_forked_child_of_that_holds_the_pipe() -> None:
+    program = (
+        "import os, signal\n"
+        "from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess\n"
+        "gateway = GatewayProcess('token')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    signal.pause()\n"
+        "print(gateway.pid, child, gateway.data_socket, flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid, child, path = parent.stdout.readline().strip().split(" ")
+    watched, holder = Watched(int(pid)), Watched(int(child))
+    try:
+        held = pipes(int(child)) & pipes(int(pid))
+        assert held, "the child does not hold the gateway's standard input"
+        parent.kill()
+        assert watched.ends()
+        assert held <= pipes(int(child))
+        assert not Path(path).parent.exists()
+    finally:
+        parent.kill()
+        parent.wait()
+        os.kill(int(child), signal.SIGKILL)
+        assert holder.ends()
+
+
+def pipes(pid: int) -> set[str]:
+    """Pipes that a process has open."""
+    links = (os.readlink(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+    return {link for link in links if link.startswith("pipe:")}
+
+
 def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOG_VARIABLE, str(tmp_path))
     with pytest.raises(LedgerError, match=f"{TOKEN_VARIABLE} is not set") as failure:

@@ -25,13 +25,13 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TIMEOUT,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.shared_gateway import Deaths
+from durablelog.bookkeeper.gateway.shared_gateway import Deaths, OwnGateway
 from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
-from tests.durablelog.bookkeeper.gateway_world import TellingExecutor, Watched, opened
+from tests.durablelog.bookkeeper.gateway_world import TellingExecutor, Watched, opened, run
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
 
@@ -256,3 +256,39 @@ def test_a_ledger_that_was_made_too_late_is_deleted_by_the_gateway(
                 pass
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+WINDOW_BYTES = 64 << 20
+ENTRY_BYTES = 1 << 20
+
+
+def test_entries_for_bookies_that_take_nothing_fill_the_gateway_no_further_than_its_window(
+    cluster: BookKeeperCluster,
+) -> None:
+    sent = 200
+    fit = WINDOW_BYTES // (ENTRY_BYTES + 1024)
+
+    async def scenario(store: GatewayLedgerStore, _gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        results = Results(writer)
+        held = most = 0
+        for bookie in range(cluster.bookies):
+            cluster.pause_bookie(bookie)
+        try:
+            for _ in range(sent):
+                writer.append([bytes(ENTRY_BYTES)])
+            while held < fit:
+                _, direct, held = await store.gateway_usage()
+                most = max(most, direct)
+                assert held <= fit
+        finally:
+            for bookie in range(cluster.bookies):
+                cluster.resume_bookie(bookie)
+        while len(results.got) < sent:
+            _, direct, held = await store.gateway_usage()
+            most = max(most, direct)
+            assert held <= fit
+        # The client has a copy for each bookie besides, and the pool rounds up.
+        assert most <= 6 * WINDOW_BYTES < sent * 4 * ENTRY_BYTES
+
+    run(cluster, scenario)
