@@ -100,6 +100,38 @@ def test_acl_and_passwords_from_files_and_from_the_environment(
     assert not (tmp_path / "four" / "store.toml").exists()
 
 
+def test_ledgers_of_another_password_are_refused_by_where_the_password_comes_from(
+    cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"
+    for name, text in (("right", "open-sesame"), ("wrong", "open-barley")):
+        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+    bare = cluster.url("/locked")
+    right, wrong = (f"{bare}?password_file={tmp_path}/{name}" for name in ("right", "wrong"))
+
+    async def use(folder: str, url: str, expected: bytes, piece: bytes) -> None:
+        async with open_store(tmp_path / folder, url) as store:
+            if not expected:
+                await store.create_segment("a")
+            assert await read_all(store, "a") == expected
+            await store.append("a", piece)
+
+    run(use("one", right, b"", b"1"))
+    for number, (url, source) in enumerate([(wrong, f"password_file, {tmp_path}/wrong"), (bare, variable)]):
+        for given in ("", "open-barley"):
+            monkeypatch.setenv(variable, given)
+            with pytest.raises(ConfigError) as caught:
+                run(use(f"refused-{number}", url, b"1", b"2"))
+            assert caught.value.setting == "tier1"
+            assert "UnauthorizedAccess" in str(caught.value)
+            assert source in str(caught.value)
+            assert "sesame" not in str(caught.value)
+            assert "barley" not in str(caught.value)
+    run(use("one", right, b"1", b"2"))
+    monkeypatch.setenv(variable, "open-sesame")
+    run(use("two", bare, b"12", b"3"))
+
+
 def test_zookeeper_killed_and_restarted_under_load_costs_no_append(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def main() -> None:
         async with open_store(tmp_path / "s", cluster.url("/outage") + "?ledger_bytes=4KiB") as store:
