@@ -1,4 +1,4 @@
-"""A store on BookKeeper (in memory) as its callers meet it: without await, and while too few bookies are up."""
+"""A store on BookKeeper (in memory) as its callers meet it: without await, while too few bookies are up, and when it stops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from durablelog.frame_packer import REQUEST_BYTES
-from segmentstore import AttributeUpdate, TierUnavailableError, UpdateType, blocking
+from segmentstore import (
+    AppendOutcomeUnknownError,
+    AttributeUpdate,
+    ContainerStoppedError,
+    TierUnavailableError,
+    UpdateType,
+    blocking,
+)
 from tests.store.bookkeeper_world import BookKeeperWorld
 from tests.store.harness import attribute, read_all, run, until
 
@@ -108,5 +117,33 @@ def test_with_too_few_bookies_memory_is_bounded_and_all_that_was_taken_is_acknow
         assert await store.append("a", b"last") == len(expected)
         assert store.stats()["health"] == []
         await store.close()
+
+    run(main())
+
+
+def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = BookKeeperWorld()
+        store = await world.open(tmp_path / "s")
+        await store.create_segment("a")
+        await store.append("a", b"not in Tier 2 yet")
+        # As if the cache had lost it: only the ledgers are left to ask.
+        holdings = store._containers[0].read_index._holdings
+        for segment_id in list(holdings.indexes):
+            holdings.drop_segment(segment_id)
+        world.cluster.fail("read", -999)
+        with pytest.raises(TierUnavailableError, match="-999 UnexpectedCondition"):
+            await store.read("a", 0, 100)
+        ledgers = {number: list(ledger.entries) for number, ledger in world.cluster.ledgers.items()}
+        with pytest.raises(AppendOutcomeUnknownError, match="-999 UnexpectedCondition"):
+            await store.append("a", b"more")
+        with pytest.raises(ContainerStoppedError):
+            await store.append("a", b"more")
+        await until(lambda: bool(numbers_of(store, "state") == "stopped"))
+        assert any("-999 UnexpectedCondition" in finding for finding in store.stats()["health"])  # type: ignore[attr-defined]
+        assert {number: ledger.entries for number, ledger in world.cluster.ledgers.items()} == ledgers
+        await store.close()
+        async with await world.open(tmp_path / "s") as again:
+            assert await read_all(again, "a") == b"not in Tier 2 yet"
 
     run(main())

@@ -77,7 +77,7 @@ class BookKeeperStoreMachine(StoreMachine):
 
 TestBookKeeperStoreMachine = BookKeeperStoreMachine.TestCase
 TestBookKeeperStoreMachine.settings = settings(
-    max_examples=max(1, EXAMPLES // 4),
+    max_examples=max(1, EXAMPLES // 6),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
