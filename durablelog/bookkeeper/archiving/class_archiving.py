@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -52,8 +53,10 @@ def make_class_archives(say: Callable[[str], None], record: Callable[[Path, Path
     """
     try:
         gateway_classpath(say)
-        if programs_without_archive():
+        if programs_without_archive() or _left(installation_folder()):
             with alone(installation_folder(), LOCK) as folder:
+                for left in _left(folder):
+                    _clear(left)
                 if programs_without_archive():
                     say("making class archives for Java (about 12 s the first time)")
                     _make(folder, record or record_with_a_cluster)
@@ -92,9 +95,19 @@ def record_with_a_cluster(folder: Path, scratch: Path) -> None:
         cluster.stop(signal.SIGKILL)
 
 
+def _left(folder: Path) -> list[Path]:
+    """What others record in just now; for who is alone: what one left that was killed."""
+    return sorted(folder.glob(f"{RECORDING}*"))
+
+
+def _clear(left: Path) -> None:
+    # Its watchdog may come too late: it finds the processes by what is in the folder.
+    with contextlib.suppress(ConfigError, SegmentStoreError):
+        LocalCluster(left / "cluster").stop(signal.SIGKILL)
+    shutil.rmtree(left, ignore_errors=True)
+
+
 def _make(folder: Path, record: Callable[[Path, Path], None]) -> None:
-    for left in folder.glob(f"{RECORDING}*"):
-        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=RECORDING, dir=folder) as made:
         recorded = Path(made) / "archives"
         recorded.mkdir()

@@ -14,7 +14,6 @@ Rules of this file:
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -77,6 +76,8 @@ def programs_without_archive(folder: Path | None = None) -> list[JavaProgram]:
 def keep_archives(recorded: Path) -> None:
     """Make a folder in which each program left its archive that of this version; one process at a time does it.
 
+    The folder above it is the caller's, who removes it: what was there before is left in it.
+
     Raises NoArchivesError unless all are whole; GatewayMissingError, OSError.
     """
     for program in JavaProgram:
@@ -88,11 +89,10 @@ def keep_archives(recorded: Path) -> None:
         sync(archive)
         archive.rename(recorded / f"{program}-{archive.stat().st_size}.jsa")
     target = archives_folder()
-    with tempfile.TemporaryDirectory(prefix="replaced-", dir=target.parent) as replaced:
-        if target.exists():
-            # What maps these files keeps them.
-            target.rename(Path(replaced) / target.name)
-        recorded.rename(target)
+    if target.exists():
+        # What maps these files keeps them. They go with the folder that was recorded in.
+        target.rename(recorded.parent / "replaced")
+    recorded.rename(target)
     newest_first = sorted(
         target.parent.glob("archives-*"), key=lambda path: (path == target, path.stat().st_mtime_ns), reverse=True
     )
