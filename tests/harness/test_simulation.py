@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import Summary, drawn_plans, run_all
 from recovery.harness.simulation.fault_points import TABLE, FaultPoints
+from recovery.harness.simulation.virtual_loop import VirtualLoop
 from recovery.harness.workloads.catalogue import WORKLOADS
+from segmentstore.service import SegmentStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = os.environ.get("HARNESS_SEED", "main")
@@ -89,6 +92,14 @@ def told(summary: Summary) -> list[str]:
         f"segmentstore crashtest --workload {failure.workload} --replay {failure.seed}: {failure.violations[0]}"
         for failure in summary.failures
     ]
+
+
+def test_a_run_that_is_over_leaves_nothing_behind() -> None:
+    for number in range(6):
+        Scenario(draw_plan(f"left/{number}", "default")).run()
+    gc.collect()
+    # A long run would slow down with each: what is left is looked at by every later collection.
+    assert [each for each in gc.get_objects() if isinstance(each, (SegmentStore, VirtualLoop))] == []
 
 
 def test_there_are_at_least_sixty_fault_points_and_unknown_ones_are_refused() -> None:

@@ -6,7 +6,9 @@ Rules of this file:
 
 - a pool of n "threads" runs at most n jobs at once, first come first served; it belongs to one process;
 - a job waits with `give_way(loop, seconds)` only; outside of a job that does nothing;
-- when its process has died a job is never resumed, as a thread of a killed process is not.
+- when its process has died a job is never resumed, as a thread of a killed process is not;
+- a world that is over ends its jobs (`end_jobs`): a greenlet that waits holds on to all it ever saw, and no collection of
+  garbage finds that out.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 START_S: Final = 0.000_020
 """From handing a job over to its first step."""
+UNWINDINGS_MAX: Final = 8
+"""A job that tidies up may wait once more, and is ended once more."""
 
 
 def give_way(loop: VirtualLoop, seconds: float) -> None:
@@ -39,11 +43,12 @@ def give_way(loop: VirtualLoop, seconds: float) -> None:
 
 
 class SimulatedExecutor(Executor):
-    """A pool of `threads` jobs at a time, on the loop of one process."""
+    """A pool of `threads` jobs at a time, on the loop of one process. `begun` gets those that have begun and not ended."""
 
-    def __init__(self, loop: VirtualLoop, threads: int) -> None:
+    def __init__(self, loop: VirtualLoop, threads: int, begun: dict[greenlet, None]) -> None:
         self._loop = loop
         self._free = threads
+        self._begun = begun
         self._waiting: deque[Callable[[], None]] = deque()
         self._closed = False
 
@@ -53,6 +58,12 @@ class SimulatedExecutor(Executor):
         future: Future[T] = Future()
 
         def job() -> None:
+            try:
+                work()
+            finally:
+                self._begun.pop(getcurrent(), None)
+
+        def work() -> None:
             if not future.set_running_or_notify_cancel():
                 self._end()
                 return
@@ -82,7 +93,12 @@ class SimulatedExecutor(Executor):
             self._waiting.clear()
 
     def _start(self, job: Callable[[], None]) -> None:
-        self._loop.call_later(START_S, _run, job)
+        self._loop.call_later(START_S, self._run, job)
+
+    def _run(self, job: Callable[[], None]) -> None:
+        begun = greenlet(job)
+        self._begun[begun] = None
+        begun.switch()
 
     def _end(self) -> None:
         if self._waiting:
@@ -91,8 +107,17 @@ class SimulatedExecutor(Executor):
             self._free += 1
 
 
-def _run(job: Callable[[], None]) -> None:
-    greenlet(job).switch()
+def end_jobs(begun: dict[greenlet, None]) -> None:
+    """End jobs in the middle of what they do. Their processes are dead, so that nothing comes of how they unwind."""
+    for job in list(begun):
+        for _ in range(UNWINDINGS_MAX):
+            if job.dead:
+                break
+            try:
+                job.throw(GreenletExit)
+            except BaseException:  # noqa: BLE001, S110 - the dead raise what they like; nobody hears it
+                pass
+    begun.clear()
 
 
 class SimulatedLock:

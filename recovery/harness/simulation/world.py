@@ -16,11 +16,13 @@ import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from greenlet import greenlet
+
 from recovery.harness.simulation.clock import SimulatedClock
 from recovery.harness.simulation.disk import SimulatedDisk
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.fault_points import FaultPoints
-from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, give_way
+from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, end_jobs, give_way
 from recovery.harness.simulation.trace import Trace
 from recovery.harness.simulation.virtual_loop import (
     MICROSECONDS,
@@ -60,6 +62,7 @@ class World:
         self._chance = self.random("faults")
         self._turns = self.random("turns")
         self._processes_made = 0
+        self._dead: list[SimulatedProcess] = []
 
     def random(self, purpose: str) -> random.Random:
         """A generator for one purpose, the same for the same seed and purpose."""
@@ -121,6 +124,7 @@ class World:
         """SIGKILL: the process is gone, what it wrote stays with the operating system."""
         if process in self.processes:
             self.processes.remove(process)
+            self._dead.append(process)
             self.trace.add(f"{self.time.now_us} {process.name} dies")
             process.dead = True
             self.image.release_locks(process.name)
@@ -133,9 +137,12 @@ class World:
         self.image.lose_power(self.random(f"power/{self.time.now_us}"), self.reach)
 
     def close(self) -> None:
-        """End everything."""
+        """End everything, and forget what the dead were doing."""
         for process in list(self.processes):
             self.kill(process)
+        for process in self._dead:
+            end_jobs(process.jobs)
+        self._dead.clear()
 
 
 class SimulatedProcess:
@@ -148,6 +155,8 @@ class SimulatedProcess:
         self.loop.set_exception_handler(self._unhandled)
         self.random = world.random(f"process/{name}")
         self.dead = False
+        self.jobs: dict[greenlet, None] = {}
+        """Begun and not ended."""
         self.paused = False
         self.effects = 0
         self.dies_at: int | None = None
@@ -167,7 +176,7 @@ class SimulatedProcess:
             clock=world.clock,
             random=world.random(f"process/{name}/store"),
             disk=SimulatedDisk(world.image, self),
-            executor=lambda _name, threads: SimulatedExecutor(self.loop, threads),
+            executor=lambda _name, threads: SimulatedExecutor(self.loop, threads, self.jobs),
             lock=lambda: SimulatedLock(self.loop),
         )
 
