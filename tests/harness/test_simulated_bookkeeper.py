@@ -36,7 +36,7 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     BookKeeperServers,
 )
 from recovery.harness.simulation.bookkeeper_gateway import ADD_PATIENCE_S, METADATA_PATIENCE_S
-from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers
+from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers, SimulatedWriter
 from recovery.harness.simulation.bookkeeper_nodes import SimulatedNodes
 from tests.contracts.ledger_store_contract import LedgerStoreContract, LedgerWorld, Results, read_all
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
@@ -310,6 +310,21 @@ def test_a_killed_gateway_leaves_every_outcome_open_and_the_next_call_starts_ano
             assert good - 1 <= found.last_entry <= 6
             lasts.add(found.last_entry)
     assert len(lasts) > 2
+
+
+def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_that_hears_of_it(stage: Stage) -> None:
+    ledger_id = stage.writer.ledger_id
+    gateway = stage.store._gateway
+    assert gateway is not None
+    gateway.end()
+
+    async def case() -> None:
+        writer = SimulatedWriter(stage.store, gateway, ledger_id, stage.servers.records[ledger_id])
+        results = Results(writer)
+        writer.append([data(0)])
+        assert [result.code for result in await results.until(1)] == [GATEWAY_GONE]
+
+    stage.process.run(case())
 
 
 def test_a_stopped_process_hears_when_it_goes_on_what_was_ok_before_it_was_fenced(stage: Stage) -> None:

@@ -107,7 +107,11 @@ class Gateway(Client):
     ) -> Handle:
         """The handle of who made a ledger; `on_death` is told when the gateway is killed."""
         handle = Handle(self, ledger_id, record, on_result, on_death)
-        self.handles.append(handle)
+        if self.dead:
+            # Killed between its answer and this: each entry will be told so.
+            handle.closed = True
+        else:
+            self.handles.append(handle)
         return handle
 
     def ask(self, servers: Sequence[int], apply: Callable[[int], Any], patience_s: float) -> Answers:
