@@ -1,7 +1,8 @@
 """ObjectUploader: makes one object from a plan and gets it into Tier 2, however long that takes.
 
 Rules:
-- bytes are read only when the upload begins, so waiting plans hold no memory;
+- bytes are read only when the upload begins, so waiting plans hold no memory; those that only Tier 1 has are asked for
+  again while it does not answer, which is no reason to end what it will serve again;
 - after a lost reply the same object is put again under the same name and unique id: put-if-absent
   recognises its own, so there is one object whatever was lost;
 - nothing here makes a chunk visible: that is the operation's, once it is committed.
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
 from durablelog.operations import StorageUpdateOperation
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
@@ -58,17 +59,22 @@ class ObjectUploader:
         self._runtime = runtime
         self._executor = executor
         self.health = TierHealth(f"tier2 {storage.url}", runtime.clock)
+        self.reading = TierHealth("reading back un-flushed bytes", runtime.clock)
         self.first: Callable[[], Awaitable[None]] = _nothing_first
         """Done before an object is sent; may raise StorageUnavailableError."""
         self.collisions = 0
         self.in_flight: dict[str, None] = {}
         """Names drawn for objects that are not committed yet: no orphans, whatever the metadata say."""
 
+    def failing(self) -> str | None:
+        """Which tier does not answer; None while all do."""
+        return self.health.describe() or self.reading.describe()
+
     async def upload(self, plan: ObjectPlan) -> list[StorageUpdateOperation]:
         """Store the plan's bytes; return the operations that make them visible, none if nobody wants any of them now.
 
         Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn of the loop.
-        Retries for ever while Tier 2 does not answer. Raises what reading the bytes raises.
+        Retries for ever while a tier does not answer. Raises what else reading the bytes raises.
         """
         builder = ObjectBuilder(
             self._source.metadata.container_id,
@@ -97,7 +103,7 @@ class ObjectUploader:
 
     async def _add_block(self, builder: ObjectBuilder, block: BlockPlan) -> None:
         try:
-            parts = await self._source.read_unflushed(block.segment_id, block.offset, block.length)
+            parts = await self._read(block)
         except (SegmentNotFoundError, SegmentTruncatedError):
             segment = self._source.metadata.segments.get(block.segment_id)
             if segment is not None and segment.start_offset <= block.offset:
@@ -112,6 +118,19 @@ class ObjectUploader:
         else:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, _build, builder, block, parts, name)
+
+    async def _read(self, block: BlockPlan) -> Sequence[bytes]:
+        """Its bytes, from wherever they lie."""
+        back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
+        while True:
+            try:
+                parts = await self._source.read_unflushed(block.segment_id, block.offset, block.length)
+            except TierUnavailableError as error:
+                self.reading.failed(error)
+            else:
+                self.reading.succeeded()
+                return parts
+            await asyncio.sleep(back_off.failed())
 
     async def store(self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth) -> str:
         """Have `send(name, unique_id)` make an object under a name of ours, until it succeeds; return the name.

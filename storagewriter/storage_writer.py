@@ -138,7 +138,7 @@ class StorageWriter:
         """Something is on its way that is worth waiting for."""
         if self._stopped:
             return False
-        flying = self._flights and self._uploader.health.describe() is None
+        flying = self._flights and self._uploader.failing() is None
         return bool(flying) or (self.consolidator.uploading and self.consolidator.health.describe() is None)
 
     async def stop(self) -> None:
@@ -181,9 +181,7 @@ class StorageWriter:
         """None while healthy, else one sentence."""
         if self.failure is not None:
             return f"storage writer stopped by {type(self.failure).__name__}: {self.failure}"
-        return (
-            self._uploader.health.describe() or self.garbage_collector.health.describe() or self.consolidator.describe()
-        )
+        return self._uploader.failing() or self.garbage_collector.health.describe() or self.consolidator.describe()
 
     @property
     def in_flight_names(self) -> KeysView[str]:

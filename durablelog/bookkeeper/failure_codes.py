@@ -167,7 +167,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         **_GONE,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
-        -1: Reaction.MISSING,
+        -1: Reaction.RETRY,  # too few bookies answered to open it: nobody said that anything is missing
         -5: Reaction.MISSING,  # no replica that answered had it whole
         -13: Reaction.MISSING,
         -17: Reaction.RETRY,  # of the recovery before it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -124,6 +125,31 @@ class TestTier2Failures:
 
 
 class TestLogFailures:
+    def test_bytes_that_only_a_log_that_does_not_answer_has_are_waited_for(self) -> None:
+        """Health says so meanwhile, and nothing ends."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            c.append(a, 50)
+            read = c.read_unflushed
+            said: list[str | None] = []
+
+            async def away(segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+                if len(said) == 5:
+                    return await read(segment_id, offset, length)
+                said.append(c.writer.health())
+                raise TierUnavailableError("tier1", "two bookies of three are away")
+
+            c.read_unflushed = away  # type: ignore[method-assign]
+            await c.writer.flush()
+            assert said[0] is None
+            assert all("two bookies of three are away" in (sentence or "") for sentence in said[1:])
+            assert c.writer.health() is None
+            assert c.writer.unflushed_bytes == 0
+            assert c.object_count == 1
+
+        run(body)
+
     @pytest.mark.parametrize("error", [ContainerStoppedError(7), NotPrimaryError(7), AppendOutcomeUnknownError(7)])
     def test_the_log_ending_ends_the_writer(self, error: Exception) -> None:
         """107, 110: the container knows already, so it is not told; the next owner flushes again from the log."""
