@@ -95,11 +95,15 @@ def told(summary: Summary) -> list[str]:
 
 
 def test_a_run_that_is_over_leaves_nothing_behind() -> None:
+    def left() -> int:
+        gc.collect()
+        return sum(isinstance(each, (SegmentStore, VirtualLoop)) for each in gc.get_objects())
+
+    before = left()
     for number in range(6):
         Scenario(draw_plan(f"left/{number}", "default")).run()
-    gc.collect()
     # A long run would slow down with each: what is left is looked at by every later collection.
-    assert [each for each in gc.get_objects() if isinstance(each, (SegmentStore, VirtualLoop))] == []
+    assert left() <= before
 
 
 def test_there_are_at_least_sixty_fault_points_and_unknown_ones_are_refused() -> None:
