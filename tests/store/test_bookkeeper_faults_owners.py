@@ -18,8 +18,8 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.test_bookkeeper_faults import SETTINGS
 
-OWNERS = {**SETTINGS, "cache_bytes_max": 8 << 20}
-"""All that is not flushed stays in the cache: to find it in the log again, ledger by ledger of 4 KiB, takes seconds."""
+OWNERS = {**SETTINGS, "tail_bytes_max": 8 << 20, "cache_bytes_max": 8 << 20}
+"""All that is not flushed stays in memory: to find it in the log again, ledger by ledger of 4 KiB, takes seconds."""
 
 
 @pytest.fixture(scope="module")
