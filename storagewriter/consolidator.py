@@ -28,14 +28,8 @@ from segmentstore.contracts.metadata import LiveObject
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
-    CopyPlan,
-    PlacedBlock,
-    Run,
-    blocks_to_write,
     choose_group,
-    chunks_by_source,
     is_candidate,
-    plan_copy,
     replaced_by_copy,
     replaced_by_rewrite,
     runs_of,
@@ -44,6 +38,7 @@ from storagewriter.data_source import WriterDataSource
 from storagewriter.object_uploader import INLINE_BYTES, OPERATION_CHUNKS, ObjectUploader
 from storagewriter.retry import BackOff, TierHealth
 from tier2.block_reader import BlockReader
+from tier2.copy_plan import CopyPlan, PlacedBlock, Run, blocks_to_write, chunks_by_source, plan_copy
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
 from tier2.object_storage import (

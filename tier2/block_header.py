@@ -59,6 +59,14 @@ class BlockFormatError(Exception):
         self.place = place
 
 
+class BlockChecksumError(BlockFormatError):
+    """Bytes are not those that were written: a checksum over them is wrong."""
+
+
+class BlockIdentityError(BlockFormatError):
+    """A whole block, but of another container, segment or stretch than the one that is looked for there."""
+
+
 class BlockTooShortError(BlockFormatError):
     """The bytes handed in end before the header does; `needed` bytes from the block's beginning hold it."""
 
@@ -159,7 +167,7 @@ def parse_block_header(data: Buffer) -> BlockHeader:
     checked = memoryview(data)[:checked_length]
     actual = crc32c(checked)
     if actual != expected:
-        raise BlockFormatError(f"checksum {actual:08x} where {expected:08x} is recorded")
+        raise BlockChecksumError(f"checksum {actual:08x} where {expected:08x} is recorded")
     header = BlockHeader(*fields[1:])
     _check_header(header)
     # Behind the checks of the version: only then are these bytes known to be what they are taken for.

@@ -33,8 +33,10 @@ from tier2.block_header import (
     HEADER_BYTES_MAX,
     NAMED_HEADER_BYTES_MAX,
     UINT64_MAX,
+    BlockChecksumError,
     BlockFormatError,
     BlockHeader,
+    BlockIdentityError,
     BlockTooShortError,
     encode_header,
     extents_of,
@@ -50,8 +52,10 @@ __all__ = [
     "HEADER_BYTES",
     "HEADER_BYTES_MAX",
     "NAMED_HEADER_BYTES_MAX",
+    "BlockChecksumError",
     "BlockFormatError",
     "BlockHeader",
+    "BlockIdentityError",
     "BlockTooShortError",
     "ExtentTable",
     "block_prefix_length",
@@ -173,7 +177,9 @@ def parse_extent_table(data: Buffer, header: BlockHeader) -> ExtentTable:
     stored = bytes(memoryview(data)[header.header_length : header.prefix_length])
     actual = crc32c(stored)
     if actual != header.extent_table_crc:
-        raise BlockFormatError(f"checksum {actual:08x} where {header.extent_table_crc:08x} is recorded", "extent table")
+        raise BlockChecksumError(
+            f"checksum {actual:08x} where {header.extent_table_crc:08x} is recorded", "extent table"
+        )
     return ExtentTable(stored, header)
 
 
@@ -187,7 +193,7 @@ def verify_extent(header: BlockHeader, table: ExtentTable, index: int, stored: B
         raise BlockFormatError(f"{len(stored)} bytes where {expected_length} are recorded", f"extent {index}")
     actual = crc32c(stored)
     if actual != expected:
-        raise BlockFormatError(f"checksum {actual:08x} where {expected:08x} is recorded", f"extent {index}")
+        raise BlockChecksumError(f"checksum {actual:08x} where {expected:08x} is recorded", f"extent {index}")
 
 
 def verify_extents(header: BlockHeader, table: ExtentTable, first: int, stored: Buffer) -> None:

@@ -23,6 +23,7 @@ from tier2.block_object import (
     NAMED_HEADER_BYTES_MAX,
     BlockFormatError,
     BlockHeader,
+    BlockIdentityError,
     block_prefix_length,
     decode_extents,
     parse_block_header,
@@ -66,10 +67,12 @@ def plan_runs(
     *,
     extent_bytes: int = EXTENT_BYTES_DEFAULT,
     run_bytes: int = RUN_BYTES_DEFAULT,
+    gap_bytes: int = GAP_BYTES_MAX,
 ) -> list[BlockRun]:
     """Runs that cover `chunks`, which lie in the object and are sorted by `block_offset`; stretches in their order.
 
     ValueError if they are not, or lie elsewhere. No run takes more than `run_bytes` (at least one extent) of a fetch.
+    Up to `gap_bytes` nobody asked for are fetched between two chunks rather than begin another run.
     """
     runs: list[BlockRun] = []
     start = end = 0
@@ -87,7 +90,7 @@ def plan_runs(
             close()
             runs += _pieces(chunk, max(run_bytes // extent_bytes, 1) * extent_bytes)
             continue
-        if held and (max(chunk_end, end) - start > run_bytes or chunk.block_offset - end > GAP_BYTES_MAX):
+        if held and (max(chunk_end, end) - start > run_bytes or chunk.block_offset - end > gap_bytes):
             close()
         if not held:
             start = end = chunk.block_offset
@@ -155,14 +158,14 @@ def extents_end(header: BlockHeader, position: int) -> int:
 
 
 def check_block_identity(header: BlockHeader, container_id: int, chunk: ChunkRecord) -> None:
-    """Raise BlockFormatError unless the block is the one the chunk record means, and holds all of the chunk."""
+    """Raise BlockIdentityError unless the block is the one the chunk record means, and holds all of the chunk."""
     if header.container_id != container_id:
-        raise BlockFormatError(f"it is of container {header.container_id}, not {container_id}")
+        raise BlockIdentityError(f"it is of container {header.container_id}, not {container_id}")
     if header.segment_id != chunk.block_segment_id:
-        raise BlockFormatError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
+        raise BlockIdentityError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
     end_offset = chunk.block_start_offset + chunk.length
     if not header.start_offset <= chunk.block_start_offset < end_offset <= header.end_offset:
-        raise BlockFormatError(
+        raise BlockIdentityError(
             f"it holds bytes {header.start_offset} to {header.end_offset} of its segment,"
             f" not {chunk.block_start_offset} to {end_offset}"
         )

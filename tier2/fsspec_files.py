@@ -13,7 +13,7 @@ Raises ObjectStorageError, and whatever the back end raises.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Literal
@@ -134,6 +134,26 @@ class FsspecFiles:
             ):
                 yield from self.walk(prefix, start_after, name)
 
+    def walk_everything(
+        self, folder: str, is_left_out: Callable[[str], bool], must_be_seen: Callable[[str], bool]
+    ) -> Iterator[StoredObject]:
+        """All that lies below `folder` ("" or ending in a slash), whatever it is called, as `walk` orders it.
+
+        But what is in a folder that `is_left_out`. One that is closed to us is a thing by itself, unless it `must_be_seen`.
+        """
+        left = self._everything_in(folder)[::-1]
+        while left:
+            stored, is_folder = left.pop()
+            if not is_folder:
+                yield stored
+            elif not is_left_out(stored.name):
+                try:
+                    left += reversed(self._everything_in(stored.name))
+                except PermissionError:
+                    if must_be_seen(stored.name):
+                        raise
+                    yield stored
+
     def close(self) -> None:
         with self._idle_lock:
             idle, self._idle = self._idle, []
@@ -235,6 +255,41 @@ class FsspecFiles:
                 return []
         # Object stores may list the folder's own marker among what is in it.
         return [info for info in found if str(info["name"]).strip("/") != path.strip("/")]
+
+    def _everything_in(self, folder: str) -> list[tuple[StoredObject, bool]]:
+        """What is in a folder, and whether it is a folder, whose name ends in a slash then; by name."""
+        path = self._path(folder).rstrip("/")
+        found: list[tuple[StoredObject, bool]] = []
+        with self._file_system() as fs:
+            fs.invalidate_cache()
+            try:
+                infos: list[Mapping[str, Any]] = fs.ls(path, detail=True)
+            except _ABSENT:
+                return found
+            for info in infos:
+                shown, is_folder = str(info["name"]), info.get("type") == "directory"
+                if shown.strip("/") != path.strip("/"):
+                    name = f"{folder}{shown.rstrip('/').rpartition('/')[2]}{'/' if is_folder else ''}"
+                    found.append((self._anything(name, self._followed(fs, info)), is_folder))
+                elif is_folder and not self._back_end.folders:
+                    # A part of a name is empty, and the back end cannot look behind it.
+                    found.append((self._anything(f"{folder}/", info), False))
+                elif not is_folder and shown.endswith("/") and folder:
+                    found.append((self._anything(folder, info), False))  # The folder's own marker.
+        return sorted(found, key=lambda each: each[0].name)
+
+    def _followed(self, fs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A link to a file is that file, as it is to who reads it; any other is itself."""
+        if info.get("type") in {"file", "directory"}:
+            return info
+        try:
+            seen = self._look(fs, str(info["name"]))
+        except OSError:
+            return info
+        return seen if seen is not None and _is_object(seen) else info
+
+    def _anything(self, name: str, info: Mapping[str, Any]) -> StoredObject:
+        return StoredObject(name, int(info.get("size") or 0), modified_ms(info, self._clock.time_ms()))
 
     def _stored(self, name: str, info: Mapping[str, Any]) -> StoredObject:
         # Of unknown age is of no age: what is deleted for being old must be known to be.

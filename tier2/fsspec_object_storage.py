@@ -17,6 +17,7 @@ returned. Rules of this file:
 from __future__ import annotations
 
 import errno
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from segmentstore.contracts.runtime import Runtime
@@ -27,6 +28,7 @@ from tier2.object_storage import (
     ObjectExistsError,
     StorageRefusedError,
     StorageUnavailableError,
+    StoredObject,
 )
 from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
 
@@ -90,6 +92,18 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
             await self.delete(name)
         if await self.head(name) is not None:
             raise self._broken(name, "a deleted object is still there")
+
+    async def list_everything(
+        self, folder: str, is_left_out: Callable[[str], bool], must_be_seen: Callable[[str], bool]
+    ) -> AsyncIterator[Sequence[StoredObject]]:
+        """As `list`, of all that lies below a folder ("" or ending in a slash), also under names that are none of objects.
+
+        Folders that `is_left_out` are not looked into; of those that are closed to us only the ones that `must_be_seen` are
+        an error. Names end in a slash. Never for the engine, which touches nothing that is foreign.
+        """
+        found = self._files.walk_everything(folder, is_left_out, must_be_seen)
+        while page := await self._next_page(folder, found):
+            yield page
 
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
         number = error.errno if isinstance(error, OSError) else None

@@ -25,11 +25,19 @@ class BlockPlacement(NamedTuple):
     """Place of the block's header in the object."""
 
 
+class BlockBeginning(NamedTuple):
+    """What a block begins with: its header and its extent table, which has the checksum of each extent."""
+
+    block_offset: int
+    """Its place in the object."""
+    data: Buffer
+
+
 class ObjectBuilder:
     """One object in the making. The buffers added must not change until the object is stored.
 
     - `add(segment_id, start_offset, parts)` appends a block;
-    - `size`, `parts`, `placements` are what there is so far;
+    - `size`, `parts`, `placements`, `beginnings` are what there is so far;
     - `finish(name, created_ms)` gives the records a storage-update operation carries.
     """
 
@@ -45,6 +53,8 @@ class ObjectBuilder:
         self.parts: list[Buffer] = []
         """All buffers of the object, in order: what `ObjectStorage.put` takes."""
         self.placements: list[BlockPlacement] = []
+        self.beginnings: list[BlockBeginning] = []
+        """Of all blocks, in order: by them the stored object is known again when `parts` is let go."""
 
     def add(self, segment_id: int, start_offset: int, parts: Sequence[Buffer], *, segment_name: str = "") -> None:
         """Append a block with the concatenation of `parts`, the bytes of the segment from `start_offset` on.
@@ -63,6 +73,7 @@ class ObjectBuilder:
             codec=self._codec,
         )
         self.placements.append(BlockPlacement(segment_id, start_offset, sum(map(len, parts)), self.size))
+        self.beginnings.append(BlockBeginning(self.size, block[0]))
         self.parts += block
         self.size += sum(map(len, block))
 

@@ -1,6 +1,7 @@
 """Names of Tier-2 objects: what any object may be called, and what ours are called.
 
-Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>` (docs/formats/object-names.md). Rules:
+Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>`, of a job `.../compaction-<job id>-<unique id>`
+(docs/formats/object-names.md). Rules:
 
 - a name is never reused: the unique id is 128 random bits;
 - a name alone says who meant to write the object and for what work, so that an orphan can be told from an
@@ -29,7 +30,8 @@ EPOCH_MAX = 2**64 - 1
 
 _KINDS: frozenset[str] = frozenset(("flush", "consolidation", "compaction"))
 _PART = re.compile(r"[A-Za-z0-9._-]+")
-_OURS = re.compile(r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-([0-9a-f]{32})")
+_OURS = re.compile(r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-(?:([0-9a-f]{16})-)?([0-9a-f]{32})")
+_JOB_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class ObjectName(NamedTuple):
@@ -39,6 +41,18 @@ class ObjectName(NamedTuple):
     epoch: int
     kind: ObjectKind
     unique_id: bytes
+    job_id: str | None = None
+    """Of a compaction: the job that made the object, 16 hex digits. None for all else."""
+
+
+def new_job_id(source: random.Random) -> str:
+    """16 hex digits for a new job, from `Runtime.random`."""
+    return f"{source.getrandbits(64):016x}"
+
+
+def is_job_id(text: str) -> bool:
+    """Whether this is how a job is called: 16 hex digits, lower case."""
+    return _JOB_ID.fullmatch(text) is not None
 
 
 def new_unique_id(source: random.Random) -> bytes:
@@ -46,8 +60,8 @@ def new_unique_id(source: random.Random) -> bytes:
     return source.getrandbits(8 * UNIQUE_ID_BYTES).to_bytes(UNIQUE_ID_BYTES, "big")
 
 
-def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes) -> str:
-    """The name of an object; ValueError for parts out of range."""
+def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes, *, job_id: str | None = None) -> str:
+    """The name of an object; ValueError for parts out of range. A compaction has the id of its job, nothing else has one."""
     if not 0 <= container_id <= CONTAINER_ID_MAX:
         raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
     if not 0 <= epoch <= EPOCH_MAX:
@@ -56,7 +70,12 @@ def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: byte
         raise ValueError(f"kind {kind!r} is not one of {', '.join(sorted(_KINDS))}")
     if len(unique_id) != UNIQUE_ID_BYTES:
         raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
-    return f"{_shard(unique_id)}/{container_id:08x}/{epoch:016x}/{kind}-{unique_id.hex()}"
+    if (kind == "compaction") is (job_id is None):
+        raise ValueError("an object of a compaction is named with its job, and no other is")
+    if job_id is not None and not is_job_id(job_id):
+        raise ValueError(f"job id {job_id!r} is not 16 hex digits")
+    job = f"{job_id}-" if job_id is not None else ""
+    return f"{_shard(unique_id)}/{container_id:08x}/{epoch:016x}/{kind}-{job}{unique_id.hex()}"
 
 
 def parse_object_name(name: str) -> ObjectName | None:
@@ -64,11 +83,11 @@ def parse_object_name(name: str) -> ObjectName | None:
     match = _OURS.fullmatch(name)
     if match is None:
         return None
-    shard, container, epoch, kind, unique = match.groups()
+    shard, container, epoch, kind, job_id, unique = match.groups()
     unique_id = bytes.fromhex(unique)
-    if kind not in _KINDS or shard != _shard(unique_id):
+    if kind not in _KINDS or shard != _shard(unique_id) or (kind == "compaction") is (job_id is None):
         return None
-    return ObjectName(int(container, 16), int(epoch, 16), cast("ObjectKind", kind), unique_id)
+    return ObjectName(int(container, 16), int(epoch, 16), cast("ObjectKind", kind), unique_id, job_id)
 
 
 def check_object_name(name: str) -> str:
