@@ -1,0 +1,66 @@
+"""What a snapshot is made of, copied from a container's metadata in one go: the part that the event loop does.
+
+Rules of this file:
+
+- a copy shares with the metadata only records that never change (chunks, objects); what does change is copied as a number;
+- it makes no object for each chunk or segment, but long lists of what is there: nothing for the collector of cyclic garbage
+  to walk through, and nothing that takes long to give back.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import ContainerMetadata
+
+
+class CatalogCopy(NamedTuple):
+    """The metadata of a container as of one sequence number: nothing that is done to them later shows here."""
+
+    container_id: int
+    sequence_number: int
+    segments: dict[str, Sequence[object]]
+    """Columns of the table `segments`, by name; ascending by segment_id."""
+    chunks: list[ChunkRecord]
+    """Of all segments, in the order of `segments`; `chunk_count` says how many are whose."""
+    objects: list[ObjectRecord]
+    """Live ones, then garbage."""
+    live_bytes: list[int]
+    """Of each live one; so is `live_chunks`."""
+    live_chunks: list[int]
+    unreferenced_ms: list[int]
+    """Of each that is garbage."""
+
+
+def copy_catalog(metadata: ContainerMetadata) -> CatalogCopy:
+    """Copy what a snapshot needs. About half a microsecond a segment, a tenth an object, a hundredth a chunk."""
+    segments = [metadata.segments[segment_id] for segment_id in sorted(metadata.segments)]
+    live, garbage = metadata.objects.values(), metadata.garbage.values()
+    objects = [each.record for each in live]
+    objects += [each.record for each in garbage]
+    return CatalogCopy(
+        container_id=metadata.container_id,
+        sequence_number=metadata.sequence_number,
+        segments={
+            "segment_id": [each.segment_id for each in segments],
+            "name": [each.name if each.merged_into is None else None for each in segments],
+            "start_offset": [each.start_offset for each in segments],
+            "length": [each.length for each in segments],
+            "storage_length": [each.storage_length for each in segments],
+            "sealed": [each.sealed for each in segments],
+            "merged_into": [each.merged_into for each in segments],
+            "created_ms": [each.created_ms for each in segments],
+            "last_modified_ms": [each.last_modified_ms for each in segments],
+            "chunk_count": [len(each.chunks) for each in segments],
+        },
+        chunks=list(chain.from_iterable([each.chunks for each in segments])),
+        objects=objects,
+        live_bytes=[each.live_bytes for each in live],
+        live_chunks=[each.live_chunks for each in live],
+        unreferenced_ms=[each.unreferenced_ms for each in garbage],
+    )

@@ -1,0 +1,181 @@
+"""Tables of a snapshot, read: whole, or the row groups that hold some shards or some segments.
+
+Rules of this file:
+
+- no byte is decoded unchecked: a table by its checksum, a part of it by the footer's and those of its pages;
+- what is not there, or is other than the manifest says, is CatalogFormatError with the object's name.
+
+Coroutines over ObjectStorage, as in `catalog_snapshots`. All may raise StorageUnavailableError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from segmentstore.contracts.checksum import crc32c
+from tier2.catalog.catalog_files import FetchedGroups, PartialFile, Range, chosen_schema, read_whole
+from tier2.catalog.catalog_format_error import CatalogFormatError
+from tier2.catalog.catalog_manifest import Manifest, TableFile
+from tier2.catalog.catalog_schema import OBJECTS, SCHEMAS, check_version
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage
+
+REQUESTS_AT_ONCE: Final = 4
+"""Of the parts of one table."""
+PIECE_BYTES: Final = 16 * 1024 * 1024
+"""A table is fetched in pieces of this size."""
+
+
+async def read_table(
+    storage: ObjectStorage,
+    manifest: Manifest,
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    shard: int | range | None = None,
+    segment_ids: Collection[int] | None = None,
+) -> pa.Table:
+    """A table of a snapshot, whole or in part: `shard` is for "objects", `segment_ids` for "segments" and "chunks".
+
+    Whole, every byte is fetched and checked; in part, the footer and the row groups that may hold such rows are, by one request
+    and one for each stretch of neighbours. The rows come as they lie in the table. ValueError for a column, shard or table there is
+    none of.
+    """
+    schema = SCHEMAS.get(name)
+    if schema is None:
+        raise ValueError(f"there is no table {name}; there are {', '.join(SCHEMAS)}")
+    if (shard is not None and name != "objects") or (segment_ids is not None and name == "objects"):
+        raise ValueError(f"rows of {name} cannot be chosen so")
+    if shard is not None:
+        first, last = (shard, shard) if isinstance(shard, int) else (min(shard, default=0), max(shard, default=-1))
+        shards = range(first, last + 1)
+        return (await fetch_shards(storage, manifest, shards, columns)).read(shards)
+    file = manifest.tables[name]
+    wanted = None if columns is None else list(columns)
+    chosen_schema(schema, wanted)
+    try:
+        check_version(file.schema_version, "table")
+        if segment_ids is None:
+            return await _read_whole(storage, file, schema, wanted)
+        return await _read_segments(storage, file, schema, wanted, sorted(set(segment_ids)))
+    except CatalogFormatError as error:
+        raise CatalogFormatError(f"{file.object}: {error}") from error
+
+
+class FetchedShards:
+    """Some shards of `objects`: their row groups' bytes, decoded as they are asked for. Not for two threads at once."""
+
+    def __init__(self, name: str, partial: PartialFile, groups: Sequence[int], fetched: FetchedGroups) -> None:
+        self._name = name
+        self._partial = partial
+        self._groups = groups
+        self._fetched = fetched
+
+    def row_count(self, shards: Sequence[int]) -> int:
+        """How many rows `read` gives of these shards."""
+        return self._partial.row_count(self._partial.choose_shards(shards, self._groups))
+
+    def read(self, shards: Sequence[int]) -> pa.Table:
+        """The rows of these, as they lie in the table; none of shards that were not fetched. Raises CatalogFormatError."""
+        try:
+            return self._fetched.read(self._partial.choose_shards(shards, self._groups))
+        except CatalogFormatError as error:
+            raise CatalogFormatError(f"{self._name}: {error}") from error
+
+
+async def fetch_shards(
+    storage: ObjectStorage, manifest: Manifest, shards: Sequence[int], columns: Sequence[str] | None = None
+) -> FetchedShards:
+    """These shards of a snapshot's `objects`, ascending; the requests are those of `read_table`, and so is what it raises."""
+    file, wanted = manifest.tables["objects"], None if columns is None else list(columns)
+    chosen_schema(OBJECTS, wanted)
+    if shards and not 0 <= shards[0] <= shards[-1] <= 0xFF:
+        raise ValueError(f"{shards} are not shards, which are 0 to 255")
+    try:
+        check_version(file.schema_version, "table")
+        partial = await _open(storage, file, OBJECTS, wanted)
+        groups = partial.choose_shards(shards)
+        fetched = await _fetch(storage, file, partial, groups)
+    except CatalogFormatError as error:
+        raise CatalogFormatError(f"{file.object}: {error}") from error
+    return FetchedShards(file.object, partial, groups, fetched)
+
+
+async def _read_whole(
+    storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
+) -> pa.Table:
+    data = b"".join(
+        [
+            await _get(storage, file.object, Range(position, min(PIECE_BYTES, file.size - position)))
+            for position in range(0, file.size, PIECE_BYTES)
+        ]
+    )
+    _check_sum("checksum", data, file.crc32c)
+    table = read_whole(data, schema, columns)
+    if table.num_rows != file.rows:
+        raise CatalogFormatError(f"{table.num_rows:,} rows where {file.rows:,} are recorded")
+    return table
+
+
+async def _read_segments(
+    storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None, segment_ids: list[int]
+) -> pa.Table:
+    # The column that rows are chosen by is read even if nobody asked for it.
+    fetched = None if columns is None else list(dict.fromkeys([*columns, "segment_id"]))
+    partial = await _open(storage, file, schema, fetched)
+    groups = partial.choose_segments(segment_ids)
+    table = _of_segments((await _fetch(storage, file, partial, groups)).read(groups), segment_ids)
+    return table if columns is None else table.select(columns)
+
+
+def _of_segments(table: pa.Table, segment_ids: list[int]) -> pa.Table:
+    """The rows of these segments. A segment's rows lie together, and so do mostly those of neighbours: no row is copied then."""
+    if not table.num_rows:
+        return table
+    column: Any = table["segment_id"].to_numpy()
+    starts = np.flatnonzero(np.append(True, column[1:] != column[:-1]))
+    ends = np.append(starts[1:], len(column))
+    wanted = np.isin(column[starts], np.array(segment_ids, np.int64))
+    runs = np.flatnonzero(wanted)
+    if not len(runs):
+        return table.slice(0, 0)
+    start, end = int(starts[runs[0]]), int(ends[runs[-1]])
+    # A slice keeps all of what it is cut from in memory.
+    if runs[-1] - runs[0] + 1 == len(runs) and 2 * (end - start) >= len(column):
+        return table.slice(start, end - start)
+    return table.filter(pa.array(np.repeat(wanted, ends - starts)))
+
+
+async def _open(storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None) -> PartialFile:
+    footer = await _get(storage, file.object, Range(file.size - file.footer_size, file.footer_size))
+    _check_sum("footer checksum", footer, file.footer_crc32c)
+    return PartialFile(file.size, footer, schema, columns)
+
+
+async def _fetch(storage: ObjectStorage, file: TableFile, partial: PartialFile, groups: list[int]) -> FetchedGroups:
+    ranges = partial.ranges(groups)
+    pieces: list[tuple[int, bytes]] = []
+    for first in range(0, len(ranges), REQUESTS_AT_ONCE):
+        some = ranges[first : first + REQUESTS_AT_ONCE]
+        data = await asyncio.gather(*(_get(storage, file.object, each) for each in some))
+        pieces += zip((each.offset for each in some), data, strict=True)
+    return partial.fetched(pieces)
+
+
+def _check_sum(what: str, data: bytes, recorded: int) -> None:
+    actual = crc32c(data)
+    if actual != recorded:
+        raise CatalogFormatError(f"{what} {actual:08x} where {recorded:08x} is recorded")
+
+
+async def _get(storage: ObjectStorage, name: str, wanted: Range) -> bytes:
+    try:
+        return await storage.get_range(name, wanted.offset, wanted.length)
+    except ObjectNotFoundError:
+        raise CatalogFormatError(f"there is no object {name}") from None
+    except InvalidRangeError as error:
+        raise CatalogFormatError(f"it is shorter than its manifest says: {error}") from None
