@@ -34,5 +34,11 @@ class WriterDataSource(Protocol):
         Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops then.
         """
 
+    async def check_primary(self) -> None:
+        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if that cannot be told.
+
+        For who is about to say something that no operation says. A container that learns it here stops.
+        """
+
     def object_in_use(self, name: str) -> bool:
         """True while a read, or a consolidation, has this object open, or an upload of it is not all committed."""

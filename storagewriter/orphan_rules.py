@@ -9,7 +9,8 @@ came too late. Rules (DESIGN 4.3):
 - in the running epoch only this very process makes objects: what it has under way it knows by name, and what else there
   is stays suspect until it was seen twice, a deletion lag apart;
 - an epoch above ours means that we are the stale ones, and see metadata that are not the newest: hands off everything;
-- compaction is the work of jobs that outlive an epoch: their objects are left alone.
+- compaction is the work of jobs that outlive an epoch: their objects are left alone, and their uploads until they are so
+  old that what they would make is refused for its age.
 
 Pure: no await, no clock, no I/O.
 """
@@ -20,12 +21,14 @@ import enum
 from collections.abc import Container
 
 from segmentstore.contracts.metadata import ContainerMetadata
+from tier2.catalog.catalog_names import parse_catalog_name
 from tier2.checkpoint_object import parse_checkpoint_name
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.object_storage import StoredObject, UnfinishedUpload
 
 UPLOAD_AGE_MS = 24 * 3600 * 1000
-"""An upload in parts of the running epoch that this process does not know of is given up after a day."""
+"""An upload in parts of the running epoch that this process does not know of is given up after a day, and so is a job's of
+any epoch: its object would be as old as its beginning, and no proposal of it would be taken."""
 
 
 class Verdict(enum.Enum):
@@ -68,6 +71,9 @@ def is_abandoned(
     old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
     if upload.name.startswith(PROBE_PREFIX):
         return old and container_id == 0
+    parts = parse_object_name(upload.name)
+    if parts is not None and parts.kind == "compaction":
+        return old and parts.container_id == container_id
     begun_in = _epoch_of(upload.name, container_id)
     if begun_in is None or begun_in > epoch:
         return False
@@ -75,9 +81,9 @@ def is_abandoned(
 
 
 def _epoch_of(name: str, container_id: int) -> int | None:
-    """The epoch in which this container began an object or a checkpoint; None for what is another's, or a job's."""
+    """The epoch in which this container began an object, a checkpoint or a snapshot; None for what is another's."""
     parts = parse_object_name(name)
     if parts is not None:
-        return parts.epoch if parts.container_id == container_id and parts.kind != "compaction" else None
-    checkpoint = parse_checkpoint_name(name)
-    return checkpoint.epoch if checkpoint is not None and checkpoint.container_id == container_id else None
+        return parts.epoch if parts.container_id == container_id else None
+    copy = parse_checkpoint_name(name) or parse_catalog_name(name)
+    return copy.epoch if copy is not None and copy.container_id == container_id else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
+from functools import partial
 
 from durablelog.operations import StorageUpdateOperation
 from segmentstore.contracts.chunks import ObjectRecord
@@ -165,9 +166,12 @@ class OrphanSweeper:
         first_seen = self._suspects.setdefault(suspect.name, now)
         return first_seen < now and now - first_seen >= self._lag_s
 
-    async def condemn(self, found: Sequence[StoredObject]) -> list[StoredObject]:
+    async def condemn(
+        self, found: Sequence[StoredObject], is_orphan: Callable[[StoredObject], bool] | None = None
+    ) -> list[StoredObject]:
         """Make orphans garbage; return those that became it: not what is known by now, nor beyond the bound.
 
+        `is_orphan` is asked again in the turn in which an operation is handed to the log; left out, the sweeper's rules are.
         Raises SweepStoppedError, StorageUnavailableError, and what a commit raises.
         """
         if not found:
@@ -180,7 +184,8 @@ class OrphanSweeper:
                 if len(metadata.garbage) >= GARBAGE_MAX:
                     break
                 now = asyncio.get_running_loop().time()
-                batch = [stored for stored in found[first : first + BATCH_OBJECTS] if self._is_orphan(stored, now)]
+                some = found[first : first + BATCH_OBJECTS]
+                batch = [stored for stored in some if (is_orphan or partial(self._is_orphan, now=now))(stored)]
                 if batch:
                     await self._source.commit(StorageUpdateOperation(objects=[_record(stored) for stored in batch]))
                     condemned += batch

@@ -31,6 +31,7 @@ from storagewriter.data_source import WriterDataSource
 from storagewriter.flush_plan import ObjectPlan, plan_full_object, plan_links, plan_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
+from storagewriter.mailbox_keeper import MailboxKeeper
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
@@ -79,6 +80,16 @@ class StorageWriter:
             may_run=lambda: not self._is_over_target(),
             on_garbage=self.garbage_collector.notice,
         )
+        self.mailbox = MailboxKeeper(
+            source,
+            storage,
+            config,
+            runtime,
+            self._uploader,
+            self.orphan_sweeper,
+            self._executor,
+            on_garbage=self.garbage_collector.notice,
+        )
         self._pending = PendingSegments(source, config)
         self._waiters = FlushWaiters()
         self._wake = asyncio.Event()
@@ -123,7 +134,7 @@ class StorageWriter:
 
         Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close, before `stop`.
         """
-        self._landing = self.consolidator.landing = True
+        self._landing = self.consolidator.landing = self.mailbox.landing = True
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience_s
         while self._is_landing() and loop.time() < give_up:
@@ -181,7 +192,12 @@ class StorageWriter:
         """None while healthy, else one sentence."""
         if self.failure is not None:
             return f"storage writer stopped by {type(self.failure).__name__}: {self.failure}"
-        return self._uploader.failing() or self.garbage_collector.health.describe() or self.consolidator.describe()
+        return (
+            self._uploader.failing()
+            or self.garbage_collector.health.describe()
+            or self.consolidator.describe()
+            or self.mailbox.describe()
+        )
 
     @property
     def in_flight_names(self) -> KeysView[str]:
@@ -222,6 +238,11 @@ class StorageWriter:
             orphans_found=self.orphan_sweeper.orphans_found,
             orphan_bytes=self.orphan_sweeper.orphan_bytes,
             uploads_aborted=self.orphan_sweeper.uploads_aborted,
+            messages_waiting=self.mailbox.waiting,
+            messages_answered=self.mailbox.answered,
+            proposals_committed=self.mailbox.proposals_committed,
+            proposals_refused=self.mailbox.proposals_refused,
+            mailbox_failures=self.mailbox.health.failures,
         )
 
     # --- the task -----------------------------------------------------------------------------------
@@ -231,6 +252,7 @@ class StorageWriter:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.garbage_collector.run())
                 group.create_task(self.orphan_sweeper.run())
+                group.create_task(self.mailbox.run())
                 if self._config.consolidation:
                     group.create_task(self.consolidator.run())
                 await self._flush_what_is_due(group)

@@ -42,6 +42,7 @@ def make_config(**changes: Any) -> StorageWriterConfig:
         "unflushed_target_bytes": 100_000,
         "upload_bytes_max": 800,
         "deletion_lag_s": 1000.0,
+        "mailbox_poll_s": 0.0,
     }
     return StorageWriterConfig(**(settings | changes))
 
@@ -119,6 +120,10 @@ class FakeContainer:
         if self.commit_error is not None:
             raise self.commit_error
         self.put(operation)
+
+    async def check_primary(self) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
 
     def object_in_use(self, name: str) -> bool:
         return name in self.in_use or self.writer.in_use(name)

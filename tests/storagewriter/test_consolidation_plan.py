@@ -8,19 +8,15 @@ from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from storagewriter import consolidation_plan
 from storagewriter.consolidation_plan import (
-    CopyPlan,
-    PlacedBlock,
-    Run,
-    blocks_to_write,
     choose_group,
     dead_bytes,
     is_candidate,
-    plan_copy,
     replaced_by_copy,
     replaced_by_rewrite,
     runs_of,
     still_there,
 )
+from tier2.copy_plan import CopyPlan, PlacedBlock, Run, blocks_to_write, plan_copy
 from tier2.object_storage import ObjectRange
 
 FULL = 1000

@@ -15,10 +15,11 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import SegmentMetadata
 from storagewriter import consolidator
-from storagewriter.consolidation_plan import Run, runs_of
+from storagewriter.consolidation_plan import runs_of
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config, run
 from tier2.block_reader import BlockReader
+from tier2.copy_plan import Run
 from tier2.memory_object_storage import MemoryObjectStorage
 
 

@@ -19,7 +19,7 @@ from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedErro
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
-from tier2.object_names import ObjectKind, new_unique_id, object_name
+from tier2.object_names import ObjectKind, new_job_id, new_unique_id, object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject, UnfinishedUpload
 
 SPACING_S = 1.0
@@ -33,7 +33,8 @@ NOBODY: dict[str, None] = {}
 
 
 def _name(epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER) -> str:
-    return object_name(container_id, epoch, kind, new_unique_id(CHANCE))
+    job_id = new_job_id(CHANCE) if kind == "compaction" else None
+    return object_name(container_id, epoch, kind, new_unique_id(CHANCE), job_id=job_id)
 
 
 def _plant(c: FakeContainer, name: str, size: int = 10) -> str:
@@ -102,7 +103,6 @@ def test_what_is_under_way_is_left_alone() -> None:
         (_name(EPOCH), UPLOAD_AGE_MS + 1, True),
         (_name(EPOCH), UPLOAD_AGE_MS, False),
         (_name(EPOCH + 1), 10 * UPLOAD_AGE_MS, False),
-        (_name(EPOCH - 1, "compaction"), 10 * UPLOAD_AGE_MS, False),
         (_name(EPOCH - 1, container_id=8), 10 * UPLOAD_AGE_MS, False),
         ("somebody/else", 10 * UPLOAD_AGE_MS, False),
     ],
@@ -113,6 +113,16 @@ def test_which_uploads_nobody_will_finish(name: str, age_ms: int, abandoned: boo
     assert is_abandoned(upload, CONTAINER, EPOCH, {name: None}, 10**12 + age_ms) is (
         abandoned and name.split("/")[2] != f"{EPOCH:016x}"
     )
+
+
+@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH, EPOCH + 1])
+def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: int) -> None:
+    def given_up(age_ms: int, container_id: int = CONTAINER) -> bool:
+        upload = UnfinishedUpload(_name(epoch, "compaction"), "id", 10**12)
+        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms)
+
+    assert (given_up(0), given_up(UPLOAD_AGE_MS), given_up(UPLOAD_AGE_MS + 1)) == (False, False, True)
+    assert not given_up(UPLOAD_AGE_MS + 1, CONTAINER + 1)
 
 
 # --- a sweep --------------------------------------------------------------------------------------

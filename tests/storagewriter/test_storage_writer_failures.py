@@ -356,10 +356,10 @@ def test_the_virtual_loop_names_a_deadlock() -> None:
 
 
 def test_an_idle_writer_sets_no_timer() -> None:
-    """Nothing pending and no garbage: nothing wakes up, ever."""
+    """Nothing pending and no garbage: nothing wakes up, ever, where neither orphans nor mail are looked for."""
 
     async def main() -> None:
-        c = FakeContainer(StorageWriterConfig(orphan_sweep_spacing_s=0))
+        c = FakeContainer(StorageWriterConfig(orphan_sweep_spacing_s=0, mailbox_poll_s=0))
         c.writer.start()
         await asyncio.Event().wait()
 

@@ -1,0 +1,473 @@
+"""MailboxKeeper: answers what jobs ask of the owner of a container, through its log (docs/formats/mailbox.md).
+
+Theory of operation. One task lists the container's mailbox now and then, and takes what has no answer, one message after
+the other: read it, judge it, commit what is to be committed (`proposal_committer`), put the answer. Proposals come first,
+in the order of names; then what is to be condemned; and last one export, which answers all who asked for one. Rules:
+
+- the commit comes first, the answer after it: cut off anywhere, the next look, by this owner or the next, finds the
+  message without an answer and judges it by what the metadata say then;
+- a refusal is said only by who is still the primary afterwards, and where no other store has its marker: what a stale
+  owner, or another store's, does not know may be quite right;
+- nothing is deleted here but messages, answered long ago or never: orphans become garbage by the log;
+- a message never harms its container: what it makes fail is set aside, counted, and told in `health`;
+- Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for is passed over, and
+  the look goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
+from storagewriter.data_source import WriterDataSource
+from storagewriter.object_uploader import ObjectUploader
+from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
+from storagewriter.proposal_committer import ProposalCommitter
+from storagewriter.proposal_rules import OpenProposals, reason_to_keep, reason_to_wait, refusal
+from storagewriter.retry import BackOff, TierHealth
+from tier2.mailbox.mailbox import MailboxEntry, each_message, parse_message, put_answer, remove_entry
+from tier2.mailbox.messages import (
+    MESSAGE_BYTES_MAX,
+    Answer,
+    CondemnRequest,
+    ExportRequest,
+    Message,
+    MessageFormatError,
+    MessageKey,
+    ReplaceProposal,
+    Verdict,
+    one_sentence,
+)
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+)
+
+QUICK_POLL_S = 1.0
+QUICK_FOR_S = 300.0
+"""How often it looks, and for how long, after something was found: more will come."""
+MESSAGES_PER_LOOK = 1000
+"""Messages without an answer that one look takes; the rest comes with the next."""
+KEEP_MS = 7 * 24 * 3600 * 1000
+"""Messages are deleted when their answer is so old, or when they are themselves and nobody answers them."""
+REMOVED_PER_LOOK = 100
+"""Answered messages one look deletes, and as many of the others."""
+FAILURES_IN_A_ROW = 8
+"""After so many it is not the message that Tier 2 does not answer for: the step of the look ends."""
+INLINE_BYTES = 64 * 1024
+"""Messages up to this are read on the loop."""
+HEADS_AT_ONCE = 8
+SET_ASIDE_MAX = 1024
+"""Messages remembered that made something fail; the first is tried again when there are more."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one listing of the mailbox showed."""
+
+    waiting: list[MailboxEntry] = field(default_factory=list)
+    old: list[MailboxEntry] = field(default_factory=list)
+    """Answered long ago."""
+    stale: list[MailboxEntry] = field(default_factory=list)
+    """Put long ago, and not answered when the look began."""
+    more: bool = False
+    condemns: list[CondemnRequest] = field(default_factory=list)
+    exports: list[ExportRequest] = field(default_factory=list)
+    failed: StorageUnavailableError | None = None
+    """The first failure of Tier 2."""
+    failures_in_a_row: int = 0
+
+    def note_failure(self, error: StorageUnavailableError) -> None:
+        self.failed = self.failed or error
+        self.failures_in_a_row += 1
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Tier 2 answers for nothing just now."""
+        return self.failures_in_a_row >= FAILURES_IN_A_ROW
+
+
+class MailboxKeeper:
+    """The answering half of a storage writer, which owns the task that runs it.
+
+    `export`, set by who can, makes a snapshot of the container's catalog and gives the name of its manifest.
+    `in_flight` has the names of objects that are not committed yet. `on_garbage()` is called when there is something
+    for the collector.
+    """
+
+    def __init__(
+        self,
+        source: WriterDataSource,
+        storage: ObjectStorage,
+        config: StorageWriterConfig,
+        runtime: Runtime,
+        uploader: ObjectUploader,
+        sweeper: OrphanSweeper,
+        executor: Executor,
+        on_garbage: Callable[[], None],
+    ) -> None:
+        self.export: Callable[[], Awaitable[str]] | None = None
+        self._source = source
+        self._storage = storage
+        self._runtime = runtime
+        self._poll_s = config.mailbox_poll_s
+        self._uploader = uploader
+        self._sweeper = sweeper
+        self._executor = executor
+        self._committer = ProposalCommitter(source, storage, runtime, uploader, sweeper, on_garbage)
+        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._lock = asyncio.Lock()
+        self._set_aside: dict[MessageKey, str] = {}
+        self._held_up: dict[MessageKey, None] = {}
+        """What Tier 2 did not answer for, the last of them last."""
+        self._just_answered: dict[MessageKey, None] = {}
+        """In the look under way."""
+        self._looked_to = ""
+        """Name of the last message of a look that could not take all; the next look goes on behind it."""
+        self.health = TierHealth(f"mailbox in tier2 {storage.url}", runtime.clock)
+        self.landing = False
+        """Nothing new may begin."""
+        self.waiting = 0
+        """Messages that had no answer when the mailbox was last looked at, and got none by then."""
+        self.answered = self.proposals_committed = self.proposals_refused = 0
+
+    def describe(self) -> str | None:
+        """None while healthy, else one sentence. That Tier 2 does not answer matters here only if something waits."""
+        if self._set_aside:
+            key, reason = next(iter(self._set_aside.items()))
+            first = f"{key.job_id}/{key.message_id}: {reason}"
+            return f"{len(self._set_aside)} messages in the mailbox are set aside, the first: {first}"
+        return self.health.describe() if self.waiting else None
+
+    async def run(self) -> None:
+        """Answer until cancelled; ends at once if that is off. Raises what a commit raises."""
+        if not self._poll_s:
+            return
+        loop = asyncio.get_running_loop()
+        quick_until = loop.time()
+        # The first look of each container comes at another time, or all of a store would look at once.
+        delay = self._poll_s * (1 + self._source.metadata.container_id % 16) / 16
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                if await self.look_now():
+                    # Who asked for one thing will ask for more. What nobody here may answer does not count.
+                    quick_until = loop.time() + QUICK_FOR_S
+                delay = min(QUICK_POLL_S, self._poll_s) if loop.time() < quick_until else self._poll_s
+                self._back_off.succeeded()
+            except StorageUnavailableError:
+                delay = max(self._poll_s, self._back_off.failed())
+
+    async def look_now(self) -> int:
+        """Look at the mailbox once, and answer what has no answer; return how many answers were given.
+
+        Raises StorageUnavailableError: what was answered by then is. And what a commit raises.
+        """
+        async with self._lock:
+            before = self.answered
+            try:
+                await self._look()
+            except StorageUnavailableError as error:
+                self.health.failed(error)
+                raise
+            except TierUnavailableError as error:
+                # Tier 1 cannot say whether this is still the primary: as if nobody had looked.
+                self.health.failed(error)
+                raise StorageUnavailableError("mailbox", str(error)) from error
+            self.health.succeeded()
+            return self.answered - before
+
+    async def drain(self) -> int:
+        """Look until nothing more is answered; return how many answers were given. Raises as `look_now`."""
+        total = 0
+        while True:
+            answered = await self.look_now()
+            total += answered
+            if not answered and not self._looked_to:
+                return total
+
+    # --- one look -------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        look = await self._list()
+        self._just_answered = {}
+        self.waiting = len(look.waiting)
+        await self._take_all(self._in_order(look.waiting), look)
+        # Judged when no proposal waits any more that might name the same objects.
+        await self._condemn_all(look)
+        # What was asked before the listing is answered by what is copied after it, once for all who asked.
+        await self._export_all(look)
+        await self._tidy(look)
+        if look.failed is not None:
+            raise look.failed
+
+    def _in_order(self, waiting: Sequence[MailboxEntry]) -> list[MailboxEntry]:
+        """What Tier 2 did not answer for comes last, in turn: it may never do so, and must not hold up the others."""
+        there = {entry.key for entry in waiting}
+        self._held_up = {key: None for key in self._held_up if key in there}
+        place = {key: number for number, key in enumerate(self._held_up, 1)}
+        return sorted(waiting, key=lambda entry: place.get(entry.key, 0))
+
+    async def _list(self) -> _Look:
+        """What is to be answered, from where the last look ended, and what is to be deleted."""
+        look = _Look()
+        now_ms = self._runtime.clock.time_ms()
+        set_aside: dict[MessageKey, str] = {}
+        async for entry in each_message(self._storage, self._source.metadata.container_id):
+            if entry.answer is not None:
+                if now_ms - entry.answer.modified_ms > KEEP_MS and len(look.old) < REMOVED_PER_LOOK:
+                    look.old.append(entry)
+                continue
+            assert entry.message is not None, entry
+            is_stale = now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
+            reason = self._set_aside.get(entry.key)
+            if reason is not None:
+                set_aside[entry.key] = reason
+            elif entry.message.name <= self._looked_to:
+                continue
+            elif len(look.waiting) == MESSAGES_PER_LOOK:
+                look.more = True
+                continue
+            else:
+                look.waiting.append(entry)
+            if is_stale:
+                look.stale.append(entry)
+        # What is gone or was answered by another is nobody's trouble any more.
+        self._set_aside = set_aside
+        last = look.waiting[-1].message if look.more else None
+        self._looked_to = last.name if last is not None else ""
+        return look
+
+    async def _tidy(self, look: _Look) -> None:
+        """Delete what nobody will read any more, and what nobody answered: it was tried once more in this look."""
+        unanswered = [] if self.landing else [each for each in look.stale if each.key not in self._just_answered]
+        look.failures_in_a_row = 0
+        for entry in (*look.old, *unanswered):
+            try:
+                await remove_entry(self._storage, entry)
+                look.failures_in_a_row = 0
+            except StorageUnavailableError as error:
+                look.note_failure(error)
+                if look.is_hopeless:
+                    return
+
+    async def _take_all(self, waiting: Sequence[MailboxEntry], look: _Look) -> None:
+        for entry in waiting:
+            if look.is_hopeless or self.landing:
+                return
+            await self._try(entry.key, self._take_one(entry, look), look)
+
+    async def _take_one(self, entry: MailboxEntry, look: _Look) -> None:
+        """See what a message is, and answer it if it is a proposal."""
+        message = await self._take(entry)
+        if isinstance(message, ReplaceProposal):
+            await self._propose(message)
+        elif isinstance(message, CondemnRequest):
+            look.condemns.append(message)
+        elif message is not None:
+            look.exports.append(message)
+
+    async def _take(self, entry: MailboxEntry) -> Message | None:
+        """What a message says; None if it is gone, or was refused for its form."""
+        try:
+            return await self._read(entry)
+        except MessageFormatError as error:
+            await self._answer(refusal(entry.key, "refused_malformed", one_sentence(error)))
+            return None
+
+    async def _read(self, entry: MailboxEntry) -> Message | None:
+        """Raises MessageFormatError."""
+        stored = entry.message
+        assert stored is not None, entry
+        if not 0 < stored.size <= MESSAGE_BYTES_MAX:
+            raise MessageFormatError(f"{stored.size} bytes; a message has 1 to {MESSAGE_BYTES_MAX}")
+        try:
+            data = await self._storage.get_range(stored.name, 0, stored.size)
+        except (ObjectNotFoundError, InvalidRangeError):
+            return None
+        if len(data) <= INLINE_BYTES:
+            found = parse_message(data, entry.key)
+        else:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._executor, parse_message, data, entry.key)
+        assert not isinstance(found, Answer), entry
+        return found
+
+    async def _guarded(self, key: MessageKey, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """Do something a message asks for. Whatever fails that is no failure of a tier or of the log is the message's own."""
+        try:
+            return await work
+        except StorageUnavailableError:
+            self._held_up.pop(key, None)
+            self._held_up[key] = None
+            raise
+        except SegmentStoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - our bug must not end the container, and every owner after it
+            self._set_aside[key] = one_sentence(f"{type(error).__name__}: {error}")
+            while len(self._set_aside) > SET_ASIDE_MAX:
+                del self._set_aside[next(iter(self._set_aside))]
+            return None
+
+    async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], look: _Look) -> _T | None:
+        """As `_guarded`; that Tier 2 does not answer is kept for the end of the look."""
+        try:
+            done = await self._guarded(key, work)
+        except StorageUnavailableError as error:
+            look.note_failure(error)
+            return None
+        look.failures_in_a_row = 0
+        return done
+
+    async def _answer(self, answer: Answer, *, ours: bool = False) -> bool:
+        """Put an answer, unless it may be another's to give; whether it was put.
+
+        `ours`: the metadata show that the message is for this very store. What is committed stays so, whoever says it.
+        """
+        if not ours and await self._sweeper.shared_with() is not None:
+            return False
+        if answer.verdict != "committed":
+            await self._source.check_primary()
+        await put_answer(self._storage, self._runtime, answer)
+        self._just_answered[answer.key] = None
+        self.answered += 1
+        self.waiting -= 1
+        return True
+
+    # --- proposals ------------------------------------------------------------------------------------
+
+    async def _propose(self, proposal: ReplaceProposal) -> None:
+        answer = await self._committer.commit(proposal)
+        committed = answer.verdict in {"committed", "committed_in_part"}
+        if await self._answer(answer, ours=committed):
+            self.proposals_committed += committed
+            self.proposals_refused += not committed
+
+    # --- orphans --------------------------------------------------------------------------------------
+
+    async def _condemn_all(self, look: _Look) -> None:
+        if not look.condemns or self.landing:
+            return
+        look.failures_in_a_row = 0
+        try:
+            proposed = await self._open_proposals(look)
+        except StorageUnavailableError as error:
+            look.note_failure(error)
+            return
+        for request in look.condemns:
+            if look.is_hopeless or self.landing:
+                return
+            await self._try(request.key, self._condemn(request, proposed), look)
+
+    async def _condemn(self, request: CondemnRequest, proposed: OpenProposals) -> None:
+        kept: dict[str, str] = {}
+        found: list[StoredObject] = []
+        names = list(dict.fromkeys(request.names))
+        for first in range(0, len(names), HEADS_AT_ONCE):
+            some = []
+            for name in names[first : first + HEADS_AT_ONCE]:
+                reason = self._reason_to_keep(name, proposed)
+                if reason is None:
+                    some.append(name)
+                else:
+                    kept[name] = reason
+            found += await self._old_enough(some, request.older_than_ms, kept)
+        try:
+            condemned = await self._sweeper.condemn(
+                found, lambda stored: self._reason_to_keep(stored.name, proposed) is None
+            )
+        except SweepStoppedError:
+            return  # Whose these objects are cannot be told.
+        gone = {stored.name: None for stored in condemned}
+        for stored in found:
+            if stored.name not in gone:
+                kept[stored.name] = self._reason_to_keep(stored.name, proposed) or "too much waits for deletion already"
+        detail = {"condemned": list(gone), "left_alone": kept}
+        await self._answer(Answer(*request.key, "condemned", "", detail))
+
+    def _reason_to_keep(self, name: str, proposed: Container[str]) -> str | None:
+        return reason_to_keep(name, self._source.metadata, self._source.epoch, self._uploader.in_flight, proposed)
+
+    async def _old_enough(self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]) -> list[StoredObject]:
+        """Those of the names that are there, and old; why not goes into `kept`."""
+        heads = await asyncio.gather(*(self._storage.head(name) for name in names), return_exceptions=True)
+        found: list[StoredObject] = []
+        for name, stored in zip(names, heads, strict=True):
+            if isinstance(stored, BaseException):
+                raise stored
+            if stored is None:
+                kept[name] = "it is not there"
+                continue
+            reason = reason_to_wait(stored.modified_ms, self._runtime.clock.time_ms(), older_than_ms)
+            if reason is None:
+                found.append(stored)
+            else:
+                kept[name] = reason
+        return found
+
+    async def _open_proposals(self, look: _Look) -> OpenProposals:
+        """What waits without an answer, this look's messages or not. One listing, and a GET for each that may be a proposal.
+
+        Raises StorageUnavailableError.
+        """
+        known = {request.key for request in look.condemns} | {request.key for request in look.exports}
+        names: dict[str, None] = {}
+        unread: dict[str, None] = {}
+        async for entry in each_message(self._storage, self._source.metadata.container_id):
+            if entry.answer is not None or entry.key in known:
+                continue
+            name = await self._try(entry.key, self._proposed_name(entry), look)
+            if look.failed is not None and look.is_hopeless:
+                raise look.failed
+            if name is not None:
+                names[name] = None
+            elif entry.key in self._held_up or entry.key in self._set_aside:
+                unread[entry.key.job_id] = None
+        look.failures_in_a_row = 0
+        return OpenProposals(names, unread)
+
+    async def _proposed_name(self, entry: MailboxEntry) -> str | None:
+        try:
+            message = await self._read(entry)
+        except MessageFormatError:
+            return None
+        return message.object.name if isinstance(message, ReplaceProposal) else None
+
+    # --- the catalog ----------------------------------------------------------------------------------
+
+    async def _export_all(self, look: _Look) -> None:
+        if not look.exports or self.landing:
+            return
+        look.failures_in_a_row = 0
+        first = look.exports[0].key
+        outcome = await self._try(first, self._exported(), look)
+        for request in look.exports:
+            if look.is_hopeless or self.landing:
+                return
+            if outcome is not None:
+                await self._try(request.key, self._answer(Answer(*request.key, *outcome)), look)
+            elif first in self._set_aside:
+                self._set_aside[request.key] = self._set_aside[first]
+
+    async def _exported(self) -> tuple[Verdict, str, dict[str, Any]] | None:
+        """Export once; what every answer says, None for nothing."""
+        if await self._sweeper.shared_with() is not None:
+            return None
+        if self.export is None:
+            return "failed", "this owner exports no catalog", {}
+        try:
+            return "exported", "", {"manifest": await self.export()}
+        except (StorageUnavailableError, SegmentStoreError) as error:
+            # It is for the caller to ask again: a snapshot that fails must not hold up what comes behind.
+            return "failed", one_sentence(error), {}
