@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING
 from segmentstore.contracts import errors as _errors
 from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import *  # noqa: F403 - every error is part of the public face
+from segmentstore.contracts.events import frame_event, frame_events, split_events
 from segmentstore.contracts.segments import SegmentInfo
 
 if TYPE_CHECKING:
+    from segmentstore.catalog_export import CatalogExport
     from segmentstore.garbage import GarbageReport
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
     from segmentstore.service import SegmentStore
     from segmentstore.sessions import SegmentReader, SegmentWriter
 
 _LAZY = {
+    "CatalogExport": "segmentstore.catalog_export",
     "GarbageReport": "segmentstore.garbage",
     "SegmentReader": "segmentstore.sessions",
     "SegmentStore": "segmentstore.service",
@@ -38,13 +41,17 @@ _LAZY = {
 
 __all__ = [  # noqa: PLE0604 - every error, whatever there is
     "AttributeUpdate",
+    "CatalogExport",
     "GarbageReport",
     "SegmentInfo",
     "SegmentReader",
     "SegmentStore",
     "SegmentWriter",
     "UpdateType",
+    "frame_event",
+    "frame_events",
     "open",
+    "split_events",
     *(name for name in vars(_errors) if name.endswith("Error")),
 ]
 

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from segmentstore.catalog_export import CatalogExport
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.errors import StoreClosedError
 from segmentstore.contracts.runtime import Runtime
@@ -286,6 +287,14 @@ class SegmentStore:
     def collect_garbage(self) -> GarbageReport:
         """Look through all of Tier 2 for what nobody needs, and delete what is due."""
         return self._thread.run(self._store.collect_garbage())
+
+    def export_catalog(self) -> list[CatalogExport]:
+        """Put a snapshot of the catalog of each container served here into Tier 2."""
+        return self._thread.run(self._store.export_catalog())
+
+    def process_mailbox(self) -> int:
+        """Answer what jobs ask of the containers served here, now; give the number of answers."""
+        return self._thread.run(self._store.process_mailbox())
 
     def stats(self) -> dict[str, object]:
         """Numbers by container and part."""

@@ -104,6 +104,8 @@ class StoreConfig:
     """Objects nothing refers to stay so long before they are deleted."""
     orphan_sweep_spacing_s: float = _seconds(60.0)
     """One listing request of the store in so much time looks for objects that a crash left in Tier 2; 0: nobody looks."""
+    mailbox_poll_s: float = _seconds(30.0)
+    """One listing request of each container in so much time looks for messages of jobs; 0: nobody looks."""
 
     # Reading.
     tail_bytes_max: int = _bytes(256 * MIB)
@@ -120,12 +122,16 @@ class StoreConfig:
     """What sequential readers may fetch from Tier 2 in a second, all together; 0 sets no bound."""
 
     # Watching.
+    catalog_export_s: float = _seconds(0.0)
+    """The catalog of each container is exported to Tier 2 once in so much time, for jobs; 0: only when asked for."""
     scrub_bytes_per_s: int = _bytes(0, 0)
     """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody does it."""
     metrics_port: int = _bytes(0, 0, 65535)
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
     metrics_host: str = "127.0.0.1"
     """Address that port is opened on."""
+    local_face: bool = False
+    """Whether other processes of this machine may append through a socket in the store's folder."""
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):

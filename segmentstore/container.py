@@ -266,6 +266,14 @@ class SegmentContainer:
         """An operation of the storage writer, through the log, past the throttle."""
         await self.processor.submit(operation, own=True)
 
+    async def check_primary(self) -> None:
+        """Raise NotPrimaryError, and stop, if another owner has opened the log; TierUnavailableError if nobody can tell."""
+        try:
+            await self.log.check_primary()
+        except NotPrimaryError as error:
+            self._failed(error)
+            raise
+
     def object_in_use(self, name: str) -> bool:
         """True while a read, or a consolidation, has the object open, or an upload of it is not all committed."""
         return self._reader.in_use(name) or self.writer.in_use(name)
@@ -389,11 +397,7 @@ class SegmentContainer:
                         self._refill_from(record, wanted)
             if self.read_index.missing_ranges(segment_id):
                 # A new owner flushes and truncates: what is not in its log any more is not lost, but not ours to serve.
-                try:
-                    await self.log.check_primary()
-                except NotPrimaryError as error:
-                    self._failed(error)
-                    raise
+                await self.check_primary()
 
     def _refill_from(self, record: bytes | memoryview, wanted: set[int]) -> None:
         if record[0] != AppendOperation.type_id:
@@ -465,4 +469,5 @@ def _writer_config(config: StoreConfig) -> StorageWriterConfig:
         consolidation_bytes=config.consolidation_bytes,
         # The setting is the store's: its containers take turns.
         orphan_sweep_spacing_s=config.orphan_sweep_spacing_s * config.containers,
+        mailbox_poll_s=config.mailbox_poll_s,
     )

@@ -68,6 +68,8 @@ STORE_METRICS = [
         cache.hits | cache_hits | Blocks the cache gave back.
         cache.misses | cache_misses | Blocks asked for that the cache had dropped.
         scrub.unavailable | scrub_unavailable | Times that Tier 2 did not answer the scrub.
+        catalog.exports | catalog_exports | Snapshots of a container's catalog that were put into Tier 2.
+        catalog.failures | catalog_export_failures | Exports of a container's catalog that failed.
         """,
     ),
 ]
@@ -98,6 +100,7 @@ CONTAINER_METRICS = [
         storage_writer.uploads_in_flight | uploads_in_flight | Objects being uploaded.
         storage_writer.upload_bytes_in_flight | uploads_in_flight_bytes | Bytes being uploaded.
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
+        storage_writer.messages_waiting | mailbox_messages_waiting | Messages of jobs that had no answer at the last look.
         recovery.operations | recovery_operations | Operations replayed when the store was opened.
         recovery.frames | recovery_frames | Frames read when the store was opened.
         recovery.bytes | recovery_bytes | Bytes replayed when the store was opened.
@@ -157,6 +160,10 @@ CONTAINER_METRICS = [
         storage_writer.orphans_found | orphans_found | Objects no operation of the log named: made garbage.
         storage_writer.orphan_bytes | orphan_bytes | Size of these objects.
         storage_writer.uploads_aborted | uploads_aborted | Uploads in parts that nobody would have finished.
+        storage_writer.messages_answered | mailbox_messages_answered | Messages of jobs that got an answer.
+        storage_writer.proposals_committed | proposals_committed | Objects of jobs that segments are read from now, at least in part.
+        storage_writer.proposals_refused | proposals_refused | Objects of jobs that were refused: what they replace had changed, most often.
+        storage_writer.mailbox_failures | mailbox_failures | Looks at the mailbox that a tier did not answer.
         processor.requests_committed | requests_committed | Calls made durable.
         processor.operations_committed | operations_committed | Operations committed; one may hold the appends of many calls.
         processor.frames_committed | frames_committed | Frames committed.
@@ -190,6 +197,7 @@ LEFT_OUT = frozenset(
         "scrub.previous_finished_at_ms",
         "scrub.container",
         "scrub.object",
+        "catalog.last_export_ms",
     )
 )
 """Of the store's own numbers, those that are no metric, or one of another form."""

@@ -38,6 +38,14 @@ class OpeningStore:
             except BaseException:
                 await store.close()
                 raise
+        if parts.config.local_face:
+            from segmentstore.local_face import LocalFace  # noqa: PLC0415
+
+            try:
+                parts.face = await LocalFace.open(store, parts.location, parts.store_id)
+            except BaseException:
+                await store.close()
+                raise
         return store
 
     def __await__(self) -> Generator[object, None, SegmentStore]:

@@ -22,6 +22,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
 )
 from segmentstore.arguments import checked_offset, checked_updates, checked_wait
+from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.attributes import AttributeUpdate, KeyedUpdate
@@ -31,6 +32,7 @@ from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
+    TierUnavailableError,
 )
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
@@ -39,6 +41,7 @@ from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
 from segmentstore.store_files import StoreParts
+from tier2.object_storage import StorageUnavailableError
 
 _HOMES_MAX = 100_000
 
@@ -295,6 +298,30 @@ class SegmentStore:
         if parts.tier1 is not None:
             report = await collect_orphan_ledgers(report, parts.tier1, parts.store_id, self._by_id)
         return report
+
+    async def export_catalog(self) -> list[CatalogExport]:
+        """Put a snapshot of the catalog of each container served here into Tier 2, for jobs (docs/formats/catalog.md).
+
+        Each is consistent as of one sequence number. Raises ConfigError if pyarrow is missing, TierUnavailableError. Costs a
+        checkpoint's copy of the metadata, a pass over it in a thread, and some requests for each container.
+        """
+        assert self._parts.exporter is not None
+        return await self._parts.exporter.export_all()
+
+    async def process_mailbox(self) -> int:
+        """Answer what jobs ask of the containers served here, now; give the number of answers (docs/formats/mailbox.md).
+
+        The store does so by itself, every `mailbox_poll_s`; this is for who does not want to wait. Raises TierUnavailableError;
+        what was answered by then is answered. Costs a listing of each container's mailbox.
+        """
+        answered = 0
+        for container in self._containers:
+            container.check_running()
+            try:
+                answered += await container.writer.mailbox.drain()
+            except StorageUnavailableError as error:
+                raise TierUnavailableError("tier2", str(error)) from error
+        return answered
 
     def stats(self) -> dict[str, object]:
         """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well.

@@ -21,9 +21,11 @@ def store_stats(parts: StoreParts) -> dict[str, object]:
             *_tier1_and_containers(parts),
             *(parts.tier2_start.health() if parts.tier2_start is not None else ()),
             *(parts.scrub.health() if parts.scrub is not None else ()),
+            *(parts.exporter.health() if parts.exporter is not None else ()),
         ],
         "cache": dataclasses.asdict(parts.cache.statistics()),
         "tier2": _tier2_stats(parts.storage),
+        "catalog": dataclasses.asdict(parts.exporter.statistics()) if parts.exporter is not None else None,
         "scrub": dataclasses.asdict(parts.scrub.statistics()) if parts.scrub is not None else None,
         "containers": {container.container_id: _container_stats(container) for container in parts.containers},
     }

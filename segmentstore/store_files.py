@@ -26,6 +26,7 @@ from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from recovery import scrub_state
 from recovery.background_scrub import BackgroundScrub
+from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file
 from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.disk import DiskFile, make_directories
@@ -37,7 +38,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_folder import LOCK_NAME, log_directory, new_store_id, write_store_file
+from segmentstore.store_folder import LOCK_NAME, is_left_over, log_directory, new_store_id, write_store_file
 from segmentstore.tier1 import BookKeeperClients, SharedTier1, open_clients
 from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
@@ -57,6 +58,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     # Loaded only where there is one.
+    from segmentstore.local_face import LocalFace
     from segmentstore.metrics_endpoint import MetricsEndpoint
 
 _CONTAINER_STARTS_AT_ONCE = 2
@@ -128,7 +130,9 @@ class StoreParts:
     """Of the stores whose objects are where ours are; None in the store's own folder."""
     tier2_start: Tier2Start | None = None
     scrub: BackgroundScrub | None = None
+    exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
+    face: LocalFace | None = None
     closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -141,10 +145,14 @@ class StoreParts:
         await asyncio.shield(self.closing)
 
     async def _close(self) -> None:
+        if self.face is not None:
+            await self.face.close()
         if self.endpoint is not None:
             await self.endpoint.close()
         if self.scrub is not None:
             await self.scrub.stop()
+        if self.exporter is not None:
+            await self.exporter.stop()
         if self.tier2_start is not None:
             await self.tier2_start.stop()
         outcomes = await asyncio.gather(*(container.stop() for container in self.containers), return_exceptions=True)
@@ -182,8 +190,7 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
         if disk.exists(location):
             if not disk.is_directory(location):
                 raise NotAStoreError(location, "it is not a folder")
-            left_over = {LOCK_NAME, FILE_NAME + ".new"}
-            foreign = [name for name in disk.list_directory(location) if name not in left_over]
+            foreign = [name for name in disk.list_directory(location) if not is_left_over(name)]
             if foreign:
                 raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
         return None
@@ -254,8 +261,12 @@ async def open_store(
         if tier1 is not None:
             await _pin(parts, tier1, taken)
         _add_containers(parts, runtime, adapters, made=made)
+        parts.exporter = CatalogExporter(storage, parts.containers, runtime, parts.store_id, config)
+        for container in parts.containers:
+            container.writer.mailbox.export = parts.exporter.hook(container)
         await cache.open()
         await _start(parts.containers)
+        parts.exporter.start()
         if config.scrub_bytes_per_s:
             parts.scrub = _scrub(parts, runtime)
             parts.scrub.start()
@@ -312,7 +323,10 @@ def _take(location: str, options: Mapping[str, object], environment: Mapping[str
         file = read_store_file(location, runtime)
         made = file is None and not is_bookkeeper_url(config.tier1)
         if made:
-            file = write_store_file(location, new_store_id(runtime), config, runtime)
+            store_id = new_store_id(runtime)
+            file = write_store_file(location, store_id, config, runtime, store_id)
+            if file.store_id != store_id:
+                made, config = False, _merged(options, environment, file)
         elif file is not None:
             config = _merged(options, environment, file)
             # Who made it may have died between giving it its name and making that durable.
@@ -365,7 +379,7 @@ async def _join(
     if file is None:
         executor = runtime.executor("open", 1)
         writing = asyncio.get_running_loop().run_in_executor(
-            executor, write_store_file, taken.location, identity.store_id, config, runtime
+            executor, write_store_file, taken.location, identity.store_id, config, runtime, wished.store_id
         )
         try:
             file = await asyncio.shield(writing)
@@ -397,8 +411,9 @@ async def _pin(parts: StoreParts, tier1: SharedTier1, taken: _Taken) -> None:
     try:
         await tier1.pin(_identity(parts))
     except BaseException:
-        if taken.new and not taken.made:
-            # Who makes the store may take it back: then this folder would be of a store that is nowhere.
+        if taken.new and not taken.made and parts.config.tier2 != _own_tier2(parts.location):
+            # Who makes the store may take it back: then this folder would be of a store that is nowhere. The maker of a store
+            # whose objects are in this very folder was of this folder, and takes nothing back.
             await _leave(parts)
         raise
 

@@ -13,6 +13,7 @@ from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, parse_store_f
 from segmentstore.contracts.runtime import Runtime
 
 LOCK_NAME = "lock"
+_NEW = ".new"
 
 
 def log_directory(location: str, container_id: int) -> str:
@@ -25,18 +26,42 @@ def new_store_id(runtime: Runtime) -> str:
     return str(uuid.UUID(int=runtime.random.getrandbits(128), version=4))
 
 
-def write_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> StoreFile:
-    """Make the folder a store, durably; the caller holds its lock. Raises OSError."""
+def is_left_over(name: str) -> bool:
+    """Whether a name in a folder may be of a making of a store that was cut off."""
+    return name == LOCK_NAME or (name.startswith(FILE_NAME) and name.endswith(_NEW))
+
+
+def write_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime, tag: str) -> StoreFile:
+    """Make the folder a store, durably; what its file says then, which another maker may have written before us.
+
+    The caller holds the folder's lock, and may have lost it without knowing: so `tag`, which no other maker has, names what is
+    being written, and who comes second does not replace what the first one goes by. Raises OSError.
+    """
     disk = runtime.disk
     text = render_store_file(store_id, config)
     path = os.path.join(location, FILE_NAME)
-    file = disk.open(path + ".new", write=True, create=True)
+    written = f"{path}.{tag}{_NEW}"
+    for name in disk.list_directory(location):
+        if name != LOCK_NAME and is_left_over(name):
+            disk.unlink(os.path.join(location, name))
+    file = disk.open(written, write=True, create=True)
     try:
-        file.truncate(0)
         file.pwrite([text.encode()], 0)
         file.sync()
     finally:
         file.close()
-    disk.rename(path + ".new", path)
+    try:
+        disk.link(written, path)
+    except FileExistsError:
+        text = _read(path, runtime)
+    disk.unlink(written)
     disk.sync_directory(location)
     return parse_store_file(text)
+
+
+def _read(path: str, runtime: Runtime) -> str:
+    file = runtime.disk.open(path)
+    try:
+        return file.pread(0, file.size()).decode()
+    finally:
+        file.close()

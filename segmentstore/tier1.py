@@ -16,7 +16,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.bookkeeper_location import (
+    PASSWORD_VARIABLE,
+    ZOOKEEPER_AUTH_VARIABLE,
+    BookKeeperLocation,
+)
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
@@ -38,8 +42,6 @@ from segmentstore.config import FILE_NAME, StoreConfig, StoreFile
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 
-PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
-ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
 TIER1_PREFIX: Final = "tier1: "
 _SECRET_BYTES_MAX: Final = 4096
 
@@ -114,13 +116,6 @@ async def ledger_password(location: BookKeeperLocation, environment: Mapping[str
     return (await _secret("password_file", location.password_file, given, runtime) or "").encode()
 
 
-def password_source(location: BookKeeperLocation) -> str:
-    """Where `ledger_password` looks, for people."""
-    if location.password_file is not None:
-        return f"that in password_file, {location.password_file}"
-    return f"that in {PASSWORD_VARIABLE} (none, if that is not set), for the URL names no password_file"
-
-
 class SharedTier1:
     """Tier 1 of one open store, shared by its containers; closed after them."""
 
@@ -179,20 +174,14 @@ class SharedTier1:
         from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog  # noqa: PLC0415
         from durablelog.bookkeeper.log_options import BookKeeperLogOptions  # noqa: PLC0415
 
-        location = self.location
         return BookKeeperLog(
             container_id,
             self._runtime,
             self.clients.ledgers,
             self.clients.nodes,
-            container_path(location.path, container_id),
+            container_path(self.location.path, container_id),
             store_id=store_id,
-            options=BookKeeperLogOptions(
-                replication=location.replication,
-                degraded_replication=location.degraded,
-                ledger_bytes=location.ledger_bytes,
-                password_from=password_source(location),
-            ),
+            options=BookKeeperLogOptions.at(self.location),
             payload_bytes_max=config.frame_bytes_max,
         )
 

@@ -179,7 +179,11 @@ class OsDisk:
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0) | os.O_CLOEXEC
-        return OsFile(os.open(path, flags, 0o644))
+        return self._opened(os.open(path, flags, 0o644))
+
+    def _opened(self, descriptor: int) -> OsFile:
+        """The file of a descriptor."""
+        return OsFile(descriptor)
 
     def lock(self, path: str) -> OsFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -153,7 +153,7 @@ class StoreInUseError(SegmentStoreError):
 
 
 class NotAStoreError(SegmentStoreError):
-    """The folder is neither empty nor a store; it was left untouched. The caller's move: another folder."""
+    """The folder is neither empty nor a store, or the place of a job holds nothing; it was left untouched. The caller's move: another one."""
 
     def __init__(self, location: object, detail: str = "") -> None:
         super().__init__(f"{location} is not a segment store{': ' + detail if detail else ''}")

@@ -113,3 +113,25 @@ def test_an_empty_root_with_containers_below_it_is_not_made_a_store(tmp_path: Pa
         assert not (tmp_path / "s" / "store.toml").exists()
 
     run(main())
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_who_joins_and_cannot_say_so_may_open_again(tmp_path: Path, own: bool) -> None:
+    """A folder that joins the store it made itself stays the store's: its objects, in it, would be nobody's otherwise."""
+
+    async def main() -> None:
+        world = BookKeeperWorld()
+        tier2 = (tmp_path / ("joined" if own else "elsewhere") / "tier2").as_uri()
+        maker = StoreIdentity(str(uuid.UUID(int=1)), 1, tier2)
+        await found_or_join(MemoryNodes(world.tree), ROOT, maker)
+        world.tree.fail("create")
+        with pytest.raises(TierUnavailableError):
+            await world.open(tmp_path / "joined")
+        assert (tmp_path / "joined" / "store.toml").exists() == own
+        assert world.all_closed()
+        for _ in range(2):
+            store = await world.open(tmp_path / "joined")
+            assert store.stats()["store_id"] == maker.store_id
+            await store.close()
+
+    run(main())

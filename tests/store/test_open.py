@@ -21,7 +21,9 @@ from segmentstore import (
     StoreInUseError,
     TierUnavailableError,
 )
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_folder import new_store_id, write_store_file
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -78,10 +80,18 @@ class TestCreating:
         async def main() -> None:
             (tmp_path / "s").mkdir()
             (tmp_path / "s" / "lock").touch()
-            (tmp_path / "s" / "store.toml.new").write_text("half a f")
+            (tmp_path / "s" / "store.toml.1d.new").write_text("half a f")
             await make(tmp_path / "s")
+            assert not [name for name in os.listdir(tmp_path / "s") if name.endswith(".new")]
 
         run(main())
+
+    def test_of_two_makers_the_first_one_s_file_stays(self, tmp_path: Path) -> None:
+        """Who was stopped with its locks given up for it may come second, and goes by what it finds."""
+        ids = [new_store_id(Runtime()) for _ in range(2)]
+        found = [write_store_file(str(tmp_path), each, StoreConfig(), Runtime(), each) for each in ids]
+        assert [file.store_id for file in found] == [ids[0], ids[0]]
+        assert os.listdir(tmp_path) == ["store.toml"]
 
     @pytest.mark.parametrize("location", [None, 5, b"bytes"])
     def test_a_location_is_a_path(self, location: str) -> None:
@@ -345,5 +355,5 @@ def test_importing_the_package_loads_no_engine() -> None:
         "heavy = {'rocksdict', 'sortedcontainers', 'durablelog', 'tier2', 'readindex', 'storagewriter', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=30)
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=120)
     assert result.stdout == b"[]\n"

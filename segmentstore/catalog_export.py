@@ -1,0 +1,304 @@
+"""Exports of the catalog: the metadata of containers as snapshots in Tier 2, on command and by schedule.
+
+Theory of operation. One turn of the event loop takes a copy of a container's committed metadata, as a checkpoint does: consistent
+as of one sequence number, and for less than a checkpoint costs. A thread makes the tables of the copy, and four requests put them
+(`tier2.catalog`, docs/formats/catalog.md). Rules of this file:
+
+- one export at a time in a store: each holds a copy of the metadata and its tables;
+- an export reads and writes Tier 2 alone; whatever fails shows in `health`, is tried again if it was the schedule's, and stops
+  nothing else;
+- what is old is deleted after an export, never instead of one: an export has succeeded once its manifest is put;
+- pyarrow is loaded by the first export, in its thread. A store that exports nothing does not need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from segmentstore.config import StoreConfig
+from segmentstore.contracts.errors import ConfigError, TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from storagewriter.retry import BackOff, TierHealth
+from tier2.object_storage import ObjectStorage, StorageUnavailableError
+
+if TYPE_CHECKING:
+    from tier2.catalog.catalog_copy import CatalogCopy
+    from tier2.catalog.catalog_manifest import Manifest
+    from tier2.catalog.catalog_snapshots import EncodedTable
+
+_log = logging.getLogger(__name__)
+
+SETTING: Final = "catalog_export_s"
+RETRY_MIN_S: Final = 1.0
+RETRY_MAX_S: Final = 300.0
+"""From a scheduled export that failed to the next; never longer than the schedule itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogExport:
+    """A snapshot that was put."""
+
+    container_id: int
+    epoch: int
+    sequence_number: int
+    """Of the last operation in it; all before it are in it, none after."""
+    time_ms: int
+    """Of the copy, milliseconds since 1970 UTC."""
+    manifest: str
+    """Name of the object by which it exists."""
+    rows: Mapping[str, int]
+    """By table."""
+    size: int
+    """Bytes of the tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportStatistics:
+    """What the exports of an open store have come to."""
+
+    exports: int
+    failures: int
+    last_export_ms: int | None
+    """When the last copy was taken, of which there is a snapshot."""
+
+
+class ExportSource(Protocol):
+    """A container, seen from here."""
+
+    @property
+    def container_id(self) -> int:
+        """Which container."""
+
+    @property
+    def metadata(self) -> ContainerMetadata:
+        """The committed metadata; read only."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the container's log."""
+
+    def check_running(self) -> None:
+        """Raise ContainerStoppedError or NotPrimaryError unless the container serves."""
+
+
+class CatalogExporter:
+    """The exports of one open store: of the containers served here, and nobody else's."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        sources: Sequence[ExportSource],
+        runtime: Runtime,
+        store_id: str,
+        config: StoreConfig,
+    ) -> None:
+        """Raises ConfigError if there is a schedule and pyarrow is missing."""
+        every_s = config.catalog_export_s
+        if every_s:
+            require_pyarrow(SETTING)
+        self._storage = storage
+        self._sources = sources
+        self._runtime = runtime
+        self._store_id = store_id
+        self._containers = config.containers
+        self._every_s = every_s
+        self._back_off = BackOff(RETRY_MIN_S, min(RETRY_MAX_S, max(RETRY_MIN_S, every_s)), runtime.random)
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._exports = 0
+        self._last_export_ms: int | None = None
+        self._health = {
+            source.container_id: TierHealth(
+                f"container {source.container_id}: catalog export to tier2 {storage.url}", runtime.clock
+            )
+            for source in sources
+        }
+
+    def start(self) -> None:
+        """Begin to export by schedule, if there is one: a first time once `every_s` is over. Once."""
+        assert self._task is None, "it starts once"
+        if self._every_s:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="catalog export")
+
+    async def stop(self) -> None:
+        """End the schedule, and what it has under way. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def export_all(self) -> list[CatalogExport]:
+        """Export every container served here, by container. Raises what `export` raises, once all were tried."""
+        done: list[CatalogExport] = []
+        failures: list[Exception] = []
+        for source in self._sources:
+            try:
+                done.append(await self.export(source))
+            except Exception as error:  # noqa: BLE001 - one that was taken over keeps its siblings from nothing
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return done
+
+    def hook(self, source: ExportSource) -> Callable[[], Awaitable[str]]:
+        """For whoever is asked to export one container: the name of the snapshot's manifest comes back."""
+
+        async def export() -> str:
+            return (await self.export(source)).manifest
+
+        return export
+
+    async def export(self, source: ExportSource) -> CatalogExport:
+        """Export one container as it is when its turn comes.
+
+        Raises ConfigError (pyarrow is missing), TierUnavailableError, ContainerStoppedError, NotPrimaryError. Costs a
+        checkpoint's copy on the loop at most, some five microseconds a chunk in a thread, four requests and a listing.
+        """
+        require_pyarrow("catalog export")
+        async with self._lock:
+            source.check_running()
+            health = self._health[source.container_id]
+            try:
+                manifest = await self._export(source)
+            except StorageUnavailableError as error:
+                health.failed(error)
+                raise TierUnavailableError("tier2", str(error)) from error
+            except Exception as error:
+                health.failed(error)
+                raise
+            health.succeeded()
+            self._exports += 1
+            self._last_export_ms = manifest.time_ms
+            return export_of(manifest)
+
+    def health(self) -> list[str]:
+        """What is wrong, one sentence each; empty when all is well."""
+        return [finding for each in self._health.values() if (finding := each.describe()) is not None]
+
+    def statistics(self) -> ExportStatistics:
+        """Numbers as of now. O(containers)."""
+        return ExportStatistics(
+            exports=self._exports,
+            failures=sum(each.failures for each in self._health.values()),
+            last_export_ms=self._last_export_ms,
+        )
+
+    async def _export(self, source: ExportSource) -> Manifest:
+        from tier2.catalog.catalog_copy import copy_catalog  # noqa: PLC0415 - only who exports pays for it
+
+        # Everything from here to the next await is one turn.
+        epoch, time_ms = source.epoch, self._runtime.clock.time_ms()
+        copy = copy_catalog(source.metadata)
+        executor = self._runtime.executor("catalog", 1)
+        try:
+            encoded = await asyncio.get_running_loop().run_in_executor(executor, _encode, copy)
+        finally:
+            executor.shutdown(wait=False)
+        from tier2.catalog import catalog_names, catalog_snapshots  # noqa: PLC0415 - loaded by the thread
+
+        unique_id = catalog_names.new_snapshot_id(self._store_id, self._runtime.random)
+        manifest = await catalog_snapshots.put_snapshot(
+            self._storage,
+            self._runtime,
+            store_id=self._store_id,
+            containers=self._containers,
+            snapshot=catalog_names.SnapshotName(copy.container_id, epoch, copy.sequence_number, unique_id),
+            time_ms=time_ms,
+            encoded=encoded,
+        )
+        await _delete_old(self._storage, self._runtime, manifest)
+        return manifest
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = {source.container_id: loop.time() + self._every_s for source in self._sources}
+        while True:
+            await asyncio.sleep(max(0.0, min(due.values()) - loop.time()))
+            for source in self._sources:
+                if due[source.container_id] > loop.time():
+                    continue
+                began = loop.time()
+                due[source.container_id] = began + self._every_s + await self._scheduled(source)
+
+    async def _scheduled(self, source: ExportSource) -> float:
+        """Export one container if it serves; how much sooner (negative) than by schedule its next turn is."""
+        try:
+            source.check_running()
+        except Exception:  # noqa: BLE001 - its own health says so
+            return 0.0
+        try:
+            await self.export(source)
+        except Exception as error:  # noqa: BLE001 - whatever it is: a snapshot is not worth a store
+            _log.info("catalog export of container %d: %s", source.container_id, error)
+            return min(self._back_off.failed(), self._every_s) - self._every_s
+        self._back_off.succeeded()
+        return 0.0
+
+
+async def export_metadata(
+    storage: ObjectStorage, runtime: Runtime, metadata: ContainerMetadata, *, store_id: str, containers: int, epoch: int
+) -> CatalogExport:
+    """Export a container that nobody has open, from its metadata, which nobody changes meanwhile.
+
+    Raises ConfigError (pyarrow is missing), TierUnavailableError.
+    """
+    require_pyarrow("catalog export")
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it
+
+    try:
+        manifest = await catalog_snapshots.write_snapshot(
+            storage,
+            runtime,
+            store_id=store_id,
+            containers=containers,
+            container_id=metadata.container_id,
+            epoch=epoch,
+            time_ms=runtime.clock.time_ms(),
+            metadata=metadata,
+        )
+        await _delete_old(storage, runtime, manifest)
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+    return export_of(manifest)
+
+
+def require_pyarrow(asked_by: str) -> None:
+    """Raise ConfigError unless pyarrow is installed. Does not load it."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(asked_by, "it needs pyarrow, which is not installed; it comes with segmentstore[spark]")
+
+
+def _encode(copy: CatalogCopy) -> dict[str, EncodedTable]:
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it, and not on the loop
+
+    return catalog_snapshots.encode_copy(copy)
+
+
+async def _delete_old(storage: ObjectStorage, runtime: Runtime, manifest: Manifest) -> None:
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - loaded by who made the manifest
+
+    try:
+        await catalog_snapshots.delete_old_snapshots(
+            storage, manifest.container_id, manifest.epoch, runtime.clock.time_ms(), store_id=manifest.store_id
+        )
+    except StorageUnavailableError as error:
+        # The export has succeeded; the next one deletes what this one left.
+        _log.info("old catalog snapshots of container %d stay: %s", manifest.container_id, error)
+
+
+def export_of(manifest: Manifest) -> CatalogExport:
+    """What is told of a snapshot."""
+    return CatalogExport(
+        container_id=manifest.container_id,
+        epoch=manifest.epoch,
+        sequence_number=manifest.sequence_number,
+        time_ms=manifest.time_ms,
+        manifest=manifest.name,
+        rows={name: file.rows for name, file in manifest.tables.items()},
+        size=sum(file.size for file in manifest.tables.values()),
+    )

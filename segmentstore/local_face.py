@@ -1,0 +1,111 @@
+"""LocalFace: the socket on which other processes of this machine append to a store that this one has open.
+
+Rules of this file:
+
+- the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's lock may replace what a crash
+  left there; nobody else opens a face;
+- a connection is one task, made by asyncio for it; closing ends it once what it took is answered, or after 5 s;
+- closed before anything else of the store, so that nobody asks what is half closed.
+
+What is said over it: docs/formats/local-face.md. How a connection is served: segmentstore/local_connection.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import Final
+
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.local_protocol import Code, LocalProtocolError
+from segmentstore.contracts.local_socket import SOCKET_NAME, socket_address
+from segmentstore.local_connection import READ_BYTES, LocalConnection
+from segmentstore.service import SegmentStore
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 256
+_BACKLOG: Final = 64
+
+
+class LocalFace:
+    """An open socket and its connections. Made by `open`."""
+
+    def __init__(self, store: SegmentStore, location: str, store_id: str) -> None:
+        self._store = store
+        self._store_id = store_id
+        self.path = Path(location).absolute() / SOCKET_NAME
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], LocalConnection] = {}
+        self._closing = False
+
+    @classmethod
+    async def open(cls, store: SegmentStore, location: str, store_id: str) -> LocalFace:
+        """Listen; the caller has the folder's lock. Raises ConfigError if the folder cannot hold a socket."""
+        face = cls(store, location, store_id)
+        try:
+            listener = _listener(location, face.path)
+        except OSError as error:
+            raise ConfigError("local_face", f"{face.path} cannot be made: {error}") from error
+        try:
+            face._server = await asyncio.start_unix_server(face._connected, sock=listener, limit=READ_BYTES)
+        except BaseException:
+            listener.close()
+            raise
+        return face
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    async def close(self) -> None:
+        """Take no more requests, let those that were taken be answered, remove the socket."""
+        self._closing = True
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.path.unlink(missing_ok=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = LocalConnection(self._store, self._store_id, reader, writer)
+        if self._closing or len(self._connections) >= CONNECTIONS_MAX:
+            connection.refuse(0, LocalProtocolError(Code.BUSY, f"{CONNECTIONS_MAX} connections are open already"))
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = connection
+        try:
+            await connection.serve()
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+        except Exception:  # noqa: BLE001 - of one connection: the others and the store go on
+            _log.exception("a connection to %s ended", self.path)
+        finally:
+            del self._connections[task]
+
+
+def _listener(location: str, path: Path) -> socket.socket:
+    """A listening socket in the folder, in place of whatever was there. Raises OSError."""
+    # We hold the store's lock: nobody can be listening on what is there.
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket_address(location) as address:
+            listener.bind(address)
+        # Nobody can connect before it listens.
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+        listener.settimeout(0)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
