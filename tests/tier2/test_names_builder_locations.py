@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -18,28 +19,42 @@ from tier2.block_object import parse_block_header
 from tier2.file_object_storage import FileObjectStorage
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import ObjectKind, ObjectName, check_object_name, new_unique_id, object_name, parse_object_name
+from tier2.object_names import (
+    ObjectKind,
+    ObjectName,
+    check_object_name,
+    new_job_id,
+    new_unique_id,
+    object_name,
+    parse_object_name,
+)
 
 KINDS: tuple[ObjectKind, ...] = ("flush", "consolidation", "compaction")
 EXAMPLE = "be/00000003/0000000000000005/flush-000102030405060708090a0b0c0d0e0f"
+OF_A_JOB = "be/00000003/0000000000000005/compaction-00000000feedbeef-000102030405060708090a0b0c0d0e0f"
 
 
 def test_the_name_of_the_format_page() -> None:
     assert object_name(3, 5, "flush", bytes(range(16))) == EXAMPLE
+    assert object_name(3, 5, "compaction", bytes(range(16)), job_id="00000000feedbeef") == OF_A_JOB
 
 
 @given(
     st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.sampled_from(KINDS), st.binary(min_size=16, max_size=16)
 )
 def test_names_round_trip(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes) -> None:
-    name = object_name(container_id, epoch, kind, unique_id)
-    assert parse_object_name(check_object_name(name)) == ObjectName(container_id, epoch, kind, unique_id)
+    job_id = unique_id[:8].hex() if kind == "compaction" else None
+    name = object_name(container_id, epoch, kind, unique_id, job_id=job_id)
+    assert parse_object_name(check_object_name(name)) == ObjectName(container_id, epoch, kind, unique_id, job_id)
 
 
 def test_foreign_names_are_not_parsed() -> None:
     assert parse_object_name(EXAMPLE) is not None
     spoiled = [EXAMPLE.upper(), EXAMPLE[1:], EXAMPLE + "0", "bf" + EXAMPLE[2:], EXAMPLE.replace("flush", "other"), ""]
     for name in [*spoiled, EXAMPLE + "\n", EXAMPLE.replace("/", "-")]:
+        assert parse_object_name(name) is None
+    # The job is part of what a compaction is called, and of nothing else.
+    for name in (EXAMPLE.replace("flush", "compaction"), OF_A_JOB.replace("compaction", "flush"), OF_A_JOB.upper()):
         assert parse_object_name(name) is None
 
 
@@ -49,6 +64,9 @@ def test_names_out_of_range_are_refused() -> None:
     for container_id, epoch, id_ in ((-1, 0, unique_id), (2**32, 0, unique_id), (0, 2**64, unique_id), (0, 0, b"")):
         with pytest.raises(ValueError):
             object_name(container_id, epoch, "flush", id_)
+    for kind, job_id in (("flush", new_job_id(random.Random(1))), ("compaction", None), ("compaction", "feed")):
+        with pytest.raises(ValueError):
+            object_name(0, 0, cast("ObjectKind", kind), unique_id, job_id=job_id)
 
 
 def test_a_builder_places_blocks_one_behind_another() -> None:

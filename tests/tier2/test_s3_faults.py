@@ -178,7 +178,8 @@ def test_a_burst_of_503_for_thirty_seconds_only_slows_down(s3: FaultyS3) -> None
         begun = loop.time()
         await asyncio.gather(*(settled(partial(storage.put, name, [data], data[:16])) for name, data in wanted.items()))
         assert loop.time() - begun >= 30
-        assert burst.taken >= 4
+        # The shared rate may hold the others back for as long as the burst lasts.
+        assert burst.taken >= 2
         assert burst.taken < 200, "a store that throttles is not asked without end"
         assert s3.objects() == wanted
         errors = storage.statistics().operations["put"].errors

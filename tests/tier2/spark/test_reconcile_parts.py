@@ -1,0 +1,231 @@
+"""Options, cutting and reports of reconciliation: pure rules at their borders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segmentstore.contracts.errors import ConfigError
+from tier2.spark.arrow_rows import pack, unpack
+from tier2.spark.command_options import Exit
+from tier2.spark.findings import FINDINGS, Finding, Kind, Severity, findings_table
+from tier2.spark.reconcile_options import ReconcileOptions, parse_age
+from tier2.spark.reconcile_owners import Condemned
+from tier2.spark.reconcile_plan import TASKS_MAX, TASKS_MIN, coverage_work, in_bins, live_bytes, task_count
+from tier2.spark.reconcile_report import Summary, count_kinds, summary_json, summary_text, verdict_of, write_report
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("3 days", 259200),
+        ("1 day", 86400),
+        ("36h", 129600),
+        ("90 minutes", 5400),
+        ("2.5 hours", 9000),
+        ("86400", 86400),
+        ("1W", 604800),
+        (12, 12),
+        (0.5, 0.5),
+    ],
+)
+def test_ages(text: str | float, seconds: float) -> None:
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "days", "3 fortnights", "-3 days", "3 days ago", "nan"])
+def test_what_is_no_age_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="older-than"):
+        parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [
+        ({"older_than_s": 86399.0}, "older-than"),
+        ({"older_than_s": -1.0, "allow_short_retention": True}, "older-than"),
+        ({"check": "half"}, "check"),
+        ({"snapshots": "old"}, "snapshots"),
+        ({"prefix_mismatch_mode": "DELETE"}, "prefix-mismatch-mode"),
+        ({"execute": True}, "execute"),
+        ({"execute": True, "delete_orphans": True, "snapshots": "newest"}, "execute"),
+        ({"tasks": 0}, "tasks"),
+        ({"tasks": 257}, "tasks"),
+        ({"max_concurrent_objects": 0}, "max-concurrent-objects"),
+        ({"run_id": "me"}, "run-id"),
+    ],
+)
+def test_options_that_are_refused_name_themselves(options: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"setting {setting}"):
+        ReconcileOptions(**options)
+
+
+def test_a_short_age_is_taken_where_it_is_allowed() -> None:
+    assert ReconcileOptions(older_than_s=0.0, allow_short_retention=True).older_than_s == 0
+    assert ReconcileOptions().older_than_s == 3 * 24 * 3600
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**10))
+def test_tasks_are_few_enough_and_none_has_too_much(amount: int) -> None:
+    tasks = task_count(amount, 1000)
+    assert TASKS_MIN <= tasks <= TASKS_MAX
+    assert tasks & (tasks - 1) == 0
+    assert amount <= tasks * 1000 or tasks == TASKS_MAX
+    assert tasks == TASKS_MIN or amount > tasks // 2 * 1000
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 40))
+def test_segments_are_cut_without_loss(counts: list[int], chunks_per_task: int) -> None:
+    segments = pa.table(
+        {
+            "segment_id": pa.array(range(len(counts)), pa.int64()),
+            "start_offset": pa.array([1] * len(counts), pa.int64()),
+            "storage_length": pa.array([11] * len(counts), pa.int64()),
+            "chunk_count": pa.array(counts, pa.int64()),
+        }
+    )
+    work = list(coverage_work(4, segments, chunks_per_task=chunks_per_task))
+    ids: list[list[Any]] = [unpack(row["before"])["segment_id"].to_pylist() for row in work]
+    assert [segment_id for some in ids for segment_id in some] == list(range(len(counts)))
+    assert all(some for some in ids)
+    for some in ids:
+        assert sum(counts[segment_id] for segment_id in some[1:]) <= chunks_per_task
+    assert live_bytes(segments) == 10 * len(counts)
+
+
+@pytest.mark.parametrize(
+    ("judges", "covers", "bins", "light_bins"),
+    [(0, 0, 0, 0), (3, 2, 3, 3), (20, 2, 20, TASKS_MIN), (20, 11, 20, 11), (2, 5, 5, 5), (0, 4, 4, 4)],
+)
+def test_bins_hold_one_row_of_each_item_and_light_rows_are_spread(
+    judges: int, covers: int, bins: int, light_bins: int
+) -> None:
+    work: list[dict[str, Any]] = [{"item": "judge", "first": number} for number in range(judges)]
+    work += [{"item": "cover", "first": number} for number in range(covers)]
+    for rows, expected in ((in_bins(work), bins), (in_bins(work, {"judge"}), light_bins)):
+        assert [(row["item"], row["first"]) for row in rows.to_pylist()] == [
+            (row["item"], row["first"]) for row in work
+        ]
+        assert {row["bin"] for row in rows.to_pylist()} == set(range(expected))
+        each = [row["bin"] for row in rows.to_pylist() if row["item"] == "cover"]
+        assert len(set(each)) == len(each)
+    counts = [row["bin"] for row in in_bins(work, {"judge"}).to_pylist() if row["item"] == "judge"]
+    assert max(map(counts.count, counts), default=0) <= -(-judges // max(light_bins, 1))
+
+
+def test_a_packed_table_has_the_bytes_of_its_rows_alone() -> None:
+    large = pa.table({"name": [f"{number:066d}" for number in range(10_000)], "size": range(10_000)})
+    some = pa.concat_tables([large.slice(5, 1), large.slice(0, 0), large.slice(9_000, 2), large.slice(7, 0)])
+    packed = pack(some)
+    assert len(packed) < 2000
+    assert unpack(packed).to_pylist() == some.to_pylist()
+
+
+def table(*findings: Finding) -> pa.Table:
+    return findings_table(findings, "run")
+
+
+ORPHAN = Finding(Kind.ORPHAN, "in neither snapshot", 1, "ab/x")
+WAITING = Finding(Kind.WAITING_FOR_DELETION, "garbage", 1, "ab/y")
+MISSING = Finding(Kind.MISSING, "live in both", 1, "ab/z", "3 bytes", "not there")
+UNKNOWN = Finding(Kind.IN_FLIGHT, "container 2: its owner did not answer", 2, severity=Severity.UNKNOWN)
+
+
+def condemned(verdict: str) -> Condemned:
+    return Condemned(1, ("ab/x", "ab/w"), verdict, "", ("ab/x",), {"ab/w": "too young"})
+
+
+@pytest.mark.parametrize(
+    ("findings", "asked", "code"),
+    [
+        ([], [], Exit.NOTHING),
+        ([WAITING], [], Exit.NOTHING),
+        ([ORPHAN], [], Exit.FINDINGS),
+        ([ORPHAN], ["condemned"], Exit.FINDINGS),
+        ([ORPHAN], ["condemned", "pending"], Exit.COULD_NOT_TELL),
+        ([ORPHAN], ["failed"], Exit.COULD_NOT_TELL),
+        ([WAITING, MISSING], [], Exit.FINDINGS),
+        ([MISSING, UNKNOWN], [], Exit.COULD_NOT_TELL),
+    ],
+)
+def test_verdicts(findings: list[Finding], asked: list[str], code: Exit) -> None:
+    assert verdict_of(table(*findings), [condemned(verdict) for verdict in asked]) == code
+
+
+def summary(findings: pa.Table, **changed: Any) -> Summary:
+    fields: dict[str, Any] = {
+        "run_id": "00000000000000ab",
+        "url": "file:///store",
+        "listed_at_ms": 5,
+        "containers": {0: (3, 10, 12)},
+        "untold": {1: "its owner did not answer within 5 s"},
+        "objects": 1000,
+        "listed": 1001,
+        "chunks": 5000,
+        "check": "bodies",
+        "looked_into": 999,
+        "bytes_read": 123456,
+        "kinds": count_kinds(findings),
+        "orphans": 1,
+        "delete_orphans": "no",
+        "verdict": verdict_of(findings, ()),
+    } | changed
+    return Summary(**fields)
+
+
+def test_a_foreign_name_never_reaches_a_terminal_as_it_is() -> None:
+    [counted] = count_kinds(table(Finding(Kind.FOREIGN, "no name of ours", None, "a\x1b[2J\nb é")))
+    assert counted.example == "a\\x1b[2J\\nb é: no name of ours"
+
+
+def test_the_report_for_people_has_the_worst_first_in_aligned_columns() -> None:
+    shown = summary_text(summary(table(WAITING, ORPHAN, MISSING, MISSING, UNKNOWN)), ())
+    lines = shown.splitlines()
+    rows = lines[lines.index("") + 1 :]
+    assert [line.split()[:3] for line in rows[:5]] == [
+        ["kind", "severity", "count"],
+        ["missing", "harmful", "2"],
+        ["orphan", "note", "1"],
+        ["waiting_for_deletion", "information", "1"],
+        ["in_flight", "unknown", "1"],
+    ]
+    assert len({line.index(line.split()[1]) for line in rows[:5]}) == 1
+    assert "container 1  could not be told: its owner did not answer" in shown
+    assert lines[-1].startswith("could not tell")
+
+
+def test_a_clean_run_says_so() -> None:
+    shown = summary_text(summary(FINDINGS.empty_table(), untold={}, check="none"), ())
+    assert "nothing differs" in shown
+    assert shown.endswith("nothing found")
+
+
+def test_what_owners_did_with_orphans_is_told_with_their_reasons() -> None:
+    assert "would be asked to delete 1 orphans" in summary_text(summary(table(ORPHAN), delete_orphans="dry run"), ())
+    shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [condemned("condemned")])
+    assert "container 1: 2 orphans, condemned; 1 wait for deletion now, 1 left alone" in shown
+    assert "left alone, 1: too young" in shown
+
+
+def test_reports_in_files_hold_every_row_and_the_same_numbers(tmp_path: Path) -> None:
+    findings = table(ORPHAN, MISSING)
+    document = summary_json(summary(findings), [condemned("pending")])
+    write_report(str(tmp_path / "new" / "report"), findings, document)
+    assert pq.read_table(tmp_path / "new" / "report" / "findings.parquet").equals(findings)
+    read = json.loads((tmp_path / "new" / "report" / "summary.json").read_text())
+    assert read == json.loads(json.dumps(document))
+    assert read["findings"][0]["count"] == 1
+    assert (read["exit_code"], read["condemned"][0]["verdict"], read["findings"][0]["kind"]) == (
+        1,
+        "pending",
+        "missing",
+    )

@@ -1,0 +1,85 @@
+"""What people see of a URL: never a password, never a key."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+
+from segmentstore.contracts.errors import ConfigError
+from tests.tier2.spark.reconcile_dry import LocalSpark
+from tier2.spark import compaction_report, reconcile_report
+from tier2.spark.compact_job import plan_compaction
+from tier2.spark.inventory import open_inventory
+from tier2.spark.inventory_rows import InventoryError, key_rules
+from tier2.spark.reconcile_job import reconcile
+from tier2.spark.shown_url import shown_url
+from tier2.spark.source_options import parse_options
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("sftp://bob:s3cret@h/data/", "sftp://bob@h/data/"),
+        ("sftp://bob:s3:cr@t@h:22/data/", "sftp://bob@h:22/data/"),
+        ("sftp:/bob:s3cret@h/data", "sftp:/bob@h/data"),
+        ("sftp://bob@h:22/data", "sftp://bob@h:22/data"),
+        ("abfs://c@account/data?account_key=s3cret", "abfs://c@account/data"),
+        ("/data/a:b@c?x", "/data/a:b@c?x"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("ab/00000000/x", "ab/00000000/x"),
+    ],
+)
+def test_password_and_query_are_taken_away_and_nothing_else(text: str, shown: str) -> None:
+    assert shown_url(text) == shown
+
+
+def test_keys_of_a_place_begin_with_its_url_without_the_query() -> None:
+    assert key_rules("abfs://c@account/data/?account_key=s3cret").prefixes == ("abfs://c@account/data/", "")
+    assert "s3cret" in key_rules("sftp://bob:s3cret@h/data").prefixes[0]
+
+
+def test_a_listing_that_is_not_there_is_named_without_its_secrets() -> None:
+    with pytest.raises(InventoryError) as caught:
+        open_inventory("sftp://bob:s3cret@h/x.csv?key=s3cret", "memory://x")
+    assert "sftp://bob@h/x.csv" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_mistyped_url_of_the_data_source_is_named_without_its_secrets() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"path": "sftp:/bob:s3cret@h/data", "segment": "x"}, streaming=False)
+    assert "s3cret" not in str(caught.value)
+
+
+class Guarded(MemoryFileSystem):  # type: ignore[misc]
+    """Files in memory, of a scheme whose URLs have a user and a password."""
+
+    protocol = "guarded"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> Any:
+        host, slash, rest = path.removeprefix("guarded://").partition("/")
+        return super()._strip_protocol(f"/{rest}" if slash and "@" in host else path)
+
+
+@pytest.fixture
+def guarded() -> str:
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    return "guarded://bob:s3cret@h/data?token=s3cret"
+
+
+def test_a_compaction_tells_nobody_the_password(guarded: str) -> None:
+    planned = plan_compaction(guarded, snapshots="newest")
+    assert planned.summary.url == "guarded://bob@h/data"
+    assert "s3cret" not in compaction_report.summary_text(planned.summary, planned.rows)
+
+
+def test_a_reconciliation_tells_nobody_the_password(guarded: str) -> None:
+    result = reconcile(LocalSpark().as_spark(), guarded, snapshots="newest")
+    assert result.summary.url == "guarded://bob@h/data"
+    assert "s3cret" not in str(dataclasses.asdict(result.summary))
+    assert "s3cret" not in str(reconcile_report.summary_json(result.summary, result.condemned))

@@ -1,0 +1,399 @@
+"""An epoch's rows land whole and once: tasks that fail, run twice, are cut otherwise; drivers that die; a store that restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import tier2.spark.write_landing
+from segmentstore import InvalidNameError, SegmentStore
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import open_tiny, read_all, run
+from tier2.spark.local_client import LocalClient, StoreNotServedError, StoreRefusedError
+from tier2.spark.write_landing import (
+    LandingError,
+    StagingName,
+    TaskWritten,
+    WriteIdentity,
+    clear,
+    give_up,
+    land,
+    parse_staging_name,
+    staging_name,
+    write_partition,
+    writer_id_of,
+)
+from tier2.spark.write_rows import RowLayout
+
+LAYOUT = RowLayout("payload", has_segment_column=True, segment=None, framing="lines")
+QUERY = writer_id_of("a query")
+
+
+def identity(epoch: int, *, lasting: bool = True) -> WriteIdentity:
+    return WriteIdentity(QUERY, epoch, lasting)
+
+
+def batch(*rows: tuple[str, str]) -> pa.RecordBatch:
+    names, payloads = pa.array([name for name, _ in rows]), pa.array([payload for _, payload in rows])
+    return pa.record_batch([names, payloads], names=["segment", "payload"])
+
+
+async def prepare(
+    client: LocalClient, who: WriteIdentity, *tasks: Sequence[tuple[str, str]], inline: int = 40, attempt: int = 0
+) -> list[TaskWritten]:
+    runtime = Runtime(random=random.Random(attempt * 1000 + who.epoch))
+    return [
+        await write_partition(
+            client,
+            who,
+            LAYOUT,
+            # Two rows a batch.
+            [batch(*rows[start : start + 2]) for start in range(0, len(rows), 2)],
+            runtime=runtime,
+            partition=number,
+            attempt=attempt,
+            inline_bytes=inline,
+        )
+        for number, rows in enumerate(tasks)
+    ]
+
+
+async def names_in(store: SegmentStore) -> list[str]:
+    return [info.name async for info in store.list_segments()]
+
+
+def long_rows(mark: str, count: int, segment: str = "x") -> list[tuple[str, str]]:
+    return [(segment, f"{mark}-{number:04}") for number in range(count)]
+
+
+def lines(*tasks: Sequence[tuple[str, str]], segment: str = "x") -> bytes:
+    return "".join(f"{payload}\n" for rows in tasks for name, payload in rows if name == segment).encode()
+
+
+Tasks = tuple[list[tuple[str, str]], ...]
+SMALL: Tasks = ([("x", "one"), ("y", "two")], [], [("x", "three")])
+MIXED: Tasks = (long_rows("a", 3), long_rows("b", 700), [*long_rows("c", 2), *long_rows("c", 90, "y")])
+"""Something of everything: with a bound of 40 bytes tasks hand over, stage one segment, and stage two; 700 rows are two appends."""
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize("tasks", [SMALL, MIXED])
+def test_an_epoch_lands_in_the_order_of_its_partitions(tmp_path: Path, tasks: Tasks, lasting: bool) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            who = identity(0, lasting=lasting)
+            reports = await prepare(client, who, *tasks)
+            landed = await land(client, who, reports[::-1], runtime=Runtime())
+            assert landed.rows == sum(map(len, tasks))
+            assert landed.offsets == {"x": 0, "y": 0}
+            assert await read_all(store, "x") == lines(*tasks)
+            assert await read_all(store, "y") == lines(*tasks, segment="y")
+            assert landed.bytes == len(lines(*tasks)) + len(lines(*tasks, segment="y"))
+            assert await names_in(store) == ["x", "y"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", [SMALL, MIXED])
+@pytest.mark.parametrize("second", [SMALL, MIXED])
+def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
+    tmp_path: Path, first: Tasks, second: Tasks
+) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            before = await prepare(client, identity(4), *second)
+            reports = await prepare(client, identity(4), *first, attempt=1)
+            await land(client, identity(4), reports, runtime=Runtime())
+            # Prepared before it had landed, by another driver; and behind it.
+            await land(client, identity(4), before, runtime=Runtime())
+            again = await prepare(client, identity(4), *second, attempt=2)
+            assert all(part.landed for report in again for part in report.parts.values())
+            landed = await land(client, identity(4), again, runtime=Runtime())
+            assert (landed.offsets, landed.bytes) == ({"x": None, "y": None}, 0)
+            old = await prepare(client, identity(3), *second)
+            await land(client, identity(3), old, runtime=Runtime())
+            assert await read_all(store, "x") == lines(*first)
+            assert await names_in(store) == ["x", "y"]
+            await land(client, identity(5), await prepare(client, identity(5), *second), runtime=Runtime())
+            assert await read_all(store, "x") == lines(*first, *second)
+
+    run(main())
+
+
+@pytest.mark.parametrize("tasks", [SMALL, MIXED])
+def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -> None:
+    async def main() -> None:
+        folder = str(tmp_path / "s")
+        async with (
+            open_tiny(folder, local_face=True) as store,
+            LocalClient(folder) as one,
+            LocalClient(folder) as two,
+        ):
+            for epoch in range(5):
+                reports = [await prepare(one, identity(epoch), *tasks, attempt=number) for number in range(2)]
+                outcomes = await asyncio.gather(
+                    land(one, identity(epoch), reports[0], runtime=Runtime()),
+                    land(two, identity(epoch), reports[1], runtime=Runtime()),
+                    return_exceptions=True,
+                )
+                # The slower one may find that the faster has cleared away what it staged.
+                for outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        assert isinstance(outcome, StoreRefusedError | LandingError), outcome
+                await land(
+                    one, identity(epoch), await prepare(one, identity(epoch), *tasks, attempt=9), runtime=Runtime()
+                )
+                assert await read_all(store, "x") == lines(*tasks) * (epoch + 1)
+            assert await names_in(store) == ["x", "y"]
+
+    run(main())
+
+
+def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            await prepare(client, identity(0), *MIXED)
+            await prepare(client, identity(1), *MIXED)
+            await prepare(client, identity(2), long_rows("later", 100))
+            assert len(await names_in(store)) >= 5
+            reports = await prepare(client, identity(1), *MIXED, attempt=1)
+            await land(client, identity(1), reports, runtime=Runtime())
+            left = [parse_staging_name(name) for name in await names_in(store) if name not in {"x", "y"}]
+            assert left == [StagingName("x", QUERY, 2)]
+
+    run(main())
+
+
+def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+
+            def broken() -> Any:
+                yield batch(*long_rows("a", 300))
+                assert client._pending or client._next > 1
+                raise OSError(5, "the input is gone")
+
+            with pytest.raises(OSError, match="input is gone"):
+                await write_partition(client, identity(0), LAYOUT, broken(), runtime=Runtime(), inline_bytes=10)
+            assert await names_in(store) == []
+
+    run(main())
+
+
+def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            reports = await prepare(client, identity(0, lasting=False), *MIXED)
+            await give_up(client, reports)
+            assert await names_in(store) == []
+            with pytest.raises((StoreRefusedError, LandingError)):
+                await land(client, identity(0, lasting=False), reports, runtime=Runtime())
+            assert await read_all(store, "x") == b""
+
+    run(main())
+
+
+def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            reports = await prepare(client, identity(0), long_rows("a", 100))
+            await store.append(reports[0].parts["x"].staged, b"something else")
+            with pytest.raises(LandingError, match=r"700 bytes .* and 714 are there"):
+                await land(client, identity(0), reports, runtime=Runtime())
+            assert await read_all(store, "x") == b""
+
+    run(main())
+
+
+def test_segments_are_made_only_if_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            reports = await prepare(client, identity(0), [("x", "one")])
+            with pytest.raises(StoreRefusedError, match="'x' does not exist"):
+                await land(client, identity(0), reports, runtime=Runtime(), create=False)
+            assert await names_in(store) == []
+
+    run(main())
+
+
+def test_a_segment_deleted_between_two_tasks_is_noticed(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            await land(client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime())
+            reports = await prepare(client, identity(0), *SMALL)
+            await store.delete("x")
+            with pytest.raises(LandingError, match="deleted meanwhile"):
+                await land(client, identity(0), reports, runtime=Runtime())
+
+    run(main())
+
+
+def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None:
+    """Epoch after epoch, some run twice, while the store is closed and opened all the time."""
+
+    async def main() -> None:
+        folder = tmp_path / "s"
+        store = await open_tiny(folder, local_face=True)
+        expected = b""
+
+        async def write() -> None:
+            nonlocal expected
+            async with LocalClient(str(folder)) as client:
+                for epoch in range(8):
+                    tasks = (
+                        long_rows(f"{epoch}a", 60 * (epoch % 3)),
+                        long_rows(f"{epoch}b", 5),
+                        long_rows(f"{epoch}c", 200),
+                    )
+                    for attempt in range(1 + epoch % 2):
+                        reports = await prepare(client, identity(epoch), *tasks, attempt=attempt)
+                        await land(client, identity(epoch), reports, runtime=Runtime())
+                    expected += lines(*tasks)
+
+        writing = asyncio.ensure_future(write())
+        chance = random.Random(11)
+        try:
+            while not writing.done():
+                await asyncio.sleep(chance.uniform(0.02, 0.2))
+                await store.close()
+                store = await open_tiny(folder, local_face=True)
+            await writing
+            assert await read_all(store, "x") == expected
+            assert await names_in(store) == ["x"]
+        finally:
+            await store.close()
+
+    run(main())
+
+
+def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        store = await open_tiny(folder, local_face=True)
+        async with LocalClient(str(folder), patience_s=0.2) as client:
+            await store.close()
+            with pytest.raises(StoreNotServedError, match="does not answer"):
+                await prepare(client, identity(0), *MIXED)
+
+    run(main())
+
+
+def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        store = await open_tiny(folder, local_face=True)
+        async with LocalClient(str(folder), patience_s=0.2) as client:
+            await client.create("x")
+            await client.send("x", QUERY.bytes, 0, b"on its way when the store goes")
+            await store.close()
+            client._hang_up()
+            for _ in range(2):
+                with pytest.raises(StoreNotServedError, match="does not answer"):
+                    await client.send("x", QUERY.bytes, 1, b"and one more")
+            with pytest.raises(StoreNotServedError, match="does not answer"):
+                await client.delete("x")
+
+    run(main())
+
+
+def test_what_waits_for_many_staged_segments_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier2.spark.write_landing, "STAGED_WAITING_BYTES", 200)
+    rows = [(f"x{number % 20}", f"{number:07}") for number in range(400)]
+    most = 0
+
+    class Watched(tier2.spark.write_landing._Task):
+        async def add(self, segment: str, data: bytes) -> None:
+            nonlocal most
+            await super().add(segment, data)
+            waiting = sum(each.size for each in self.segments.values() if each.staged)
+            assert waiting == self._staged_waiting
+            most = max(most, waiting)
+
+    monkeypatch.setattr(tier2.spark.write_landing, "_Task", Watched)
+
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            reports = await prepare(client, identity(0), rows, inline=10)
+            await land(client, identity(0), reports, runtime=Runtime())
+            for name in {name for name, _ in rows}:
+                assert await read_all(store, name) == lines(rows, segment=name)
+
+    run(main())
+    assert 0 < most <= 200
+
+
+def test_two_reports_of_one_partition_land_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            reports = await prepare(client, identity(0), *SMALL)
+            with pytest.raises(LandingError, match="two reports of one partition"):
+                await land(client, identity(0), [*reports, reports[0]], runtime=Runtime())
+            assert await names_in(store) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_epoch_has_landed_whether_or_not_its_leftovers_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool
+) -> None:
+    async def refused(client: LocalClient, name: str) -> bool:
+        raise StoreRefusedError(16, "TierUnavailableError", f"{name} stays")
+
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            who = identity(0, lasting=lasting)
+            await prepare(client, who, *MIXED)
+            reports = await prepare(client, who, *MIXED, attempt=1)
+            monkeypatch.setattr(LocalClient, "delete", refused)
+            await land(client, who, reports, runtime=Runtime())
+            assert await read_all(store, "x") == lines(*MIXED)
+            assert await read_all(store, "y") == lines(*MIXED, segment="y")
+
+    run(main())
+
+
+def test_clearing_leaves_other_writers_and_other_segments_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / "s"
+        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+            other = WriteIdentity(writer_id_of("another"), 0, lasting=True)
+            kept = [
+                staging_name("x", other, UUID(int=1)),
+                staging_name("x", identity(8), UUID(int=2)),
+                staging_name("x/y", identity(1), UUID(int=3)),
+                "x#transient." + QUERY.hex,
+            ]
+            for name in [*kept, staging_name("x", identity(7), UUID(int=4))]:
+                await client.create(name)
+            await clear(client, identity(7), "x")
+            assert await names_in(store) == sorted(kept)
+
+    run(main())
+
+
+def test_the_name_of_what_is_staged_says_whose_it_is() -> None:
+    name = staging_name("logs/a#b\nc", identity(258), UUID(int=7))
+    assert parse_staging_name(name) == StagingName("logs/a#b\nc", QUERY, 258)
+    assert parse_staging_name("logs/a") is None
+    assert parse_staging_name("a#transient.0123") is None
+    with pytest.raises(InvalidNameError, match="16 bytes too long"):
+        staging_name("n" * 949, identity(0), UUID(int=1))

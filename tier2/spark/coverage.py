@@ -1,0 +1,181 @@
+"""Verdicts over segments: whether their chunks follow one another and hold what Tier 2 is said to have.
+
+What must hold of a segment with chunks in order of their offsets: nothing lacks in [start_offset, storage_length), no
+chunk begins before all earlier ones have ended, and none ends behind storage_length. Rules of this file:
+
+- segments whose chunks simply follow one another are recognised by whole columns; only the others are looked at one by one;
+- what was reached so far is the greatest end of all earlier chunks, not that of the last: a long chunk hides nothing.
+
+Pure: no await, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tier2.spark.findings import Finding, Kind, findings_table
+
+_Numbers = NDArray[np.int64]
+
+_UNKNOWN: Final = "the catalog has chunks of a segment that it does not know"
+
+
+class _Segments(NamedTuple):
+    """Columns of `segments`, by id."""
+
+    ids: _Numbers
+    floor: _Numbers
+    """From here on chunks must hold every byte: the start offset, or the storage length if that is less."""
+    ceiling: _Numbers
+    """Up to here: the storage length."""
+
+
+class _Chunks(NamedTuple):
+    """Columns of `chunks`, by segment and start."""
+
+    ids: _Numbers
+    starts: _Numbers
+    ends: _Numbers
+    rows: _Numbers
+    """Where they stand in the table."""
+
+
+def judge_coverage(segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
+    """FINDINGS over one container, or a range of its segment ids that both tables hold exactly: gaps and overlaps.
+
+    Of `catalog_schema.SEGMENTS` the columns segment_id, start_offset and storage_length are read, of CHUNKS segment_id,
+    start_offset, length and object_name. Tables that are in order are not sorted. A chunk of no bytes has the kind
+    wrong_size, one of a segment that is not there wrong_identity. O(rows).
+    """
+    ours, theirs = _segments(segments), _chunks(chunks)
+    found = _judge(ours, theirs)
+    named = (_with_object(finding, chunks, row) for finding, row in found)
+    return findings_table((finding._replace(container_id=container_id) for finding in named), run_id)
+
+
+def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
+    """FINDINGS over `catalog_schema.OBJECTS` with name and blocks: bytes of a block that two chunks hold. O(chunks)."""
+    lists = pa.concat_arrays(objects["blocks"].chunks or [pa.array([], objects.schema.field("blocks").type)])
+    flat, parents = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
+    blocks, starts, lengths, ids, places = (
+        pc.struct_field(flat, name).to_numpy()
+        for name in ("block_offset", "block_start_offset", "length", "segment_id", "start_offset")
+    )
+    order = np.lexsort((starts, blocks, parents))
+    before, behind = order[:-1], order[1:]
+    shared = (parents[before] == parents[behind]) & (blocks[before] == blocks[behind])
+    shared &= starts[before] + lengths[before] > starts[behind]
+    findings = []
+    for one, other in zip(before[shared].tolist(), behind[shared].tolist(), strict=True):
+        end = min(starts[one] + lengths[one], starts[other] + lengths[other])
+        evidence = f"two chunks hold bytes of the block at {blocks[one]}, the other is of segment {ids[one]} from {places[one]}"
+        name = objects["name"][int(parents[one])].as_py()
+        length = int(end - starts[other])
+        findings.append(
+            Finding(Kind.OVERLAP, evidence, container_id, name, None, None, int(ids[other]), int(places[other]), length)
+        )
+    return findings_table(findings, run_id)
+
+
+def _segments(table: pa.Table) -> _Segments:
+    ids, starts, ceiling = (_numbers(table, name) for name in ("segment_id", "start_offset", "storage_length"))
+    if np.any(ids[1:] < ids[:-1]):
+        order = np.argsort(ids, kind="stable")
+        ids, starts, ceiling = ids[order], starts[order], ceiling[order]
+    return _Segments(ids, np.minimum(starts, ceiling), ceiling)
+
+
+def _chunks(table: pa.Table) -> _Chunks:
+    ids, starts, lengths = (_numbers(table, name) for name in ("segment_id", "start_offset", "length"))
+    rows = np.arange(len(ids))
+    same = ids[1:] == ids[:-1]
+    if np.any((ids[1:] < ids[:-1]) | (same & (starts[1:] < starts[:-1]))):
+        rows = np.lexsort((starts, ids))
+        ids, starts, lengths = ids[rows], starts[rows], lengths[rows]
+    return _Chunks(ids, starts, starts + lengths, rows)
+
+
+def _judge(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+    """Findings by segment, each with the row of the chunk it is about."""
+    first = np.searchsorted(chunks.ids, segments.ids, "left")
+    behind = np.searchsorted(chunks.ids, segments.ids, "right")
+    if int((behind - first).sum()) != len(chunks.ids):
+        yield from _of_unknown_segments(segments, chunks)
+    for each in np.flatnonzero(_suspicious(segments, chunks, first, behind)).tolist():
+        part = slice(int(first[each]), int(behind[each]))
+        own = _Chunks(*(column[part] for column in chunks))
+        found = _judge_segment(int(segments.floor[each]), int(segments.ceiling[each]), own)
+        for finding, row in found:
+            yield finding._replace(segment_id=int(segments.ids[each])), row
+
+
+def _suspicious(
+    segments: _Segments, chunks: _Chunks, first: NDArray[np.intp], behind: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Of each segment: whether more than a look at whole columns is needed."""
+    some = behind > first
+    suspicious = ~some & (segments.floor < segments.ceiling)
+    suspicious[some] |= chunks.starts[first[some]] > segments.floor[some]
+    suspicious[some] |= chunks.ends[behind[some] - 1] != segments.ceiling[some]
+    bad = chunks.ends <= chunks.starts
+    bad[1:] |= (chunks.ids[1:] == chunks.ids[:-1]) & (chunks.starts[1:] != chunks.ends[:-1])
+    broken = np.unique(chunks.ids[bad])
+    return suspicious | np.isin(segments.ids, broken)
+
+
+def _judge_segment(floor: int, ceiling: int, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+    """One segment, and all of its chunks."""
+    reached, last_end, beyond = floor, None, None
+    for start, end, row in zip(chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True):
+        if end <= start:
+            yield _finding(Kind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end), row
+            continue
+        if min(start, ceiling) > reached:
+            evidence = "no chunk holds these bytes, the named one is behind them"
+            yield _finding(Kind.GAP, evidence, reached, min(start, ceiling)), row
+        if last_end is not None and start < last_end:
+            evidence = f"a chunk begins at {start}, and earlier ones reach {last_end}"
+            yield _finding(Kind.OVERLAP, evidence, start, min(end, last_end)), row
+        if beyond is None and end > ceiling:
+            beyond = max(start, ceiling), row
+        reached = max(reached, end)
+        last_end = end if last_end is None else max(last_end, end)
+    if reached < ceiling:
+        yield _finding(Kind.GAP, "no chunk holds these bytes, up to the storage length", reached, ceiling), None
+    elif beyond is not None and last_end is not None:
+        evidence = f"chunks reach {last_end}, and the storage length is {ceiling}"
+        yield _finding(Kind.OVERLAP, evidence, beyond[0], last_end), beyond[1]
+
+
+def _of_unknown_segments(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+    """One finding a segment, about its first chunk."""
+    strange = np.flatnonzero(~np.isin(chunks.ids, segments.ids))
+    ids, first, counts = np.unique(chunks.ids[strange], return_index=True, return_counts=True)
+    for segment_id, place, count in zip(ids.tolist(), strange[first].tolist(), counts.tolist(), strict=True):
+        finding = _finding(Kind.WRONG_IDENTITY, f"{_UNKNOWN}: {count}", *_span(chunks, place))
+        yield finding._replace(segment_id=segment_id), int(chunks.rows[place])
+
+
+def _span(chunks: _Chunks, place: int) -> tuple[int, int]:
+    return int(chunks.starts[place]), int(chunks.ends[place])
+
+
+def _finding(kind: Kind, evidence: str, start: int, end: int) -> Finding:
+    return Finding(kind, evidence, start_offset=start, length=end - start)
+
+
+def _with_object(finding: Finding, chunks: pa.Table, row: int | None) -> Finding:
+    if row is None:
+        return finding
+    name: Any = chunks["object_name"][row].as_py()
+    return finding._replace(object=name)
+
+
+def _numbers(table: pa.Table, name: str) -> _Numbers:
+    return table[name].to_numpy()

@@ -1,0 +1,201 @@
+"""What a run of reconciliation says of itself: the numbers, the verdict, a text for people, files for programs.
+
+Rules of this file: pure but for `write_report`; no pyspark. The verdict is `grep`'s: who could not look at everything says so,
+whatever else was found; what is in flight or waits for its deletion is as it should be and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tier2.spark.arrow_rows import is_text
+from tier2.spark.command_options import Exit
+from tier2.spark.findings import Kind, Severity
+from tier2.spark.reconcile_owners import Condemned
+
+FINDINGS_FILE: Final = "findings.parquet"
+SUMMARY_FILE: Final = "summary.json"
+EXAMPLE_CHARACTERS_MAX: Final = 100
+
+_ORDER: Final = {str(severity): place for place, severity in enumerate(Severity)}
+
+
+class KindCount(NamedTuple):
+    """How often one kind of finding was found."""
+
+    kind: str
+    severity: str
+    number: int
+    example: str
+    """The first of them, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The numbers of one run."""
+
+    run_id: str
+    url: str
+    listed_at_ms: int
+    """When the listing began, milliseconds since 1970 UTC."""
+    containers: Mapping[int, tuple[int, int, int]]
+    """Of each container: epoch, and the sequence numbers of snapshots A and B."""
+    untold: Mapping[int, str]
+    """Containers that nothing could be said of, and why."""
+    objects: int
+    """In snapshot A."""
+    listed: int
+    chunks: int
+    """Followed, in snapshot B."""
+    check: str
+    looked_into: int
+    """Objects whose headers, or bytes, were read."""
+    bytes_read: int
+    kinds: Sequence[KindCount]
+    orphans: int
+    delete_orphans: str
+    """`no`, `dry run` or `asked`."""
+    verdict: Exit
+
+
+def count_kinds(findings: pa.Table) -> list[KindCount]:
+    """Findings by severity and kind, the worst first."""
+    counted = []
+    groups = findings.group_by(["severity", "kind"]).aggregate([([], "count_all")])
+    for group in groups.to_pylist():
+        same = pc.and_(is_text(findings["severity"], group["severity"]), is_text(findings["kind"], group["kind"]))
+        first = findings.filter(same).slice(0, 1).to_pylist()[0]
+        counted.append(KindCount(group["kind"], group["severity"], group["count_all"], _example(first)))
+    return sorted(counted, key=lambda each: (_ORDER.get(each.severity, len(_ORDER)), each.kind))
+
+
+def _example(row: Mapping[str, Any]) -> str:
+    place = row["object"] or (f"segment {row['segment_id']}" if row["segment_id"] is not None else "")
+    if row["kind"] in {Kind.GAP, Kind.OVERLAP}:
+        place = f"container {row['container_id']} segment {row['segment_id']} at {row['start_offset']}, {row['length']} bytes"
+    told = f"{place}: {row['evidence']}" if place else str(row["evidence"])
+    # A foreign name may hold anything, and this goes to terminals.
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in told)
+    return text if len(text) <= EXAMPLE_CHARACTERS_MAX else text[: EXAMPLE_CHARACTERS_MAX - 1] + "…"
+
+
+def verdict_of(findings: pa.Table, condemned: Sequence[Condemned]) -> Exit:
+    """Which exit code a run ends with."""
+    severities = set(findings["severity"].unique().to_pylist())
+    if Severity.UNKNOWN in severities or any(each.verdict != "condemned" for each in condemned):
+        return Exit.COULD_NOT_TELL
+    return Exit.FINDINGS if severities & {Severity.HARMFUL, Severity.NOTE} else Exit.NOTHING
+
+
+def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, Any]:
+    """The run as one JSON document."""
+    return {
+        "run_id": summary.run_id,
+        "tier2_url": summary.url,
+        "listed_at_ms": summary.listed_at_ms,
+        "containers": [
+            {"container_id": number, "epoch": epoch, "sequence_number_a": first, "sequence_number_b": second}
+            for number, (epoch, first, second) in summary.containers.items()
+        ],
+        "untold": [{"container_id": number, "reason": reason} for number, reason in sorted(summary.untold.items())],
+        "objects": summary.objects,
+        "listed": summary.listed,
+        "chunks": summary.chunks,
+        "check": summary.check,
+        "looked_into": summary.looked_into,
+        "bytes_read": summary.bytes_read,
+        "findings": [
+            {"kind": each.kind, "severity": each.severity, "count": each.number, "example": each.example}
+            for each in summary.kinds
+        ],
+        "orphans": summary.orphans,
+        "delete_orphans": summary.delete_orphans,
+        "condemned": [
+            {
+                "container_id": each.container_id,
+                "names": len(each.names),
+                "verdict": each.verdict,
+                "reason": each.reason,
+                "condemned": list(each.condemned),
+                "left_alone": dict(each.left_alone),
+            }
+            for each in condemned
+        ],
+        "verdict": summary.verdict.name.lower(),
+        "exit_code": int(summary.verdict),
+    }
+
+
+def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
+    """The run for people: lines of aligned columns."""
+    return "\n".join([*_head(summary), "", *_table(summary), *_orphans(summary, condemned), "", _last(summary)])
+
+
+def _head(summary: Summary) -> Iterator[str]:
+    yield f"reconciled   {summary.url}"
+    yield f"run          {summary.run_id}"
+    for number, (epoch, first, second) in summary.containers.items():
+        yield f"container {number:<3}epoch {epoch}, operations to {first:,} before the listing, to {second:,} behind it"
+    for number, reason in sorted(summary.untold.items()):
+        yield f"container {number:<3}could not be told: {reason}"
+    yield f"catalog      {summary.objects:,} objects, {summary.chunks:,} chunks"
+    yield f"listing      {summary.listed:,} objects"
+    if summary.check != "none":
+        yield f"{summary.check:<13}{summary.looked_into:,} objects looked into, {summary.bytes_read:,} bytes read"
+
+
+def _table(summary: Summary) -> Iterator[str]:
+    if not summary.kinds:
+        yield "nothing differs"
+        return
+    rows = [("kind", "severity", "count", "for example")]
+    rows += [(each.kind, each.severity, f"{each.number:,}", each.example) for each in summary.kinds]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for kind, severity, count, example in rows:
+        yield f"{kind:<{widths[0]}}  {severity:<{widths[1]}}  {count:>{widths[2]}}  {example}".rstrip()
+
+
+def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
+    if summary.delete_orphans == "no":
+        return
+    yield ""
+    if summary.delete_orphans == "dry run":
+        yield f"dry run: owners would be asked to delete {summary.orphans:,} orphans; --execute asks them"
+        return
+    for each in condemned:
+        reason = f": {each.reason}" if each.reason else ""
+        yield (
+            f"container {each.container_id}: {len(each.names):,} orphans, {each.verdict}{reason}; "
+            f"{len(each.condemned):,} wait for deletion now, {len(each.left_alone):,} left alone"
+        )
+        reasons: dict[str, int] = {}
+        for why in each.left_alone.values():
+            reasons[why] = reasons.get(why, 0) + 1
+        for why, count in sorted(reasons.items()):
+            yield f"    left alone, {count:,}: {why}"
+
+
+def _last(summary: Summary) -> str:
+    said = {
+        Exit.NOTHING: "nothing found",
+        Exit.FINDINGS: "findings",
+        Exit.COULD_NOT_TELL: "could not tell: not everything could be looked at",
+    }
+    return said[summary.verdict]
+
+
+def write_report(folder: str, findings: pa.Table, summary: Mapping[str, Any]) -> None:
+    """Both files of a report into a folder of this machine, made if it is not there; older ones are replaced. Raises OSError."""
+    os.makedirs(folder, exist_ok=True)
+    pq.write_table(findings, os.path.join(folder, FINDINGS_FILE), compression="zstd")
+    with open(os.path.join(folder, SUMMARY_FILE), "w", encoding="utf-8") as file:
+        json.dump(summary, file, indent=2, ensure_ascii=False)
+        file.write("\n")

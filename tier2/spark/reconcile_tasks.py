@@ -1,0 +1,380 @@
+"""What the tasks of reconciliation do, each for a range of shards or of segments: Spark only hands out rows and takes rows.
+
+Two passes. The *survey* puts snapshot A beside the listing, shard by shard, and gives the few rows where they differ. After
+snapshot B the *verdicts*: those suspects are judged, missing ones asked for once more, the chunks of all segments followed, and
+objects looked into if that was asked for. Rules of this file:
+
+- a task holds one range at a time: the rows of its shards, never those of the store;
+- whatever it does may be done again, also at the same time: nothing is written.
+
+Coroutines over ObjectStorage; no pyspark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tier2.catalog.catalog_manifest import Manifest
+from tier2.catalog.catalog_reading import read_table
+from tier2.catalog.catalog_schema import LIVE, OBJECTS
+from tier2.object_names import parse_object_name
+from tier2.object_storage import ObjectStorage
+from tier2.spark.arrow_rows import is_text
+from tier2.spark.coverage import judge_coverage, judge_sharing
+from tier2.spark.findings import (
+    FINDINGS,
+    Finding,
+    Kind,
+    Place,
+    Severity,
+    Suspects,
+    find_suspects,
+    findings_table,
+    judge_shard,
+)
+from tier2.spark.listing import LISTING, SHARDS
+from tier2.spark.shard_rows import no_objects, shard_rows, stretches
+from tier2.spark.verify import OBJECT_COLUMNS, ObjectsCheck, verify_objects
+
+HEADS_AT_ONCE: Final = 16
+COMPARED: Final = ("name", "size", "state")
+"""What is needed of a snapshot's `objects` to compare it with a listing."""
+COVERED: Final = ("segment_id", "start_offset", "length")
+"""What is needed of a snapshot's `chunks` to follow them."""
+
+
+class Lister(NamedTuple):
+    """Where the listing of shards comes from."""
+
+    listed: Callable[[range], Iterable[pa.Table]]
+    """LISTING of neighbouring shards, and of nothing else; blocking."""
+    pieces: Callable[[range], Sequence[range]]
+    """A task's shards as they are asked for, one piece after another."""
+    ahead: int
+    """So many pieces are asked for before they are needed."""
+
+
+class Surveyed(NamedTuple):
+    """What the survey of some shards found, and how much it looked at."""
+
+    suspects: Suspects
+    objects: int
+    """In snapshot A."""
+    listed: int
+
+
+# --- the survey --------------------------------------------------------------------------------------------------------
+
+
+async def survey(
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: range,
+    lister: Lister,
+    executor: Executor,
+    *,
+    untold: Sequence[int] = (),
+) -> Surveyed:
+    """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and executor go."""
+    loop = asyncio.get_running_loop()
+    pieces = lister.pieces(shards)
+    left = iter(pieces)
+    listings: deque[asyncio.Future[pa.Table]] = deque()
+
+    def ask(count: int) -> None:
+        listings.extend(loop.run_in_executor(executor, _list, lister, piece) for piece in islice(left, count))
+
+    ask(lister.ahead)
+    try:
+        before = await shard_rows(storage, manifests, shards, COMPARED)
+        found: list[Suspects] = []
+        objects = listed = 0
+        for piece in pieces:
+            table = await listings[0]
+            del listings[0]
+            ask(1)
+            rows = [before.of(shard) for shard in piece]
+            objects += sum(each.num_rows for each in rows)
+            listed += table.num_rows
+            found += [passed_over(suspects, untold) for suspects in _suspects(rows, table, piece)]
+    finally:
+        for waiting in listings:
+            waiting.cancel()
+        await asyncio.gather(*listings, return_exceptions=True)
+    suspects = Suspects(
+        pa.concat_tables([each.before for each in found] or [no_objects(COMPARED)]),
+        pa.concat_tables([each.listed for each in found] or [LISTING.empty_table()]),
+    )
+    return Surveyed(suspects, objects, listed)
+
+
+def _suspects(before: Sequence[pa.Table], listed: pa.Table, shards: range) -> Iterator[Suspects]:
+    """Shard by shard where the listing is sorted: the fewer differences there are at once, the quicker they are found."""
+    if len(shards) == 1 or not _is_sorted(listed["key"]):
+        yield find_suspects(pa.concat_tables(before), listed)
+        return
+    prefixes = [f"{SHARDS[shard]}/" for shard in shards]
+    for rows, (start, end) in zip(before, stretches(listed["key"], prefixes), strict=True):
+        yield find_suspects(rows, listed.slice(start, end - start))
+
+
+def _is_sorted(column: pa.ChunkedArray[Any]) -> bool:
+    names = _array(column)
+    return len(names) < 2 or pc.all(pc.less(names[:-1], names[1:])).as_py() is True
+
+
+def left_out(suspects: Suspects, untold: Sequence[int]) -> Suspects:
+    """Without any object of these containers."""
+    strange = pa.array([f"/{number:08x}/" for number in untold])
+    of_them = pc.is_in(pc.utf8_slice_codeunits(suspects.before["name"], 2, 12), value_set=strange)
+    return passed_over(Suspects(suspects.before.filter(pc.invert(of_them)), suspects.listed), untold)
+
+
+def passed_over(suspects: Suspects, untold: Sequence[int]) -> Suspects:
+    """Without listed objects of containers nothing can be said of: their names, not their number, are left out."""
+    if not untold:
+        return suspects
+    strange = pa.array([f"/{number:08x}/" for number in untold])
+    of_them = pc.is_in(pc.utf8_slice_codeunits(suspects.listed["key"], 2, 12), value_set=strange)
+    return Suspects(suspects.before, suspects.listed.filter(pc.invert(of_them)))
+
+
+def _list(lister: Lister, shards: range) -> pa.Table:
+    return pa.concat_tables([LISTING.empty_table(), *lister.listed(shards)])
+
+
+async def read_shard(storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int) -> pa.Table:
+    """What is compared of the rows of one shard, in all containers, by name."""
+    return (await shard_rows(storage, manifests, [shard], COMPARED)).of(shard)
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+class Judge(NamedTuple):
+    """All that verdicts over suspects need beside them."""
+
+    before: Mapping[int, Manifest]
+    """Snapshot A."""
+    after: Mapping[int, Manifest]
+    place: Place
+    run_id: str
+    confirm_all: bool
+    """The listing is of another time: what it says is asked once more, of every object that is not as it should be."""
+
+
+async def judge(
+    storage: ObjectStorage, suspects: Suspects, shards: Sequence[int], by: Judge
+) -> tuple[pa.Table, list[str]]:
+    """FINDINGS over the suspects of `shards`, after snapshot B; the missing ones confirmed by a HEAD each.
+
+    And what is not there though the listing, of another time, does not prove that it was gone before B: for a third look.
+    """
+    names = pa.concat_arrays([_array(suspects.before["name"]), _array(suspects.listed["key"])])
+    after = suspects.before if is_same(by) else await _rows(storage, by.after, shards, names)
+    absent = pc.invert(pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"])))
+    absent = pc.and_(absent, is_text(suspects.before["state"], LIVE))
+    before = suspects.before
+    missing = _array(suspects.before["name"].filter(absent))
+    if len(missing):
+        before = await _with_blocks(storage, by.before, shards, before, missing)
+    return await _confirmed(storage, judge_shard(before, suspects.listed, after, by.place, run_id=by.run_id), by)
+
+
+def _array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    """One array of strings, of the type that others are compared with."""
+    return pa.concat_arrays([pa.array([], pa.string()), *column.cast(pa.string()).chunks])
+
+
+def is_same(by: Judge) -> bool:
+    """Whether B is A: no owner has done anything meanwhile, or nobody has the store open."""
+    return {number: each.name for number, each in by.before.items()} == {
+        number: each.name for number, each in by.after.items()
+    }
+
+
+async def _rows(
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: Sequence[int],
+    names: pa.Array[Any],
+    columns: Sequence[str] = COMPARED,
+) -> pa.Table:
+    """The rows of these names in a snapshot, as far as they are in these shards: no others are read."""
+    prefixes = set(pc.unique(pc.utf8_slice_codeunits(names, 0, 2)).to_pylist())
+    some = [shard for shard in shards if SHARDS[shard] in prefixes]
+    if not some:
+        return no_objects(columns)
+    rows = await shard_rows(storage, manifests, some, columns)
+    wanted = [table.filter(pc.is_in(table["name"], value_set=names)) for table in map(rows.of, some)]
+    return pa.concat_tables([no_objects(columns), *wanted])
+
+
+async def _rows_by_owner(
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: Sequence[int],
+    names: pa.Array[Any],
+    columns: Sequence[str],
+) -> pa.Table:
+    """As `_rows`, and quicker: a name says in whose table it is, and only one that is not there is looked for in all."""
+    tables = [
+        await _rows(storage, {number: manifests[number]}, shards, pa.array(some, pa.string()), columns)
+        for number, some in _by_container(names).items()
+        if number in manifests
+    ]
+    found = pa.concat_tables([no_objects(columns), *tables])
+    strange = names.filter(pc.invert(pc.is_in(names, value_set=_array(found["name"]))))
+    return pa.concat_tables([found, await _rows(storage, manifests, shards, strange, columns)])
+
+
+async def _with_blocks(
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: Sequence[int],
+    objects: pa.Table,
+    names: pa.Array[Any],
+) -> pa.Table:
+    """These rows with what lies in the objects of `names`: the evidence of what a missing one costs."""
+    # Blocks are most of the table, and few shards have something to tell of.
+    table = await _rows_by_owner(storage, manifests, shards, names, ("name", "blocks"))
+    held: dict[Any, Any] = dict(zip(table["name"].to_pylist(), table["blocks"].to_pylist(), strict=True))
+    blocks = [held.get(name, []) for name in objects["name"].to_pylist()]
+    return objects.append_column("blocks", pa.array(blocks, OBJECTS.field("blocks").type))
+
+
+def _by_container(names: pa.Array[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for name in names.to_pylist():
+        parts = parse_object_name(str(name))
+        if parts is not None:
+            found.setdefault(parts.container_id, []).append(name)
+    return found
+
+
+async def _confirmed(storage: ObjectStorage, findings: pa.Table, by: Judge) -> tuple[pa.Table, list[str]]:
+    """Findings that depend on what a listing said, after each of their objects was asked for; and those to look at again."""
+    asked = {Kind.MISSING} | ({Kind.WRONG_SIZE, Kind.ORPHAN} if by.confirm_all else set())
+    to_ask = pc.is_in(findings["kind"], value_set=pa.array([str(kind) for kind in asked]))
+    rows = findings.filter(to_ask).to_pylist()
+    gone: list[str] = []
+    if not rows:
+        return findings, gone
+    left = iter(range(len(rows)))
+
+    async def work() -> None:
+        for index in left:
+            stored = await storage.head(rows[index]["object"])
+            if stored is None and by.confirm_all and rows[index]["kind"] != Kind.ORPHAN:
+                # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking before.
+                gone.append(rows[index]["object"])
+                rows[index] = {}
+            else:
+                rows[index] = _confirm(rows[index], None if stored is None else stored.size)
+
+    await asyncio.gather(*(work() for _ in range(HEADS_AT_ONCE)))
+    kept = [row for row in rows if row]
+    return pa.concat_tables([findings.filter(pc.invert(to_ask)), pa.Table.from_pylist(kept, schema=FINDINGS)]), gone
+
+
+def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
+    """What a finding is after its object was asked for: itself, another, or nothing (empty)."""
+    if row["kind"] == Kind.ORPHAN:
+        return row if size is not None else {}
+    actual = None if size is None else f"{size} bytes"
+    if actual is None:
+        return {
+            **row,
+            "kind": str(Kind.MISSING),
+            "actual": "not there",
+            "evidence": f"{row['evidence']}; a HEAD says that it is not there",
+        }
+    if actual == row["expected"]:
+        return {}
+    return {
+        **row,
+        "kind": str(Kind.WRONG_SIZE),
+        "actual": actual,
+        "evidence": f"{row['evidence']}; a HEAD says {actual}",
+    }
+
+
+async def judge_gone(storage: ObjectStorage, names: Sequence[str], by: Judge) -> pa.Table:
+    """FINDINGS over objects that were listed and were not there any more when they were looked into.
+
+    `by.before` is the snapshot that had them, `by.after` one taken since.
+    """
+    by = by._replace(confirm_all=False)  # `by.after` was taken after they were found gone: it is the last word.
+    shards = sorted({int(name[:2], 16) for name in names})
+    before = await _rows_by_owner(storage, by.before, shards, pa.array(sorted(names), pa.string()), COMPARED)
+    findings, _ = await judge(storage, Suspects(before, LISTING.empty_table()), shards, by)
+    return findings
+
+
+async def cover(storage: ObjectStorage, manifest: Manifest, segments: pa.Table, run_id: str) -> tuple[pa.Table, int]:
+    """FINDINGS over these segments of a container, and how many chunks they have.
+
+    Names are most of the table and only evidence, so they are read where something was found alone.
+    """
+    number = manifest.container_id
+    chunks = await _chunks(storage, manifest, segments, COVERED)
+    nameless = chunks.append_column("object_name", pa.nulls(chunks.num_rows, pa.string()))
+    findings = judge_coverage(segments, nameless, container_id=number, run_id=run_id)
+    if findings.num_rows:
+        wrong = segments.filter(pc.is_in(segments["segment_id"], value_set=findings["segment_id"].combine_chunks()))
+        named = await _chunks(storage, manifest, wrong, (*COVERED, "object_name"))
+        findings = judge_coverage(wrong, named, container_id=number, run_id=run_id)
+    return findings, chunks.num_rows
+
+
+async def _chunks(storage: ObjectStorage, manifest: Manifest, segments: pa.Table, columns: Sequence[str]) -> pa.Table:
+    segment_ids: list[Any] = segments["segment_id"].to_pylist()
+    return await read_table(storage, manifest, "chunks", columns=list(columns), segment_ids=segment_ids)
+
+
+async def look_into(
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: range,
+    run_id: str,
+    *,
+    bodies: bool,
+    at_once: int,
+    executor: Executor | None = None,
+) -> tuple[pa.Table, ObjectsCheck]:
+    """FINDINGS of the live objects of these shards by their own word, and what was looked at."""
+    tables: list[pa.Table] = []
+    findings: list[pa.Table] = []
+    for number, manifest in sorted(manifests.items()):
+        table = await read_table(storage, manifest, "objects", columns=list(OBJECT_COLUMNS), shard=shards)
+        tables.append(table)
+        findings.append(judge_sharing(table, container_id=number, run_id=run_id))
+    checked = await verify_objects(storage, tables, bodies=bodies, at_once=at_once, executor=executor)
+    return pa.concat_tables([*findings, findings_table(checked.findings, run_id)]), checked
+
+
+def once(findings: pa.Table) -> pa.Table:
+    """Without what a listing said of a wrong size where a look into the object says it too, and what lies at its end."""
+    wrong = is_text(findings["kind"], Kind.WRONG_SIZE)
+    looked = findings.filter(pc.and_(wrong, pc.is_valid(findings["segment_id"])))["object"]
+    by_listing = pc.and_(wrong, pc.is_null(findings["segment_id"]))
+    return findings.filter(pc.invert(pc.and_(by_listing, pc.is_in(findings["object"], value_set=_array(looked)))))
+
+
+def untold_findings(untold: Mapping[int, str], run_id: str) -> pa.Table:
+    """A row for each container that nothing can be said of."""
+    return findings_table(
+        (
+            Finding(Kind.IN_FLIGHT, f"container {number}: {why}", number, severity=Severity.UNKNOWN)
+            for number, why in sorted(untold.items())
+        ),
+        run_id,
+    )

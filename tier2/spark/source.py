@@ -1,0 +1,100 @@
+"""The data source `segmentstore` of Spark: `spark.read.format("segmentstore")` and what belongs to it.
+
+    from tier2.spark.source import register
+    register(spark)
+    spark.read.format("segmentstore").option("prefix", "logs/").option("format", "lines").load("s3://bucket/store")
+
+Readers and writers are imported when they are asked for, where they run. Options and columns: docs/spark-source.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from tier2.spark.source_errors import SourceSchemaError
+from tier2.spark.source_options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "segmentstore"
+
+COLUMNS: Final[dict[str, DataType]] = {
+    "container": LongType(),
+    "segment": StringType(),
+    "segment_id": LongType(),
+    "offset": LongType(),
+    "length": IntegerType(),
+    "payload": BinaryType(),
+    "value": StringType(),
+}
+"""The columns there are."""
+DEFAULT_COLUMNS: Final = ("container", "segment", "offset", "length", "payload")
+
+_FILTER_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program Spark plans a read with when it has filters to hand over, and may (see `_filters_come`)."""
+
+
+class SegmentStoreSource(DataSource):
+    """Segments in Tier 2, read by their catalog snapshots; and appended to, through the store that runs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        """What option `columns` says; spark.read.schema(...) says it instead."""
+        named = next((text for key, text in self.options.items() if key.lower() == "columns"), None)
+        names = [name.strip() for name in named.split(",")] if named is not None else DEFAULT_COLUMNS
+        unknown = [name for name in names if name not in COLUMNS]
+        if unknown:
+            raise SourceSchemaError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+        return StructType([StructField(name, COLUMNS[name], nullable=False) for name in names])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tier2.spark.source_reader import FilteringBatchReader, SegmentBatchReader  # noqa: PLC0415
+
+        options = parse_options(self.options, streaming=False)
+        wanted = options.filter_pushdown
+        filtering = _filters_come() if wanted == "auto" else wanted == "true"
+        return (FilteringBatchReader if filtering else SegmentBatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from tier2.spark.source_stream import SegmentStreamReader  # noqa: PLC0415
+
+        return SegmentStreamReader(parse_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        from tier2.spark.source_writer import SegmentBatchWriter  # noqa: PLC0415
+
+        return SegmentBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+        from tier2.spark.source_writer import SegmentStreamWriter  # noqa: PLC0415
+
+        return SegmentStreamWriter(self.options, schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session, classic or Connect, under its name."""
+    spark.dataSource.register(SegmentStoreSource)
+
+
+def _filters_come() -> bool:
+    """Whether this process is the one that Spark hands filters to.
+
+    With the setting off Spark refuses a reader that would take filters, and no reader is told the setting. But filters come to
+    a process of another program; where that is not so, nothing is pushed down, and nothing is wrong.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _FILTER_WORKER in sys.modules or getattr(main, "name", None) == _FILTER_WORKER
