@@ -10,16 +10,20 @@ import typer
 from segmentstore.cli import (
     bench_command,
     bookkeeper_command,
+    catalog_command,
     crashtest_command,
     data_commands,
     doctor_command,
     gc_command,
     ingest_command,
     inspection_commands,
+    mailbox_command,
     output,
     restore_command,
     scrub_command,
     segment_commands,
+    serve_command,
+    spark_command,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
 from segmentstore.contracts.errors import SegmentStoreError
@@ -55,8 +59,14 @@ app.command(name="objects", rich_help_panel=_STORE)(inspection_commands.objects)
 app.command(name="verify", rich_help_panel=_STORE)(inspection_commands.verify)
 app.command(name="restore", rich_help_panel=_STORE)(restore_command.restore)
 app.command(name="gc", rich_help_panel=_STORE)(gc_command.gc)
+app.command(name="mailbox", rich_help_panel=_STORE)(mailbox_command.mailbox)
+app.command(name="serve", rich_help_panel=_STORE)(serve_command.serve_command)
 app.command(name="scrub", rich_help_panel=_STORE)(scrub_command.scrub_command)
 app.command(name="doctor", rich_help_panel=_STORE)(doctor_command.doctor_command)
+# What comes behind it is the jobs' own to read: tier2/spark/commands.py.
+_SPARK = {"allow_interspersed_args": False, "ignore_unknown_options": True, "help_option_names": []}
+app.command(name="spark", rich_help_panel=_STORE, context_settings=_SPARK)(spark_command.spark)
+app.add_typer(catalog_command.app, name="catalog", rich_help_panel=_STORE)
 app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
 app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)

@@ -1,7 +1,7 @@
 """`segmentstore crashtest`: the recovery testing harness on this machine: crashes by the thousand, and a judgement.
 
-The command alone is here: what may be asked for, and what the answer means to the shell. `crashtest_runs` runs,
-`crashtest_show` shows.
+The command alone is here: what may be asked for, and what the answer means to the shell. `crashtest_options` says what
+goes together, `crashtest_runs` runs, `crashtest_show` shows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from segmentstore.cli import output
+from segmentstore.cli.crashtest_options import check_options
 from segmentstore.cli.exit_codes import CommandError, ExitCode, sentence
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Mode(enum.StrEnum):
 
 
 def crashtest_command(
+    context: typer.Context,
     seconds: Annotated[float, typer.Option(help="How long, above 0; enumerate ends when it is through.")] = 30.0,
     runs: Annotated[int | None, typer.Option(min=1, help="So many runs (kill: lives), however long they take.")] = None,
     seed: Annotated[
@@ -76,10 +78,12 @@ def crashtest_command(
     # Not at the top: the harness loads the engine and much beside, and no other command needs it.
     from segmentstore.cli import crashtest_modes, crashtest_runs, crashtest_show  # noqa: PLC0415
 
-    _check_replay(mode, replay, plan)
+    try:
+        check_options(mode, _given(context))
+    except CommandError as error:
+        _refuse(sentence(error))
     if not seconds > 0:
         _refuse(f"--seconds must be above 0, and is {seconds:g}")
-    _check_ignored(mode, seed, workload, points=points)
     workload = workload if workload is not None else DEFAULT_WORKLOAD
     _check_workload(workload)
     if plan is not None or replay is not None:
@@ -121,21 +125,10 @@ def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:
 # --- what makes no sense is refused before anything is run --------------------------------------------------------------
 
 
-def _check_replay(mode: Mode, replay: str | None, plan: Path | None) -> None:
-    if replay is not None and plan is not None:
-        _refuse("either --replay or --plan: a plan has its seed in it")
-    if replay is not None and mode is Mode.KILL:
-        _refuse("a real kill cannot be replayed: when it comes is up to the machine; --seed draws the same kinds again")
-
-
-def _check_ignored(mode: Mode, seed: str | None, workload: str | None, *, points: bool) -> None:
-    """An option that would change nothing is a mistake of the caller, who believes that it does."""
-    if mode is Mode.ENUMERATE and seed is not None:
-        _refuse("--mode enumerate has no --seed: it makes every crash point, and nothing is drawn")
-    if mode is Mode.ENUMERATE and workload is not None:
-        _refuse("--mode enumerate has no --workload: its workloads are all the short ones, see --depth")
-    if mode is Mode.KILL and points:
-        _refuse("--mode kill has no --points: they are of the simulated world; kinds of kills are counted always")
+def _given(context: typer.Context) -> dict[str, object]:
+    """What stands on the command line itself; defaults do not."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def _check_workload(workload: str) -> None:

@@ -138,8 +138,15 @@ def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
         "appends a second and core": summary.appends / core_seconds,
         "effects on the outside": summary.effects,
         "longest recovery, simulated seconds": summary.longest_recovery_s,
+        **_windows(summary),
         "runs with violations": summary.failed,
     }
+
+
+def _windows(summary: Summary) -> dict[str, object]:
+    """Of conditional appends; nothing where there were none."""
+    decided, undecided = summary.windows["decided"], summary.windows["undecided"]
+    return {"windows decided, undecided": f"{decided:,}, {undecided:,}"} if decided or undecided else {}
 
 
 def _said(summary: Summary) -> str:

@@ -5,6 +5,7 @@ It changes nothing and starts nothing but programs that are asked for their vers
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import socket
 import sys
@@ -16,6 +17,7 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.spark_command import EXTRA
 from segmentstore.cli.stores import require_store
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 
 PYTHON_MIN: Final = (3, 11)
+SPARK_PACKAGES: Final = ("pyspark", "pyarrow", "obstore")
 FREE_BYTES_MIN: Final = 1024 * 1024 * 1024
 
 _CONNECT_S: Final = 3.0
@@ -74,6 +77,7 @@ def examine(store: str | None) -> Iterator[Check]:
     yield from _bookkeeper(needed=needs_jvm)
     if location is not None:
         yield from _servers(location)
+    yield _spark()
     yield _program(
         "strace",
         "developers' tests of what is synced, and when, run on it",
@@ -127,6 +131,19 @@ def _loopback() -> Check:
 def _program(name: str, why: str, remedy: str) -> Check:
     path = shutil.which(name)
     return Check(name, path is not None, False, path or why, remedy)
+
+
+def _spark() -> Check:
+    """The extra for the Spark jobs, by its packages. Java is a piece of its own, and the same one."""
+    versions = []
+    for name in SPARK_PACKAGES:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            return Check(
+                "Spark jobs", False, False, f"{name} is not installed", f"install {EXTRA}; they run on Java 17"
+            )
+    return Check("Spark jobs", True, False, ", ".join(versions))
 
 
 def _bookkeeper(*, needed: bool) -> Iterator[Check]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,8 @@ from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.simulation.disk_nodes import Inode
 from recovery.harness.simulation.fault_points import TABLE
 from segmentstore.cli import crashtest_modes
+from segmentstore.cli.crashtest_command import Mode, crashtest_command
+from segmentstore.cli.crashtest_options import MEANINGLESS
 from tests.cli.shell import Result, segmentstore
 from tests.harness.test_kill import SETTINGS, cut_last_frame
 
@@ -79,7 +83,7 @@ def test_a_run_is_told_with_its_trace() -> None:
     assert result.code == 0
     assert result.out == again.out
     lines = lines_of(result)
-    assert any("store.rename" in line for line in lines)
+    assert any("store.link" in line for line in lines)
     assert any("opens the store" in line for line in lines)
     assert lines[-1] == "clean/0: no rule was broken"
 
@@ -126,12 +130,39 @@ def test_a_failure_in_json_has_its_violations_and_its_plan(tmp_path: Path) -> No
         (("--mode", "enumerate", "--seed", "a"), "no --seed"),
         (("--mode", "enumerate", "--workload", "default"), "no --workload"),
         (("--mode", "kill", "--points"), "no --points"),
+        (("--mode", "simulate", "--depth", "1"), "--mode simulate has no --depth"),
+        (("--depth", "3"), "--mode simulate has no --depth"),
+        (("--no-exact",), "--mode simulate has no --no-exact"),
+        (("--exact",), "--mode simulate has no --exact"),
+        (("--runs", "1", "--seconds", "1"), "--runs has no --seconds"),
+        (("--mode", "kill", "--depth", "1"), "--mode kill has no --depth"),
+        (("--mode", "kill", "--plan", __file__), "--mode kill has no --plan"),
+        (("--mode", "enumerate", "--plan", __file__), "--mode enumerate has no --plan"),
+        (("--mode", "enumerate", "--runs", "1"), "--mode enumerate has no --runs"),
+        (("--mode", "enumerate", "--seconds", "1"), "--mode enumerate has no --seconds"),
+        (("--mode", "enumerate", "--folder", "."), "--mode enumerate has no --folder"),
+        (("--mode", "enumerate", "--no-exact"), "--mode enumerate has no --no-exact"),
+        (("--mode", "enumerate", "--replay", "object/@0.kill.0", "--depth", "1"), "--replay has no --depth"),
+        (("--replay", "clean/0", "--seed", "a"), "--replay has no --seed"),
+        (("--replay", "clean/0", "--points"), "--replay has no --points"),
+        (("--replay", "clean/0", "--runs", "1"), "--replay has no --runs"),
+        (("--replay", "clean/0", "--jobs", "1"), "--replay has no --jobs"),
+        (("--plan", __file__, "--workload", "default"), "--plan has no --workload"),
+        (("--plan", __file__, "--seconds", "1"), "--plan has no --seconds"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
     result = segmentstore("crashtest", *arguments)
     assert result.code == 2
     assert complaint in result.err
+
+
+def test_every_option_that_is_said_to_mean_nothing_is_one_of_the_command() -> None:
+    known = inspect.signature(crashtest_command).parameters
+    for asked, options in MEANINGLESS.items():
+        mode = re.fullmatch(r"--mode (\w+)", asked)
+        assert Mode(mode[1]) if mode else asked.removeprefix("--") in known, asked
+        assert set(options) <= set(known)
 
 
 @pytest.mark.parametrize("change", ["workload", "rates", "cycles", "text"])

@@ -59,6 +59,17 @@ def test_what_is_missing_is_named_with_the_way_to_get_it() -> None:
     assert "something that is needed is missing" in said
 
 
+def test_the_extra_for_spark_is_named_and_nothing_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checks(segmentstore("doctor", "--json").json())["Spark jobs"]
+    assert found["found"]
+    assert "pyspark" in found["detail"]
+    monkeypatch.setattr(doctor_command, "SPARK_PACKAGES", ("no-such-package",))
+    missing = checks(segmentstore("doctor", "--json").json())["Spark jobs"]
+    assert not missing["found"]
+    assert not missing["needed"]
+    assert "segmentstore[spark]" in missing["remedy"]
+
+
 @pytest.mark.usefixtures("no_programs")
 def test_maven_is_not_needed_once_the_jars_are_here() -> None:
     found = checks(segmentstore("doctor", "--json").json())

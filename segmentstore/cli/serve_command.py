@@ -1,0 +1,99 @@
+"""`segmentstore serve`: a store kept open for other processes of this machine, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segmentstore.cli import output
+from segmentstore.cli.stores import with_store
+from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
+from segmentstore.contracts.local_socket import SOCKET_NAME
+
+if TYPE_CHECKING:
+    from segmentstore import SegmentStore
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often it is looked whether containers still run."""
+
+
+def serve_command(
+    store: output.StoreArgument,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Open a store and let other processes of this machine append through a socket in its folder.
+
+    Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in order. Ends with an error when
+    the store stops by itself. Settings come from the environment and store.toml, as for every command.
+    """
+
+    async def run(opened: SegmentStore) -> None:
+        if as_json:
+            output.print_json({"store": store, "socket": SOCKET_NAME, "containers": opened.config.served_count})
+        else:
+            print(f"serving {store} at {SOCKET_NAME}, {opened.config.served_count} containers")
+        sys.stdout.flush()
+        await _until_told(opened)
+
+    with_store(store, run, create=create, local_face=True)
+
+
+async def _until_told(store: SegmentStore) -> None:
+    """Wait for a signal. Raises what stopped the last container that ran."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    names = _name_in_each(store)
+    try:
+        while not told.is_set():
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await told.wait()
+            except TimeoutError:
+                await _insist_on_one(store, names)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _insist_on_one(store: SegmentStore, names: dict[int, str]) -> None:
+    """Pass as long as a container runs; one that stopped is named once."""
+    stopped: SegmentStoreError | None = None
+    for container_id, name in list(names.items()):
+        try:
+            await store.get_info(name)
+        except (ContainerStoppedError, NotPrimaryError) as error:
+            _log.error("container %d does not serve any more: %s", container_id, error)
+            del names[container_id]
+            stopped = error
+        except SegmentStoreError:
+            pass  # there is no such segment: whoever says so, runs
+    if not names and stopped is not None:
+        raise stopped
+
+
+def _name_in_each(store: SegmentStore) -> dict[int, str]:
+    """A name that lives in each container served here."""
+    # Not at the top: what is of the engine is loaded by the command that needs it.
+    from segmentstore.segment_mapper import container_of  # noqa: PLC0415
+
+    missing = dict.fromkeys(store.config.served)
+    found: dict[int, str] = {}
+    number = 0
+    while missing:
+        name = f"is-it-there-{number}"
+        container_id = container_of(name, store.config.containers)
+        if container_id in missing:
+            del missing[container_id]
+            found[container_id] = name
+        number += 1
+    return found

@@ -1,0 +1,117 @@
+"""`segmentstore spark VERB STORE ...`: the Spark jobs (tier2/spark), on a store's folder as well as on a Tier-2 URL.
+
+The jobs see Tier 2 alone. What only the engine can do stands here: to find a store's Tier 2, and, of a store that nobody has
+open, to export its catalog before a job and to take up what the job asks of an owner. Of a store that is open nothing is
+touched: its owner answers the job.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from argparse import Namespace
+from typing import Annotated, NamedTuple
+
+import typer
+
+from segmentstore.cli import output
+from segmentstore.cli.catalog_command import export_stopped
+from segmentstore.cli.exit_codes import CommandError, sentence
+from segmentstore.cli.stand_in import StandIn
+from segmentstore.cli.stores import require_store
+from segmentstore.config import merge_settings
+from segmentstore.contracts.errors import ConfigError, SegmentStoreError
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_files import read_store_file, tier2_url
+
+EXTRA = "segmentstore[spark]"
+COULD_NOT_TELL = 2
+"""As the jobs have it (tier2/spark/command_options.py): schedulers tell a failure from findings by it."""
+
+
+class _Store(NamedTuple):
+    """A store whose folder was named."""
+
+    location: str
+    store_id: str
+    url: str
+    """Of its Tier 2."""
+    containers: range
+
+
+def spark(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VERB STORE [OPTIONS]", help="`segmentstore spark --help` has the verbs."),
+    ] = None,
+) -> None:
+    """Check (`reconcile`) or rewrite (`compact`) what is in Tier 2 with Spark. STORE is a store's folder or a Tier-2 URL.
+
+    Exit codes are the jobs' own: 0 nothing found or all done, 1 findings, 2 could not tell.
+    """
+    try:
+        code = run_verb(arguments or ["--help"])
+    finally:
+        end_session()
+    raise typer.Exit(code)
+
+
+def run_verb(arguments: list[str]) -> int:
+    """Run a verb in this process; its exit code. The session stays for the next verb. Usage errors raise SystemExit."""
+    try:
+        require_spark()
+        # Not at the top: no other command pays for it, nor needs it to be installed.
+        from tier2.spark import commands  # noqa: PLC0415
+
+        parsed = commands.parse(arguments, program="segmentstore spark")
+        location = getattr(parsed, "tier2_url", None)
+        if location is None or "://" in location:
+            return commands.execute(parsed)
+        store = _find(location)
+        parsed.tier2_url = store.url
+        parsed.store_id = getattr(parsed, "store_id", None) or store.store_id
+        if export_stopped(location) is None:
+            return commands.execute(parsed)
+        parsed.stopped = True
+        if not _asks_owners(parsed):
+            return commands.execute(parsed)
+        with StandIn(store.location, store.url, store.containers) as owner:
+            code = commands.execute(parsed)
+        if owner.failure is not None:
+            output.print_error(f"nobody could answer for {location}: {sentence(owner.failure)}")
+        return code
+    except SegmentStoreError as error:
+        output.print_error(sentence(error))
+        return COULD_NOT_TELL
+
+
+def end_session() -> None:
+    """Stop the session that verbs of this process have made, if any did."""
+    if importlib.util.find_spec("pyspark") is not None:
+        from tier2.spark import commands  # noqa: PLC0415
+
+        commands.end_session()
+
+
+def require_spark() -> None:
+    """Raise ConfigError unless the extra is installed. Loads none of it."""
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError("spark", f"it needs {' and '.join(missing)}; install {EXTRA}")
+
+
+def _find(location: str) -> _Store:
+    require_store(location)
+    file = read_store_file(location, Runtime())
+    assert file is not None, location
+    config = merge_settings({}, {}, file.settings, existing=True)
+    url = tier2_url(location, config)
+    if url.startswith("memory://"):
+        raise CommandError(f"the objects of {location} are in the memory of a process ({url}): no job can see them")
+    return _Store(location, file.store_id, url, range(config.containers))
+
+
+def _asks_owners(parsed: Namespace) -> bool:
+    """Whether the verb, so called, puts messages to owners that change something."""
+    if parsed.verb == "compact":
+        return not parsed.dry_run
+    return bool(getattr(parsed, "execute", False))

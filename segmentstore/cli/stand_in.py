@@ -1,0 +1,105 @@
+"""StandIn: the owner of a stopped store for as long as a job has something to ask of one.
+
+A job puts messages into the mailboxes of containers and waits for the answers of whoever has the store open. If nobody has, the
+command line that runs the job is that owner: from the first message that nobody answered to the end of the job. What takes
+the messages up is the owner's own code (storagewriter/mailbox_keeper.py), in a store that is opened as ever; until then the
+folder is free, and a service that opens the store meanwhile answers instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import segmentstore
+from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError
+from segmentstore.contracts.runtime import Runtime
+from tier2.locations import open_object_storage
+from tier2.mailbox.mailbox import list_messages
+from tier2.object_storage import StorageUnavailableError
+
+_log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+ANSWER_POLL_S: Final = 0.5
+"""Of the owner for the time of the job: somebody waits for it."""
+
+
+class StandIn:
+    """A context manager. What kept it from standing in, whatever it was, is in `failure` afterwards; the job then waits for nobody."""
+
+    def __init__(self, location: str, url: str, containers: Sequence[int]) -> None:
+        self.failure: BaseException | None = None
+        self._location = location
+        self._url = url
+        self._containers = containers
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stand-in")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._ended is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._ended.set)
+            except RuntimeError:
+                pass  # its loop has ended already
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._stand_in())
+        except BaseException as error:  # noqa: BLE001 - nobody else hears of it, and a job that waits in vain has to say why
+            self.failure = error
+            if not isinstance(error, SegmentStoreError):
+                _log.error("whoever answers for a stopped store has ended", exc_info=error)
+        finally:
+            self._ready.set()
+
+    async def _stand_in(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        while not self._ended.is_set():
+            if await self._is_asked():
+                await self._answer(self._ended)
+            await _wait(self._ended, LOOK_S)
+
+    async def _is_asked(self) -> bool:
+        storage = open_object_storage(self._url, Runtime())
+        try:
+            for container_id in self._containers:
+                entries = await list_messages(storage, container_id)
+                if any(entry.message is not None and entry.answer is None for entry in entries):
+                    return True
+        except StorageUnavailableError as error:
+            _log.info("looking for messages: %s", error)
+        finally:
+            await storage.close()
+        return False
+
+    async def _answer(self, ended: asyncio.Event) -> None:
+        try:
+            async with segmentstore.open(self._location, mailbox_poll_s=ANSWER_POLL_S):
+                await ended.wait()
+        except StoreInUseError:
+            pass  # whoever has it answers; and when he is gone again, this does
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,184 @@
+"""`segmentstore serve`: ready when it says so, ended by a signal, and killed without losing or doubling anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.runtime import Runtime
+from tests.cli.shell import ROOT, segmentstore, start
+from tests.store.harness import run
+from tier2.spark.local_client import LocalClient, StoreNotServedError
+from tier2.spark.write_landing import WriteIdentity, land, write_partition, writer_id_of
+from tier2.spark.write_rows import RowLayout
+
+WRITER = UUID(int=1).bytes
+
+
+def ready(process: subprocess.Popen[bytes]) -> bytes:
+    """Its first line: it serves."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return line
+
+
+@contextmanager
+def serving(store: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = start("serve", store, *options)
+    try:
+        ready(process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_told_and_closes_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    process = start("serve", tmp_path / "s", "--create", "--json")
+    try:
+        said = json.loads(ready(process))
+        assert said == {"store": str(tmp_path / "s"), "socket": SOCKET_NAME, "containers": 1}
+
+        async def main() -> None:
+            async with LocalClient(str(tmp_path / "s")) as client:
+                await client.create("x")
+                assert await client.append("x", WRITER, 0, b"data") == 0
+
+        run(main())
+        busy = segmentstore("ls", tmp_path / "s")
+        assert busy.code == ExitCode.IN_USE
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (ExitCode.DONE, b"")
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (tmp_path / "s" / SOCKET_NAME).exists()
+    assert segmentstore("cat", tmp_path / "s", "x").out == b"data"
+
+
+def test_a_store_that_is_not_there_is_not_made_by_serving(tmp_path: Path) -> None:
+    said = segmentstore("serve", tmp_path / "s")
+    assert (said.code, said.err) == (
+        ExitCode.REFUSED,
+        f"segmentstore: {tmp_path / 's'} is not a segment store: there is no such folder\n",
+    )
+
+
+def test_one_store_is_served_once(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", "--create"):
+        assert segmentstore("serve", tmp_path / "s").code == ExitCode.IN_USE
+        assert (tmp_path / "s" / SOCKET_NAME).exists()
+
+
+def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", "--create") as process:
+        # From now on no file of the process may grow: its log cannot be written.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+
+        async def main() -> None:
+            async with LocalClient(str(tmp_path / "s"), patience_s=1) as client:
+                await client.create("x")
+
+        with pytest.raises(StoreNotServedError):
+            run(main())
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == ExitCode.UNAVAILABLE
+        assert b"container 0 is stopped" in err
+
+
+def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path: Path) -> None:
+    """A pipeline of events and epochs with staged rows, SIGKILL, a new process at the same folder."""
+    folder = tmp_path / "s"
+    identity = writer_id_of("a query")
+    layout = RowLayout("payload", has_segment_column=False, segment="rows", framing="lines")
+    environment = {**os.environ, "SEGMENTSTORE_APPEND_BYTES_MAX": "2000"}
+
+    def serve() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "segmentstore", "serve", str(folder), "--create"],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        ready(process)
+        return process
+
+    async def events() -> None:
+        async with LocalClient(str(folder)) as client:
+            await client.create("events")
+            for number in range(2000):
+                await client.send("events", WRITER, number, b"%d\n" % number)
+                if not number % 100:
+                    await asyncio.sleep(0.02)
+            await client.settle()
+
+    async def epochs() -> None:
+        async with LocalClient(str(folder)) as client:
+            for epoch in range(15):
+                who = WriteIdentity(identity, epoch, lasting=True)
+                for attempt in range(2):
+                    reports = [
+                        await write_partition(
+                            client,
+                            who,
+                            layout,
+                            [rows(epoch, partition)],
+                            runtime=Runtime(),
+                            partition=partition,
+                            attempt=attempt,
+                            inline_bytes=300 * (epoch % 2),
+                        )
+                        for partition in range(3)
+                    ]
+                    await land(client, who, reports, runtime=Runtime())
+
+    async def main() -> None:
+        chance = random.Random(3)
+        loop = asyncio.get_running_loop()
+        process = await loop.run_in_executor(None, serve)
+        try:
+            writing = [asyncio.ensure_future(events()), asyncio.ensure_future(epochs())]
+            kills = 0
+            while not all(task.done() for task in writing):
+                # Soon at first, or a fast machine is done before the second; later later, or a slow one never is.
+                await asyncio.sleep(chance.uniform(0.05, 0.4) + 0.1 * kills)
+                process.kill()
+                process.communicate()
+                kills += 1
+                process = await loop.run_in_executor(None, serve)
+            await asyncio.gather(*writing)
+            assert kills >= 2
+        finally:
+            process.kill()
+            process.communicate()
+
+    asyncio.run(main())
+    assert segmentstore("cat", folder, "events").out == b"".join(b"%d\n" % number for number in range(2000))
+    expected = [
+        value for epoch in range(15) for partition in range(3) for value in rows(epoch, partition).column(0).to_pylist()
+    ]
+    assert segmentstore("cat", folder, "rows").out.decode().splitlines() == expected
+    assert {row["name"] for row in segmentstore("ls", folder, "--json").json_lines()} == {"events", "rows"}
+
+
+def rows(epoch: int, partition: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([f"{epoch}.{partition}.{number}" for number in range(100)])], names=["payload"])
