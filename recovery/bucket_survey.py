@@ -22,7 +22,9 @@ from durablelog.operation_codec import OperationFormatError
 from recovery.restore_report import CheckpointUsed, FoundBlock
 from segmentstore.contracts.errors import TierUnavailableError
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
+from tier2.catalog.catalog_names import parse_catalog_name
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_name, parse_checkpoint_object
+from tier2.mailbox.messages import is_mailbox_name
 from tier2.object_names import PROBE_PREFIX, ObjectName, parse_object_name
 from tier2.object_storage import (
     InvalidRangeError,
@@ -78,10 +80,15 @@ class Bucket:
             self.checkpoints.setdefault(checkpoint.container_id, []).append(stored)
             self.epoch = max(self.epoch, checkpoint.epoch)
             return
+        snapshot = parse_catalog_name(stored.name)
+        if snapshot is not None:
+            # Of no use here; but those of the store to be must sort behind them.
+            self.epoch = max(self.epoch, snapshot.epoch)
+            return
         if is_marker(stored.name):
             self.stores.append(str(uuid.UUID(stored.name.rpartition("/")[2])))
             return
-        self.foreign += not stored.name.startswith(PROBE_PREFIX)
+        self.foreign += not (stored.name.startswith(PROBE_PREFIX) or is_mailbox_name(stored.name))
 
 
 async def list_bucket(storage: ObjectStorage) -> Bucket:
@@ -141,8 +148,9 @@ def unknown_objects(
     """The objects whose blocks have to be looked at, by name, and how many are orphans that need not be.
 
     The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint does not name was
-    never committed, and never will be. An object of many segments is committed by several operations, one soon after the
-    other: of one that is as young as the checkpoint, the checkpoint may know only a part.
+    never committed, and never will be. Not so that of a job: it has the epoch of the catalog the job worked from, and any later
+    owner may have committed it. An object of many segments is committed by several operations, one soon after the other: of
+    one that is as young as the checkpoint, the checkpoint may know only a part.
     """
     if checkpoint is None:
         return list(objects.values()), 0
@@ -153,15 +161,21 @@ def unknown_objects(
         live = known.objects.get(name)
         if live is not None:
             young = live.record.created_ms >= checkpoint.time_ms - COMMITTED_WITHIN_MS
-            if young and _parsed(name).epoch == checkpoint.epoch:
+            if young and _may_be_of(name, checkpoint.epoch):
                 unknown.append(stored)
         elif name in known.garbage:
             continue
-        elif _parsed(name).epoch < checkpoint.epoch:
-            orphans += 1
-        else:
+        elif _may_be_of(name, checkpoint.epoch):
             unknown.append(stored)
+        else:
+            orphans += 1
     return unknown, orphans
+
+
+def _may_be_of(name: str, epoch: int) -> bool:
+    """Whether the owner of this epoch, or a later one, may have committed the object."""
+    parsed = _parsed(name)
+    return parsed.epoch >= epoch or parsed.kind == "compaction"
 
 
 async def survey(

@@ -19,7 +19,9 @@ from typing import NamedTuple, TypeVar
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from tier2.block_header import BLOCK_BYTES_MIN
+from tier2.catalog.catalog_names import is_catalog_name
 from tier2.checkpoint_object import parse_checkpoint_name
+from tier2.mailbox.messages import is_mailbox_name
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.object_storage import StoredObject
 from tier2.store_markers import is_marker
@@ -107,6 +109,8 @@ class Listing:
             return  # A copy of metadata: nothing refers to it, and its writer looks after it.
         if stored.name.startswith(PROBE_PREFIX):
             return  # Of a check at an opening: gone in a moment, or swept after a day.
+        if is_catalog_name(stored.name) or is_mailbox_name(stored.name):
+            return  # For jobs: what they read, what they ask and are told. Their owners look after both.
         parts = parse_object_name(stored.name)
         if parts is None or parts.container_id not in self._containers:
             self._foreign.add(stored)

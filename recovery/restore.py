@@ -263,7 +263,7 @@ async def _write(
     for each in metadata:
         await _write_log(logs.log(each.container_id, store_id, report.epoch, config), each, runtime)
     await logs.finish(StoreIdentity(store_id, config.containers, tier2))
-    await _on_disk(executor, report.location, write_store_file, report.location, store_id, config, runtime)
+    await _on_disk(executor, report.location, write_store_file, report.location, store_id, config, runtime, store_id)
     report.store_id = store_id
 
 

@@ -116,19 +116,14 @@ class LogsOnBookKeeper:
             await take(self._nodes, self._location.path, store_id)
 
     def log(self, container_id: int, store_id: str, epoch: int, config: StoreConfig) -> DurableDataLog:
-        location = self._location
         return BookKeeperLog(
             container_id,
             self._runtime,
             self._ledgers,
             self._nodes,
-            container_path(location.path, container_id),
+            container_path(self._location.path, container_id),
             store_id=store_id,
-            options=BookKeeperLogOptions(
-                replication=location.replication,
-                degraded_replication=location.degraded,
-                ledger_bytes=location.ledger_bytes,
-            ),
+            options=BookKeeperLogOptions.at(self._location),
             payload_bytes_max=config.frame_bytes_max,
             epoch_min=epoch,
         )

@@ -19,11 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 
-from recovery.block_check import PIECE_BYTES, ObjectCheck, check_object
+from recovery.block_check import ObjectCheck, check_object
 from recovery.scrub_state import ScrubPosition, ScrubState
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Clock
+from tier2.block_walk import PIECE_BYTES
 from tier2.object_storage import ObjectStorage
 
 CHUNKS_PER_TURN = 10_000

@@ -22,6 +22,9 @@ SETTING: Final = "tier1"
 SCHEME: Final = "bookkeeper"
 PREFIX: Final = SCHEME + "://"
 
+PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
+ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
@@ -81,7 +84,7 @@ class BookKeeperLocation:
         if "@" in parts.netloc:
             raise _bad(
                 "a bookkeeper:// URL holds no credentials: name files by password_file and zookeeper_auth_file,"
-                " or set SEGMENTSTORE_BOOKKEEPER_PASSWORD and SEGMENTSTORE_ZOOKEEPER_AUTH"
+                f" or set {PASSWORD_VARIABLE} and {ZOOKEEPER_AUTH_VARIABLE}"
             )
         if parts.fragment:
             raise _bad("a bookkeeper:// URL has no fragment (#)")
@@ -112,6 +115,13 @@ class BookKeeperLocation:
     def metadata_uri(self) -> str:
         """Where BookKeeper's client finds its metadata."""
         return f"zk+hierarchical://{';'.join(self.hosts)}{self.ledgers_root}"
+
+    @property
+    def password_from(self) -> str:
+        """Where the password of the ledgers is looked for; for people."""
+        if self.password_file is not None:
+            return f"that in password_file, {self.password_file}"
+        return f"that in {PASSWORD_VARIABLE} (none, if that is not set), for the URL names no password_file"
 
     @property
     def url(self) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from durablelog.bookkeeper.bookkeeper_location import PASSWORD_VARIABLE, BookKeeperLocation
 from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.contracts.errors import ConfigError
 
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 OPEN_PATIENCE_S: Final = 30.0
-PASSWORD_FROM: Final = "the one given, by password_file or else by SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - where it is
+PASSWORD_FROM: Final = f"the one given, by password_file or else by {PASSWORD_VARIABLE}"
 _USUAL: Final = Replication()
 
 
@@ -27,6 +28,16 @@ class BookKeeperLogOptions:
     """How long `open` waits for bookies and nodes that do not answer. A running log waits as long as it takes."""
     password_from: str = PASSWORD_FROM
     """For people, where the password of the ledgers comes from; said when it is not the right one."""
+
+    @classmethod
+    def at(cls, location: BookKeeperLocation) -> Self:
+        """What the URL of a store says about each of its logs."""
+        return cls(
+            replication=location.replication,
+            degraded_replication=location.degraded,
+            ledger_bytes=location.ledger_bytes,
+            password_from=location.password_from,
+        )
 
     def __post_init__(self) -> None:
         _check("replication", self.replication)

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,29 @@ import pytest
 
 from durablelog.file.group_writer import GroupWriter
 from durablelog.file.log_state import StateFile
+from recovery.harness.checkers import all_checks
+from recovery.harness.checkers.index import HistoryIndex
 from recovery.harness.enumeration.driver import (
     DEEPER_OF,
     EnumerationResult,
     enumerate_all,
     enumerate_group,
     groups,
-    half_cap,
+    lower_cap,
     replay,
 )
 from recovery.harness.enumeration.instants import CopiedBucket, states
+from recovery.harness.enumeration.recovery import Recovery
 from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Workload, prepare, record, workloads
-from recovery.harness.history import Outcome
+from recovery.harness.history import Outcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
-STATES_OF_A_SLICE = 2500
-"""About; what is expected at the least. Here the caps are halved; `crashtest` and the long run have them whole."""
+SHARE = 4
+"""Here the caps are divided by it; `crashtest` and the long run have them whole."""
+STATES_OF_A_SLICE = 2000
+"""About; what is expected at the least."""
 SELDOM = ("ledger.append", "ledger.open", "ledger.truncate", "tier2.rename")
 """Effects of parts that short workloads do not have, or of retries they never need."""
 OTHER_TIER1 = ("bookkeeper.", "node.")
@@ -44,7 +49,7 @@ OTHER_TIER1 = ("bookkeeper.", "node.")
 def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> None:
     result = EnumerationResult()
     for group in groups()[number::SLICES]:
-        result.add(enumerate_group(group, cap=half_cap(group), deeper_of=2 * DEEPER_OF))
+        result.add(enumerate_group(group, cap=lower_cap(group, SHARE), deeper_of=2 * DEEPER_OF))
     print(
         f"slice {number}: {result.workloads} workloads, {result.points} points, {result.states} states, "
         f"{result.recoveries} recoveries, {result.sampled} sampled, longest {result.longest_recovery_s:.3f} s"
@@ -159,6 +164,35 @@ def test_a_planted_fault_is_found_in_one_workload(fault: str, monkeypatch: pytes
     assert 0 < found.broken < found.states
     first = found.violations[0]
     assert tuple(replay(first.name, base=base).violations) == first.violations
+
+
+def test_a_state_whose_judge_raises_is_broken_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = prepare("object")
+
+    def planted(index: HistoryIndex) -> Iterator[Violation]:
+        if index.observations[-1].segments:
+            raise KeyError("planted")
+        yield from ()
+
+    monkeypatch.setattr(all_checks, "CHECKERS", (planted,))
+    found = enumerate_group((Workload.parse("object/append"),), base=base, cap=1, deeper_of=0)
+    assert found.broken == found.states > 1
+    first = found.violations[0]
+    assert str(first).startswith(f"{first.name}: harness: KeyError: 'planted' [")
+    assert replay(first.name, base=base).violations == list(first.violations)
+
+
+def test_a_recovery_whose_driver_raises_is_broken_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(self: Recovery) -> Any:
+        raise ZeroDivisionError(self)
+
+    base = prepare("object")
+    monkeypatch.setattr(Recovery, "run", planted)
+    found = enumerate_group((Workload.parse("object/append"),), base=base, cap=1, deeper_of=0)
+    assert found.broken == found.states > 1
+    again = replay(found.violations[0].name, base=base)
+    assert [each[:26] for each in again.violations] == ["harness: ZeroDivisionError"]
+    assert again.trace
 
 
 # --- names --------------------------------------------------------------------------------------------------------------

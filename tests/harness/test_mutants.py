@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from durablelog.file.group_writer import GroupWriter
@@ -9,6 +12,8 @@ from recovery.harness.mutants.catalogue import MUTANTS, NOT_HERE
 from recovery.harness.mutants.hunting import Caught, MutantReport, run_mutant, run_mutants
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant, MutantError
 from segmentstore.contracts.disk import make_directories
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -27,11 +32,19 @@ def test_every_mutant_has_a_name_and_a_rule_of_its_own_words() -> None:
     assert all(mutant.hunt.seeds_max <= 120 for mutant in MUTANTS)
 
 
-def test_every_bug_of_the_peers_is_made_again_or_cannot_exist_here() -> None:
+def test_every_bug_of_the_peers_is_made_again_or_it_is_said_why_not() -> None:
     made = {bug for mutant in MUTANTS for bug in mutant.bugs}
     assert made | NOT_HERE.keys() == {f"B{number}" for number in range(1, 21)}
     assert not made & NOT_HERE.keys()
     assert all(NOT_HERE.values())
+
+
+def test_every_test_that_is_named_instead_of_a_mutant_exists() -> None:
+    reasons = " ".join(NOT_HERE.values())
+    named = re.findall(r"\b(tests/[\w/]+\.py)::(\w+)", reasons)
+    assert len(named) == reasons.count("tests/") > 0
+    for path, name in named:
+        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {name}"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

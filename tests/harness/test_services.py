@@ -18,11 +18,18 @@ import pytest
 from recovery.harness.services import installing
 from recovery.harness.services.installing import ServiceMissingError, install, services_folder
 from recovery.harness.services.s3_servers import Moto, S3Proxy, S3Server, VersityGateway
-from recovery.harness.services.server import HOST, Server, ServerFailedError, free_port, python_module
+from recovery.harness.services.server import (
+    HOST,
+    Server,
+    ServerFailedError,
+    StorageServer,
+    free_port,
+    python_module,
+)
 from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
 
-KINDS: list[type[Server]] = [S3Proxy, Moto, Sftp, *([VersityGateway] if shutil.which("go") else [])]
+KINDS: list[type[StorageServer]] = [S3Proxy, Moto, Sftp, *([VersityGateway] if shutil.which("go") else [])]
 LISTENER = (
     "import socket, sys, subprocess\n"
     "child = subprocess.Popen(['sleep', '1000'], start_new_session=sys.argv[2] == 'apart')\n"
@@ -36,11 +43,7 @@ class Listener(Server):
     """As small as a server can be; it starts a process of its own, like sshd for a session."""
 
     name = "the listener"
-    keeps = False
     children = "apart"
-
-    def location(self, space: str, prefix: str = "") -> str:
-        return f"tcp://{HOST}:{self.port}/{space}/{prefix}"
 
     def _command(self, port: int) -> Sequence[str]:
         return [sys.executable, "-c", LISTENER, str(port), self.children]
@@ -72,7 +75,9 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_is_at_the_same_place_after_a_crash_with_what_it_keeps(kind: type[Server], tmp_path: Path) -> None:
+def test_a_server_is_at_the_same_place_after_a_crash_with_what_it_keeps(
+    kind: type[StorageServer], tmp_path: Path
+) -> None:
     with kind(tmp_path / "server") as server:
         place = server.location("bucket", "prefix")
         leave_something(server)
@@ -86,7 +91,7 @@ def test_a_server_is_at_the_same_place_after_a_crash_with_what_it_keeps(kind: ty
     server.stop()
 
 
-def leave_something(server: Server) -> None:
+def leave_something(server: StorageServer) -> None:
     if isinstance(server, S3Server):
         server.make_bucket("bucket")
         server.make_bucket("bucket")
@@ -98,7 +103,7 @@ def leave_something(server: Server) -> None:
         (server.root / "x").write_bytes(b"1")
 
 
-def finds_something(server: Server) -> bool:
+def finds_something(server: StorageServer) -> bool:
     if not isinstance(server, S3Server):
         assert isinstance(server, Sftp)
         return (server.root / "x").exists()

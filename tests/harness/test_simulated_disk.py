@@ -104,7 +104,7 @@ def test_the_effects_of_the_other_files() -> None:
     record = f"/store/log/0/state-{1:016x}"
     for new, name, give in (
         (f"{record}-x.tmp", record, disk.link),
-        ("/store/store.toml.new", "/store/store.toml", disk.rename),
+        ("/store/store.toml.x.new", "/store/store.toml", disk.link),
     ):
         file = disk.open(new, write=True, create=True)
         file.pwrite([b"x"], 0)
@@ -118,7 +118,7 @@ def test_the_effects_of_the_other_files() -> None:
         disk.unlink(f"/store/{lock}")
     assert [kind for kind, _ in process.effects] == [
         *("state.create", "state.write", "state.sync", "state.link", "log.sync-directory"),
-        *("store.create", "store.write", "store.sync", "store.rename", "store.sync-directory"),
+        *("store.create", "store.write", "store.sync", "store.link", "store.sync-directory"),
         "state.unlink",
     ]
 

@@ -111,18 +111,3 @@ def test_there_are_at_least_sixty_fault_points_and_unknown_ones_are_refused() ->
     assert all(text and text == text.strip() for text in TABLE.values())
     with pytest.raises(AssertionError):
         FaultPoints().hit("disk.burns")
-
-
-FOUND = {
-    # docs/found-by-crash-testing.md tells what each of these showed.
-    "110": "everything",
-    "122": "everything",
-    "153": "everything",
-    "1098": "everything",
-    "main/readers/20": "readers",
-}
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_stays_mended(seed: str) -> None:
-    assert Scenario(draw_plan(seed, FOUND[seed])).run().violations == []

@@ -37,6 +37,15 @@ def test_a_deadlock_is_an_error() -> None:
     world.close()
 
 
+def test_a_loop_alone_that_polls_for_ever_comes_to_the_end_of_time() -> None:
+    async def main() -> None:
+        while True:  # noqa: ASYNC110 - the very thing
+            await asyncio.sleep(3600)
+
+    with pytest.raises(WedgedError, match="not come about until"):
+        run_virtual(main())
+
+
 def test_waiting_for_ever_is_an_error_too() -> None:
     async def main() -> None:
         await asyncio.sleep(10**6)

@@ -7,16 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from recovery.bucket_survey import list_bucket, newest_checkpoint, survey
+from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from recovery.restore_report import FoundBlock
+from recovery.restore_report import CheckpointUsed, FoundBlock
+from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import ObjectKind, new_unique_id, object_name
 from tier2.object_storage import StoredObject
 
 CHANCE = random.Random(5)
@@ -151,3 +153,31 @@ def test_a_checkpoint_that_cannot_be_had_is_not_taken_for_a_damaged_one() -> Non
             await newest_checkpoint(storage, checkpoints)
 
     in_bucket(case)
+
+
+def test_an_object_of_a_job_may_be_committed_in_any_later_epoch() -> None:
+    def named(epoch: int, kind: ObjectKind) -> str:
+        job_id = "00000000feedbeef" if kind == "compaction" else None
+        return object_name(2, epoch, kind, new_unique_id(CHANCE), job_id=job_id)
+
+    metadata = ContainerMetadata(2)
+    checkpoint = CheckpointUsed(
+        name="c", store_id="s", containers=1, epoch=5, sequence_number=9, time_ms=10**9, metadata=metadata
+    )
+    kinds: tuple[ObjectKind, ...] = ("flush", "consolidation", "compaction")
+    older, newer = [named(4, kind) for kind in kinds], [named(5, kind) for kind in kinds]
+    young, settled, garbage = (named(4, "compaction") for _ in range(3))
+    metadata.objects[young] = LiveObject(ObjectRecord(young, 1, checkpoint.time_ms), 1, 1)
+    metadata.objects[settled] = LiveObject(ObjectRecord(settled, 1, 0), 1, 1)
+    metadata.garbage[garbage] = GarbageObject(ObjectRecord(garbage, 1, 0), 0)
+    objects = {name: StoredObject(name, 1, 0) for name in (*older, *newer, young, settled, garbage)}
+    unknown, orphans = unknown_objects(objects, checkpoint)
+    assert [stored.name for stored in unknown] == [older[2], *newer, young]
+    assert orphans == 2
+
+
+def test_messages_of_jobs_are_not_foreign() -> None:
+    bucket = Bucket()
+    for name in ("mailbox/00000000/00000000feedbeef/group-1.json", "mailbox/else", "x/y"):
+        bucket.add(StoredObject(name, 1, 0))
+    assert (bucket.foreign, bucket.is_empty) == (1, True)

@@ -123,7 +123,8 @@ def test_a_listing_is_sorted_into_known_orphaned_and_foreign() -> None:
     unknown = object_name(1, 1, "flush", bytes([3]) * 16)
     lost = object_name(2, 1, "flush", bytes([4]) * 16)
     foreign = object_name(3, 1, "flush", bytes([5]) * 16)
-    for name in (NAME, waiting, orphan, unknown, lost, foreign, "x/y"):
+    message = "mailbox/00000000/00000000feedbeef/group-1.json"
+    for name in (NAME, waiting, orphan, unknown, lost, foreign, "x/y", message):
         listing.add(StoredObject(name, 10, 0))
     found = list(listing.findings())
     assert [(finding.severity, finding.kind, finding.place) for finding in found] == [

@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from typing import Final
 
 from recovery.harness.checkers.contents import Chain
@@ -120,6 +121,8 @@ class HistoryIndex:
             self.incarnations_of[named.name] = found
             self.incarnations += found
         self._sources: dict[str, dict[str, None]] = {}
+        self.windows: Counter[str] = Counter()
+        """What `linearizability` came to: how many windows of calls it decided, and how many it left undecided."""
 
     # --- time -------------------------------------------------------------------------------------
 

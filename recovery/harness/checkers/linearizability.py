@@ -6,11 +6,13 @@ Rules of this file:
 - the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call that was taken
   and then lost with its owner: refusals of a life are left out once a call of it has been lost, or may have been;
 - reads tell what is durable, not what was taken: they are judged elsewhere;
-- what a window leads to is known when no fate in it is open; else the search says it, or the rest is left alone.
+- what a window leads to is known when no fate in it is open; else the search says it, or the rest is left alone;
+- what is left alone is counted (`HistoryIndex.windows`): a judge that says nothing must not look like one that agrees.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final
@@ -48,7 +50,7 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
         answer = _refusal(call)
         if answer is not None and index.fresh(call) and lost.get(call.life, NEVER) > (call.ended or 0):
             steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003 - a field
-    yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget)
+    yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget, index.windows)
 
 
 def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_Length]], dict[int, int]]:
@@ -119,7 +121,7 @@ def _attributes(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -
         ]
         if refusals:
             steps = steps_of(index, incarnation, changes) + refusals
-            yield from _explain(steps, (None,), f"attribute {attribute} of {incarnation.name!r}", budget)
+            yield from _explain(steps, (None,), f"attribute {attribute} of {incarnation.name!r}", budget, index.windows)
 
 
 def _update_refusal(call: Call, updates: tuple[Update, ...]) -> Callable[[Register], Register | None] | None:
@@ -137,12 +139,17 @@ def _update_refusal(call: Call, updates: tuple[Update, ...]) -> Callable[[Regist
 _State = _Length | Register
 
 
-def _explain(steps: list[Step[Any]], start: _State, what: str, budget: Budget) -> Iterator[Violation]:
+def _explain(
+    steps: list[Step[Any]], start: _State, what: str, budget: Budget, counts: Counter[str]
+) -> Iterator[Violation]:
     states: dict[Any, None] = {start: None}
-    for window in windows(steps):
+    left = list(windows(steps))
+    for place, window in enumerate(left):
         found = end_states(window, states, budget)
         if found is None:
+            counts["undecided"] += len(left) - place
             return
+        counts["decided"] += 1
         states = found
         if not states:
             numbers = [step.call.number for step in window if step.call is not None]

@@ -11,7 +11,8 @@ Rules of this file:
   states behind, each of which is recovered once, and judged for each of them;
 - what is too many is sampled, always the same way, and counted (`sampled`): outcomes of one power cut above the cap of
   the depth, crashes during a recovery;
-- nothing is kept of what went well.
+- nothing is kept of what went well;
+- an error of the harness itself breaks the state it came in, under its name: nothing else of the enumeration is lost.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
+from recovery.harness.checkers.all_checks import raised
 from recovery.harness.enumeration.instants import Instant, Recording, State, states
 from recovery.harness.enumeration.recovery import Recovered, Recovery
 from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Base, Workload, prepare, record, workloads
-from recovery.harness.history import History
+from recovery.harness.history import History, Violation
 from segmentstore.contracts.runtime import Clock, SystemClock
 
 CAPS: Final[Mapping[str, Sequence[int]]] = {
@@ -156,9 +158,9 @@ def groups(depth: int = 3, operations: Sequence[str] | None = None) -> list[Grou
     return [tuple(group) for _, group in keyed]
 
 
-def half_cap(group: Group) -> int:
-    """Half of what CAPS says of these workloads, for who has little time: every point, fewer outcomes of each power cut."""
-    return max(2, _cap(group[0], None) // 2)
+def lower_cap(group: Group, share: int) -> int:
+    """What CAPS says of these workloads, divided by `share`, for who has little time: every point, fewer outcomes of each power cut."""
+    return max(2, _cap(group[0], None) // share)
 
 
 def enumerate_group(
@@ -187,11 +189,18 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
             lines.append(
                 f"--- crash {place}: {'kill' if state.killed else 'power cut'} before {instant.before or 'the end'}"
             )
-            recovered = _recover(recording, instant, state, watched=bool(crashes), keep_trace=True)
+            try:
+                recovered = _recover(recording, instant, state, watched=bool(crashes), keep_trace=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what the state has shown
+                known = recording.history_at(instant, "kill" if state.killed else "power")
+                return Replayed([str(raised(error))], known, lines, "")
             if not crashes:
                 break
             recording = Recording(recording.tier2, recovered.history, recovered.instants, recovered.trace)
-    violations = [str(each) for each in recovered.judge_own()]
+    try:
+        violations = [str(each) for each in recovered.judge_own()]
+    except Exception as error:  # noqa: BLE001 - likewise
+        violations = [str(raised(error))]
     return Replayed(violations, recovered.history, [*lines, *(recovered.trace or [])], recovered.digest)
 
 
@@ -254,6 +263,21 @@ class _Group:
 
     def _one_state(self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int) -> None:
         result = self._result
+        try:
+            violations = self._judged(name, recording, instant, state, deeper=deeper)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the name must not be lost with it
+            violations = [raised(error)]
+        if violations:
+            result.broken += 1
+            if len(result.violations) < FOUND_MAX:
+                full = name if self._cap is None else f"{name}~{self._cap}"
+                result.violations.append(BrokenState(full, tuple(map(str, violations))))
+
+    def _judged(
+        self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int
+    ) -> list[Violation]:
+        """What the recovery of a state breaks in the history that led to it; crashed itself if it is one of `deeper`."""
+        result = self._result
         recovered = self._recovered.get(state.key)
         if recovered is None:
             watched = deeper > 0 and zlib.crc32(state.key.encode()[::-1]) % deeper == 0
@@ -270,11 +294,7 @@ class _Group:
             self._recovered[state.key] = replace(recovered, instants=[])
         else:
             violations = recovered.judge(recording.history_at(instant, "kill" if state.killed else "power"))
-        if violations:
-            result.broken += 1
-            if len(result.violations) < FOUND_MAX:
-                full = name if self._cap is None else f"{name}~{self._cap}"
-                result.violations.append(BrokenState(full, tuple(map(str, violations))))
+        return violations
 
     def _count(self, recording: Recording, instant: Instant, state: State, *, inner: bool) -> None:
         points = self._result.fault_points

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.history import History, Violation
 from recovery.harness.history_codec import Retelling
 from recovery.harness.kills.files import check_files, damage_cache, expire_locks, is_refused, remove_cache
@@ -27,12 +27,18 @@ from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
 from recovery.harness.kills.process import Child, ChildHungError, attend
 from recovery.harness.runs.plan import draw_settings
+from recovery.harness.workloads.catalogue import BY_NAME
+
+if TYPE_CHECKING:
+    from recovery.harness.kills.jobs import JobsProcess
 
 RIVAL_OPERATIONS: Final = 200
 FAULTY_S: Final = 3.0
 """How long a life may go on whose system calls fail."""
 NUMBERS_SPARE: Final = 1024
 """More calls than this nobody makes beyond those it was told to make, about."""
+_POLL_S: Final = 0.1
+_JOBS_KILLED: Final = 0.5
 _STOPPED: Final = ("ContainerStoppedError", "NotPrimaryError", "AppendOutcomeUnknownError", "DataCorruptionError")
 """Answers of a store that has stopped."""
 
@@ -57,6 +63,10 @@ class RoundResult:
     """Real time, from the start of an opening to its end."""
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     """How often each kind of end was met."""
+    jobs_killed: int = 0
+    """Processes of jobs beside the store."""
+    answers: Counter[str] = dataclasses.field(default_factory=Counter)
+    """What owners said to them."""
 
     @property
     def openings(self) -> int:
@@ -84,11 +94,29 @@ class KillRound:
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
         self._chance = random.Random(f"{seed}/files")
         self._tamper = tamper
+        self._jobs = self._jobs_beside(seed) if BY_NAME[workload].jobs_beside else None
         self._told = Retelling()
         self._result = RoundResult(seed, workload, self._told.history, [])
 
     def run(self) -> RoundResult:
-        """Carry it out and judge it. Never raises for a fault of the store: that is a violation."""
+        """Carry it out and judge it. Never raises: a fault of the store is a violation, and so is one of its judges."""
+        try:
+            self._carry_out()
+        except Exception as error:  # noqa: BLE001 - whatever it is, seed and files must not be lost with it
+            self._result.violations.append(raised(error))
+        found = judge(self._told.history).violations
+        self._result.violations = _each_once([*self._result.violations, *found])
+        return self._result
+
+    def _carry_out(self) -> None:
+        try:
+            self._live_and_die()
+        finally:
+            if self._jobs is not None:
+                self._end_jobs(self._jobs)
+        self._finish()
+
+    def _live_and_die(self) -> None:
         for kill in self._kills:
             self._prepare(kill)
             if kill.kind in OWNERS:
@@ -98,9 +126,28 @@ class KillRound:
                 sooner = dataclasses.replace(kill, nth=1, cache="", deep=False)
                 self._prepare(sooner)
                 self._live(sooner)
-        self._finish()
-        self._result.violations = _each_once([*self._result.violations, *check_history(self._told.history)])
-        return self._result
+
+    # --- jobs beside them -------------------------------------------------------------------------
+
+    def _jobs_beside(self, seed: str) -> JobsProcess:
+        # Not at the top: other rounds need nothing of what jobs are made with.
+        from recovery.harness.kills.jobs import JobsProcess  # noqa: PLC0415
+
+        self.settings = {**self.settings, "mailbox_poll_s": _POLL_S}
+        return JobsProcess((self.location / "tier2").as_uri(), int(self.settings["containers"]), f"{seed}/jobs")
+
+    def _tend_jobs(self, jobs: JobsProcess) -> None:
+        """Kill them at some instant, whatever they are at, and have others begin."""
+        if self._chance.random() < _JOBS_KILLED and (said := jobs.kill()):
+            self._note(f"the jobs ended by themselves: {said}")
+        if self.location.exists():
+            jobs.begin()
+
+    def _end_jobs(self, jobs: JobsProcess) -> None:
+        if said := jobs.end():
+            self._note(f"the jobs ended by themselves: {said}")
+        self._result.jobs_killed = jobs.killed
+        self._result.answers.update(jobs.verdicts())
 
     # --- one life ---------------------------------------------------------------------------------
 
@@ -108,6 +155,8 @@ class KillRound:
         """Before a child is let loose on the files."""
         if self._tamper is not None:
             self._tamper(self.location, self._next_life)
+        if self._jobs is not None:
+            self._tend_jobs(self._jobs)
         if kill.cache == "removed":
             remove_cache(self.location)
         elif kill.cache == "damaged":
@@ -169,6 +218,7 @@ class KillRound:
         with Child(orders) as first:
             if not self._stop(first, kill):
                 self._told.tell(first.events, [first.kill()])
+                self._result.kills += first.was_killed
                 self._look_at(first)
                 return
             if "opened" in first.said and not is_refused(self.location, self.settings):
@@ -185,7 +235,8 @@ class KillRound:
                 self._together(first, rival, kill)
         self._result.takeovers += "opened" in first.said and "opened" in rival.said
         self._result.kinds[kill.name] += 1
-        self._result.kills += 2
+        # Who had to give way, or found nothing to do, may have ended by itself before.
+        self._result.kills += first.was_killed + rival.was_killed
 
     def _stop(self, first: Child, kill: Kill) -> bool:
         """Let it get as far as it shall, and stop it; False if it has ended before."""

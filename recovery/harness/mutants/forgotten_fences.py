@@ -22,7 +22,6 @@ class ForgottenFences(Scenario):
 
     def _takeover(self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle) -> None:
         world, servers = self.world, self.world.bookkeeper
-        world.reach("owner.paused")
         world.image.expire_locks(first.name)
         second = world.process("rival")
         task = second.start(self._live(second, cycle, ()))

@@ -276,4 +276,19 @@ LOG: Final = (
         (Edit("segmentstore.store_folder:write_store_file", "file.sync()", "pass"),),
         Hunt(lives=4, cycles=_MAKING),
     ),
+    Mutant(
+        "store-file-found-not-synced",
+        "4.2 A frame is acknowledged only when it and all before it are durable.",
+        "The store's own file counts as durable where it is found, though its maker may have died before the folder's sync.",
+        (Edit("segmentstore.store_files:_take", "disk.sync_directory(location)", "pass"),),
+        # Without a log in files: the making of its folders syncs the store's folder, too.
+        Hunt(
+            tier1="ledger",
+            lives=4,
+            cycles=(
+                {"ending": "kill", "dies_after": "store.link", "dies_at": None},
+                {"ending": "power", "operations": 60, "dies_at": 150},
+            ),
+        ),
+    ),
 )

@@ -80,6 +80,8 @@ LEDGER_BYTES: Final = (4096, 20_000)
 
 LOAD: Final = "appends"
 """The workload that has no faults and few crashes: it shows how much the simulated world can carry."""
+COMPACTION: Final = "compaction"
+"""The workload that jobs beside the store take part in."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
 
 
@@ -160,7 +162,14 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         rates=_draw_rates(chance),
         cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
-    return on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
+    plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
+    return _with_mailbox(plan) if workload == COMPACTION else plan
+
+
+def _with_mailbox(plan: Plan) -> Plan:
+    """The same with owners who look into their mailboxes."""
+    chance = random.Random(f"{plan.seed}/mailbox")
+    return dataclasses.replace(plan, settings={**plan.settings, "mailbox_poll_s": chance.choice([0.3, 1.0, 5.0])})
 
 
 def on_bookkeeper(plan: Plan) -> Plan:
@@ -231,6 +240,8 @@ def draw_settings(chance: random.Random) -> dict[str, Any]:
         "compression": chance.choice(["none", "none", "zstd"]),
         "scrub_bytes_per_s": chance.choice([0, 0, 0, 1000]),
         "read_ahead_bytes_max": piece * chance.choice([0, 1, 4, 30]),
+        # Nobody writes to the mailbox, but for jobs.
+        "mailbox_poll_s": 0.0,
     }
 
 

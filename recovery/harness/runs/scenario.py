@@ -15,12 +15,12 @@ import asyncio
 import bisect
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recovery.harness.checkers.all_checks import check_history
+from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.history import History, Life, Violation
 from recovery.harness.observer import observe
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
@@ -44,6 +44,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.service import SegmentStore
 from segmentstore.store_files import log_directory
 
+if TYPE_CHECKING:
+    from recovery.harness.runs.jobs_beside import JobsBeside
+
 FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
 """How a life may end by itself: an outside part failed, or another owner came."""
 EXCUSES = ("disk.", "ledger.", "bookkeeper.", "node.", "object.")
@@ -52,6 +55,8 @@ ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
+_KEPT = ("containers", "tier1", "mailbox_poll_s")
+"""Settings that stay when a life has others."""
 
 
 @dataclass(slots=True)
@@ -75,6 +80,10 @@ class RunResult:
     """Of the trace."""
     history: History
     trace: list[str] | None = field(default=None, repr=False)
+    answers: dict[str, int] = field(default_factory=dict)
+    """What owners said to the jobs beside them, and what tasks of those came to."""
+    windows: Mapping[str, int] = field(default_factory=dict)
+    """Windows of calls whose linearizability was decided, and left undecided (`Judgement.windows`)."""
 
 
 class Scenario:
@@ -102,19 +111,28 @@ class Scenario:
         self._rot = False
         self._struck_before = 0
         self._stores: dict[str, SegmentStore] = {}
+        self._stopped: SimulatedProcess | None = None
+        """The owner that another one is about to take over from."""
+        self._jobs = _jobs_beside(self.world, plan) if self._workload.jobs_beside else None
 
     def run(self) -> RunResult:
-        """Carry the plan out and judge it. Never raises for a fault of the store: that is a violation."""
+        """Carry the plan out and judge it. Never raises: a fault of the store is a violation, and so is one of its judges."""
         with _quiet():
             try:
-                for cycle in self.plan.cycles:
-                    self._cycle(cycle)
-                self._finish()
-            except (DeadlockError, WedgedError) as error:
-                self._note(error, "hangs")
-            finally:
-                self.world.close()
+                self._carry_out()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the seed must not be lost with it
+                self._unforeseen.append(raised(error))
         return self._result()
+
+    def _carry_out(self) -> None:
+        try:
+            for cycle in self.plan.cycles:
+                self._cycle(cycle)
+            self._finish()
+        except (DeadlockError, WedgedError) as error:
+            self._note(error, "hangs")
+        finally:
+            self.world.close()
 
     # --- one life ---------------------------------------------------------------------------------
 
@@ -124,6 +142,8 @@ class Scenario:
         self._rot = undo is not None
         self._struck_before = self.world.points.struck(*EXCUSES)
         self.world.settings = self._settings(cycle)
+        if self._jobs is not None and (error := self._jobs.tend()) is not None:
+            self._note(error, "a job")
         process = self.world.process("owner")
         if cycle.ending == "takeover":
             process.stops_at = cycle.dies_at
@@ -148,7 +168,7 @@ class Scenario:
         if cycle.again:
             await store.close()
             self._end_life(life, "closed")
-            self._phases[process.name] = "opening-again"
+            self._phases[process.name] = "opening"
             life, store = await self._open(process)
             await self._observe(store, life, cycle, again=True)
         self._phases[process.name] = "running"
@@ -197,6 +217,8 @@ class Scenario:
         store = await self.world.open_store(process)
         self._stores[process.name] = store
         life.opened = self.history.next_stamp()
+        if self._stopped is not None and process is not self._stopped:
+            self._overtake(self._stopped)
         self._openings += 1
         self._longest_us = max(self._longest_us, self.world.time.now_us - begun_us)
         return life, store
@@ -208,7 +230,8 @@ class Scenario:
         self._judge(process, task, two_owners=two_owners)
         phase = self._phases.get(process.name, "idle")
         if process.dead:
-            self.world.reach(f"crash.{phase}")
+            again = phase == "opening" and self._follows_a_cut_opening(process)
+            self.world.reach("crash.opening-again" if again else f"crash.{phase}")
         elif phase == "idle" and cycle.ending != "close":
             self.world.reach("crash.idle")
         self._crashes += process.dead or cycle.ending != "close"
@@ -222,6 +245,12 @@ class Scenario:
             if life.ended is None and life.process == process.name:
                 self._end_life(life, cycle.ending)
 
+    def _follows_a_cut_opening(self, process: SimulatedProcess) -> bool:
+        """Whether the life before the latest one of this process never came to have the store open."""
+        lives = self.history.lives
+        number = max(life.number for life in lives if life.process == process.name)
+        return number > 0 and lives[number - 1].opened is None
+
     def _end_life(self, life: Life, ending: str) -> None:
         life.ended = self.history.next_stamp()
         life.ending = ending
@@ -231,20 +260,20 @@ class Scenario:
     def _takeover(self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle) -> None:
         """The first owner is stopped; a second one takes over; the first one comes back, sooner or later."""
         world = self.world
-        world.reach("owner.paused")
         if not cycle.locks_expire:
             self._be_refused(first)
         world.image.expire_locks(first.name)
         world.reach("owner.locks-expire")
         second = world.process("rival")
         second.dies_at = cycle.rival_dies_at
+        self._stopped = first
         task = second.start(self._live(second, cycle, ()))
         comes_back_at = self._chance.randrange(RIVAL_TURNS)
         world.run(lambda: task.done() or second.dead or second.effects >= comes_back_at)
-        world.reach("owner.takeover")
         first.resume()
         world.reach("owner.resumes")
         world.run(lambda: (task.done() or second.dead) and (first_task.done() or first.dead))
+        self._stopped = None
         self._judge(first, first_task, two_owners=True)
         world.kill(first)
         for life in self.history.lives:
@@ -252,6 +281,14 @@ class Scenario:
                 self._end_life(life, "takeover")
         self._crashes += 1
         self._end(second, task, cycle, two_owners=True)
+
+    def _overtake(self, first: SimulatedProcess) -> None:
+        """A second owner has opened the store while this one, stopped or awake again, was still there."""
+        self._stopped = None
+        self.world.reach("owner.takeover")
+        lives = {life.number for life in self.history.lives if life.process == first.name}
+        if any(call.life in lives and call.ended is None for call in self.history.calls):
+            self.world.reach("owner.overlap")
 
     def _be_refused(self, first: SimulatedProcess) -> None:
         """Who stops before it has taken the lock has nothing to refuse with."""
@@ -266,7 +303,8 @@ class Scenario:
         except FORESEEN:
             pass  # the disk failed under it
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
-            self._note(error, "a second owner")
+            if not (isinstance(error, DataCorruptionError) and self._rot):
+                self._note(error, "a second owner")
         else:
             if holds:
                 self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
@@ -318,6 +356,10 @@ class Scenario:
 
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
+        if self._jobs is not None:
+            if (error := self._jobs.error()) is not None:
+                self._note(error, "a job")
+            self._jobs.end()
         self.world.rates = {}
         self.world.settings = dict(self.plan.settings)
         self.world.clock.thaw()
@@ -387,7 +429,7 @@ class Scenario:
     def _settings(self, cycle: Cycle) -> dict[str, Any]:
         if not cycle.new_settings:
             return dict(self.plan.settings)
-        kept = {name: self.plan.settings[name] for name in ("containers", "tier1") if name in self.plan.settings}
+        kept = {name: self.plan.settings[name] for name in _KEPT if name in self.plan.settings}
         return {**draw_settings(self._chance), **kept}
 
     def _note(self, error: BaseException, when: str) -> None:
@@ -395,12 +437,13 @@ class Scenario:
 
     def _result(self) -> RunResult:
         history = self.history
+        judgement = judge(history)
         return RunResult(
             plan=self.plan,
             violations=[
                 *self._unforeseen,
                 *(Violation("errors", f"in the background: {each}") for each in self.world.unhandled),
-                *check_history(history),
+                *judgement.violations,
             ],
             crashes=self._crashes,
             openings=self._openings,
@@ -413,7 +456,16 @@ class Scenario:
             digest=self.world.trace.digest(),
             history=history,
             trace=self.world.trace.lines,
+            answers=dict(sorted(self._jobs.answers.items())) if self._jobs is not None else {},
+            windows=judgement.windows,
         )
+
+
+def _jobs_beside(world: StoreWorld, plan: Plan) -> JobsBeside:
+    # Not at the top: other worlds need nothing of what jobs are made with.
+    from recovery.harness.runs.jobs_beside import JobsBeside  # noqa: PLC0415
+
+    return JobsBeside(world, plan.settings.get("containers", 1))
 
 
 @contextmanager

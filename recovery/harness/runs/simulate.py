@@ -47,6 +47,10 @@ class Summary:
     virtual_s: float = 0.0
     longest_recovery_s: float = 0.0
     points: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    """What owners said to jobs beside them, and what tasks of those came to."""
+    windows: Counter[str] = field(default_factory=Counter)
+    """Windows of calls whose linearizability was `decided`, and left `undecided`: the search for it has bounds."""
     failures: list[Failure] = field(default_factory=list)
     failed: int = 0
 
@@ -61,6 +65,8 @@ class Summary:
         self.virtual_s += result.virtual_s
         self.longest_recovery_s = max(self.longest_recovery_s, result.longest_recovery_s)
         self.points.update(result.points)
+        self.answers.update(result.answers)
+        self.windows.update(result.windows)
         if result.violations:
             plan = result.plan
             self._fail(Failure(plan.seed, plan.workload, plan.to_json(), [str(each) for each in result.violations]))
@@ -76,6 +82,8 @@ class Summary:
         self.virtual_s += other.virtual_s
         self.longest_recovery_s = max(self.longest_recovery_s, other.longest_recovery_s)
         self.points.update(other.points)
+        self.answers.update(other.answers)
+        self.windows.update(other.windows)
         for failure in other.failures:
             self._fail(failure)
         self.failed += other.failed - len(other.failures)

@@ -24,7 +24,7 @@ from recovery.harness.services.installing import (
     s3proxy_libraries,
     versity_program,
 )
-from recovery.harness.services.server import HOST, Server, python_module
+from recovery.harness.services.server import HOST, StorageServer, python_module
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -45,7 +45,7 @@ def credentials() -> dict[str, str]:
     }
 
 
-class S3Server(Server):
+class S3Server(StorageServer):
     """A server that speaks S3 over plain HTTP, path style."""
 
     @property

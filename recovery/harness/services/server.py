@@ -26,7 +26,6 @@ from typing import ClassVar, Final, Self
 
 HOST: Final = "127.0.0.1"
 
-_READY_S: Final = 60.0
 _STOP_S: Final = 10.0
 _LOOK_S: Final = 0.02
 _PORTS_TRIED: Final = 3
@@ -46,8 +45,8 @@ class Server(ABC):
 
     name: ClassVar[str]
     """For people."""
-    keeps: ClassVar[bool]
-    """Whether what was stored is there after a kill and a restart."""
+    ready_s: ClassVar[float] = 60.0
+    """How long a start may take."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -109,9 +108,9 @@ class Server(ABC):
         path = self.folder / "output.log"
         return path.read_bytes()[-_OUTPUT_MAX:].decode(errors="replace").strip() if path.exists() else ""
 
-    @abstractmethod
-    def location(self, space: str, prefix: str = "") -> str:
-        """The Tier-2 URL of a bucket (or folder) of its own, and a prefix in it."""
+    def descendants(self) -> list[int]:
+        """The processes it started, and those that they did; none if it does not run."""
+        return _descendants(self._process.pid) if self._process is not None else []
 
     @abstractmethod
     def _command(self, port: int) -> Sequence[str]:
@@ -151,12 +150,12 @@ class Server(ABC):
             raise
 
     def _wait_until_it_answers(self, port: int) -> None:
-        end = time.monotonic() + _READY_S
+        end = time.monotonic() + self.ready_s
         while not (self.running and self._answers(port) and self.running):
             if self._process is None or not self.running:
                 raise ServerFailedError(f"{self.name} ended while starting:\n{self.output()}")
             if time.monotonic() > end:
-                raise ServerFailedError(f"{self.name} does not answer after {_READY_S:.0f} s:\n{self.output()}")
+                raise ServerFailedError(f"{self.name} does not answer after {self.ready_s:.0f} s:\n{self.output()}")
             _wait_for_ends([self._process.pid], _LOOK_S)
 
     def _end(self, number: signal.Signals) -> None:
@@ -187,6 +186,17 @@ class Server(ABC):
             time.sleep(_LOOK_S)
 
 
+class StorageServer(Server):
+    """A server that Tier 2 can be on."""
+
+    keeps: ClassVar[bool]
+    """Whether what was stored is there after a kill and a restart."""
+
+    @abstractmethod
+    def location(self, space: str, prefix: str = "") -> str:
+        """The Tier-2 URL of a bucket (or folder) of its own, and a prefix in it."""
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listened on just now."""
     with socket.socket() as probe:
@@ -205,14 +215,26 @@ def _descendants(root: int) -> list[int]:
     found: list[int] = []
     waiting = [root]
     while waiting:
-        parent = waiting.pop()
-        try:
-            told = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
-        except OSError:
-            continue  # it has ended
-        children = [int(word) for word in told.split()]
+        children = _children(waiting.pop())
         found += children
         waiting += children
+    return found
+
+
+def _children(parent: int) -> list[int]:
+    """Of all its threads: the kernel lists a child with the thread that started it, and a JVM's is rarely the first."""
+    found: list[int] = []
+    # Whatever cannot be read has ended.
+    try:
+        threads = sorted(path.name for path in Path(f"/proc/{parent}/task").iterdir())
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            told = Path(f"/proc/{parent}/task/{thread}/children").read_text(encoding="ascii")
+        except OSError:
+            continue
+        found += map(int, told.split())
     return found
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from recovery.harness.services.installing import ServiceMissingError, ssh_keygen, sshd
-from recovery.harness.services.server import HOST, Server
+from recovery.harness.services.server import HOST, StorageServer
 
 _SEPARATION_FOLDER = Path("/run/sshd")
 
 
-class Sftp(Server):
+class Sftp(StorageServer):
     """SFTP for the user who runs this, with a key made for it. Ready in less than 0.1 s."""
 
     name = "SFTP"

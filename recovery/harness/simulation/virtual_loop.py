@@ -22,6 +22,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +33,9 @@ MICROSECONDS = 1_000_000
 
 STANDING_TURNS_MAX = 200_000
 """Turns of a loop without a wait between them; more is no work but a circle."""
+
+ALONE_END_US = 100 * 24 * 3600 * MICROSECONDS
+"""Where the time of a loop that runs by itself ends: 100 days, past every lag there is. What polls for ever would never end."""
 
 
 class DeadlockError(Exception):
@@ -98,6 +102,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.halted = False
         self.interrupted = False
         self._numbers = 0
+        # Of this loop alone: asyncio's own register has the tasks of every dead world that is not collected yet.
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.set_task_factory(_make_task)
 
     def next_number(self) -> int:
@@ -178,12 +184,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
 
-    def _jump(self, end_us: int | None) -> None:
+    def _jump(self, end_us: int) -> None:
         """Nothing is ready: let time pass up to the next timer."""
         timer = self.next_timer_us()
         if timer is None:
             raise DeadlockError(f"nothing is ready and no timer is set at {self.time():.6f} s")
-        if end_us is not None and timer > end_us:
+        if timer > end_us:
             raise WedgedError(f"not come about until {self.time():.6f} s")
         self.virtual_time.now_us = timer
 
@@ -199,7 +205,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _end_tasks(self) -> None:
         ended: set[asyncio.Task[Any]] = set()
         # What is closed may begin tasks to tidy up; they never run either.
-        while tasks := [task for task in sorted(asyncio.all_tasks(self), key=hash) if task not in ended]:
+        while tasks := [task for task in sorted(self._tasks, key=hash) if not task.done() and task not in ended]:
             ended.update(tasks)
             for task in tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -214,7 +220,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """One turn of `run_forever`: what is ready, or the jump to the next timer."""
         if not self._ready:
-            self._jump(None)
+            self._jump(ALONE_END_US)
         self._run_due()
 
     def _run_due(self) -> None:
@@ -244,7 +250,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _make_task(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
 ) -> asyncio.Task[T]:
-    return _NumberedTask(coro, loop=loop, **options)
+    task = _NumberedTask(coro, loop=loop, **options)
+    assert isinstance(loop, VirtualLoop)
+    loop._tasks.add(task)
+    return task
 
 
 def _microseconds(seconds: float) -> int:
@@ -275,6 +284,6 @@ def inline_executor(name: str, threads: int) -> Executor:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time."""
+    """`asyncio.run` in virtual time. Raises DeadlockError, or WedgedError at the end of time, after 100 days."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

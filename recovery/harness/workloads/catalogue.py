@@ -44,6 +44,8 @@ class Workload:
     """Each runs once in every life; those named twice, twice."""
     drawn: int = 0
     """Not 0: every life draws so many of them, or up to two more."""
+    jobs_beside: bool = False
+    """In the simulated world, compaction jobs run beside the store (compaction_jobs.py)."""
 
     @property
     def needs(self) -> dict[str, int]:
@@ -172,5 +174,13 @@ FAULTS: Final = Workload(
 """What stores on a real cluster work at while that is broken (services/bookkeeper_faults.py); by its name in a plan, the
 same on the model of one."""
 
-BY_NAME: Final[Mapping[str, Workload]] = {**WORKLOADS, FAULTS.name: FAULTS}
+COMPACTION: Final = Workload(
+    "compaction",
+    "jobs rewrite what lies in Tier 2, while the owner appends, truncates, merges, deletes and consolidates",
+    (*(PLAIN, BATCHES, EVENTS, FLUSHER, FLUSHER, TRUNCATOR, MERGER, DELETER, SEALER, READER, IDLE), CHECKPOINTER),
+    jobs_beside=True,
+)
+"""Its worlds need more than the store: the packages that the jobs are made with."""
+
+BY_NAME: Final[Mapping[str, Workload]] = {**WORKLOADS, FAULTS.name: FAULTS, COMPACTION.name: COMPACTION}
 """What a plan, or an order to a child, may name."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.harness.checkers.all_checks import CHECKERS, check_history
+from recovery.harness.checkers.all_checks import CHECKERS, check_history, judge
+from recovery.harness.checkers.search import WINDOW_MAX
 from recovery.harness.history import Call, History, Kind, Observation, Outcome, Update
 from tests.harness.checkers.histories import COUNTER, VALUE, content, good, see, told
 from tests.harness.checkers.small_store import SmallStore, event_length
@@ -16,6 +17,22 @@ def test_a_right_history_is_no_violation() -> None:
 
 def test_an_empty_history_is_no_violation() -> None:
     assert check_history(History()) == []
+
+
+def test_what_the_search_for_an_order_leaves_alone_is_counted() -> None:
+    def judged(count: int) -> dict[str, int]:
+        store = SmallStore()
+        store.create("a")
+        store.append("a", 10, expected=0)
+        calls = [store.begin(Kind.APPEND, "a", f"c{n}", lengths=(10,), expected=7) for n in range(count)]
+        store.commit(9)
+        for call in calls:
+            store.finish(call.number)
+        store.append("a", 10)
+        return dict(judge(store.history).windows)
+
+    assert judged(3) == {"decided": 3}
+    assert judged(WINDOW_MAX + 1) == {"decided": 1, "undecided": 2}
 
 
 def test_every_checker_is_run() -> None:
