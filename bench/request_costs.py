@@ -139,6 +139,9 @@ class SimulatedContainer:
         self.writer = StorageWriter(self, self.storage, config, runtime)
         self._updater = MetadataUpdater(self.metadata)
 
+    async def check_primary(self) -> None:
+        """Nobody else is about."""
+
     async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
         del segment_id, offset
         return (bytes(length),)

@@ -38,6 +38,11 @@ CASES = {
     "bookkeeper_frames": "bench.bookkeeper_frames",
     "bookkeeper_engine": "bench.bookkeeper_engine",
     "bookkeeper_takeover": "bench.bookkeeper_takeover",
+    "spark_reconcile": "bench.spark_reconcile",
+    "spark_listing": "bench.spark_listing",
+    "spark_deep_check": "bench.spark_deep_check",
+    "spark_compaction": "bench.spark_compaction",
+    "spark_read": "bench.spark_read",
 }
 """Case to module, in the order they run. A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`."""
 
