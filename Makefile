@@ -18,7 +18,7 @@ JOBS ?= 2
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
 
-.PHONY: help run test strace services bookkeeper lint format typecheck imports unit bench soak recovery-report setup clean
+.PHONY: help run test strace services bookkeeper lint format typecheck imports unit bench soak recovery-report spark-demo setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "make: $(PYTHON) has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,spark]'
 	@touch $(STAMP)
 
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
@@ -57,6 +57,9 @@ bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-
 	@$(BIN)/segmentstore bookkeeper start var/bookkeeper-cluster
 	@echo 'a store on it:  segmentstore.open("folder", tier1=...), or SEGMENTSTORE_TIER1=... $(BIN)/segmentstore ingest ...'
 	@echo 'stop it:        $(BIN)/segmentstore bookkeeper stop var/bookkeeper-cluster'
+
+spark-demo: $(STAMP) ## the Spark jobs on a small store: check, compact, read; needs Java 17; FILES="a b" for your own files
+	@$(BIN)/python -m segmentstore.cli.spark_demo $(FILES)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

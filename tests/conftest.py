@@ -1,10 +1,28 @@
-"""What the whole test run tells at its end."""
+"""The order of the whole test run, and what it tells at its end."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No timed assertions: machines are noisy. Explicit settings of a test build upon this.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+
+def pytest_configure() -> None:
+    """Whoever is started from here must hear Ctrl-C: what a shell runs in the background is deaf to it, and hands that on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests that share a cluster run first, in their order: those who help out take tests from the end, so they stay together."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

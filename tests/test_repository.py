@@ -20,9 +20,13 @@ FORMAT_PAGES = (
     "bookkeeper-data-plane",
     "bookkeeper-log",
     "bookkeeper-store-node",
+    "catalog",
     "checkpoint",
     "data-frame",
+    "events",
     "file-log",
+    "local-face",
+    "mailbox",
     "object-names",
     "operations",
     "scrub-state",
@@ -171,7 +175,10 @@ def test_pinned_versions_agree() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line) for line in lines)
     pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
-    wanted = [*described["dependencies"], *described["optional-dependencies"]["test"]]
+    wanted = [
+        *described["dependencies"],
+        *(item for extra in described["optional-dependencies"].values() for item in extra),
+    ]
     # A name with extras, as `moto[s3]`, is pinned without them.
     assert {item: pinned.get(item.partition("==")[0].partition("[")[0]) for item in wanted} == {
         item: item.partition("==")[2] for item in wanted
