@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 WAIT_S = 250.0
+LISTEN_S = 10.0
 
 
 class Driver:
@@ -53,6 +54,8 @@ class Driver:
     def end(self, code: int = 0) -> str:
         """What it printed; fails unless it ends with this code."""
         out, _ = self.process.communicate(timeout=WAIT_S)
+        # So that `told` has all of it; what it has started may have the terminal for a moment more.
+        self._listener.join(LISTEN_S)
         assert self.process.returncode == code, f"{self.process.returncode}\n{out.decode()}\n{self.told()[-6000:]}"
         return out.decode()
 
