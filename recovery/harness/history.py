@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from recovery.harness.seen_tiers import SeenTiers
+
 
 class Outcome(enum.StrEnum):
     """How a call ended, as far as its caller knows."""
@@ -148,6 +150,8 @@ class History:
     calls: list[Call] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
+    tiers: list[SeenTiers] = field(default_factory=list)
+    """What lay in the tiers between the lives, where somebody looked."""
     stamp: int = 0
 
     def next_stamp(self) -> int:

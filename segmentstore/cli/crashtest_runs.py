@@ -139,6 +139,8 @@ def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
         "effects on the outside": summary.effects,
         "longest recovery, simulated seconds": summary.longest_recovery_s,
         **_windows(summary),
+        "looks at the tiers": summary.tiers["looks"],
+        "objects seen there, orphans among them": f"{summary.tiers['objects']:,}, {summary.tiers['orphans']:,}",
         "runs with violations": summary.failed,
     }
 

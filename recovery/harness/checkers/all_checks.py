@@ -20,11 +20,13 @@ from recovery.harness.checkers import (
     content,
     exactly_once,
     linearizability,
+    log,
     order,
     owners,
     reads,
     recovery,
     sealed,
+    tier2,
     truncated,
     unknown,
 )
@@ -43,6 +45,8 @@ CHECKERS: Final[tuple[Callable[[HistoryIndex], Iterator[Violation]], ...]] = (
     attributes.check,
     reads.check,
     owners.check,
+    log.check,
+    tier2.check,
     linearizability.check,
 )
 

@@ -146,6 +146,12 @@ class HistoryIndex:
         ]
         return min(later, key=lambda other: other.opened or 0, default=None)
 
+    def durable_since(self, stamp: int) -> int:
+        """What lay in the tiers before the stamp returned was durable at `stamp`: the last life to open by then began there."""
+        return max(
+            (life.begun for life in self.history.lives if life.opened is not None and life.opened < stamp), default=0
+        )
+
     def _horizon_of(self, life: Life) -> int:
         # Of two openings at the same time it is not known which one fenced the other.
         opened = [

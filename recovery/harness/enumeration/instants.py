@@ -119,7 +119,7 @@ class Recording:
         calls = [_call_at(call, stamp) for call in known.calls[: instant.calls]]
         lives = [_life_at(life, stamp) for life in known.lives if life.begun <= stamp]
         seen = [observation for observation in known.observations if observation.ended <= stamp]
-        made = History(calls, lives, seen, stamp)
+        made = History(calls, lives, seen, [], stamp)
         if lives and lives[-1].ended is None:
             lives[-1].ended, lives[-1].ending = made.next_stamp(), ending
         return made

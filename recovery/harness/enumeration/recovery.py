@@ -24,9 +24,11 @@ from recovery.harness.enumeration.workloads import TARGET, make_world
 from recovery.harness.history import History, Life, Observation, Violation
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
+from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.power_cut import Nothing
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
+from recovery.harness.tier_observer import observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import SegmentError
 from segmentstore.service import SegmentStore
@@ -51,6 +53,7 @@ class Recovered:
     life: int
     lives: list[Life]
     observations: list[Observation]
+    tiers: list[SeenTiers]
     unforeseen: list[Violation]
     history: History
     """All of it, with the work that may have followed."""
@@ -68,6 +71,7 @@ class Recovered:
         later, lives_later = known.stamp - self.stamp, len(known.lives) - self.life
         known.lives += [_life_later(life, later, lives_later) for life in self.lives]
         known.observations += [_seen_later(seen, later, lives_later) for seen in self.observations]
+        known.tiers += [dataclasses.replace(tiers, stamp=tiers.stamp + later) for tiers in self.tiers]
         known.stamp = self.history.stamp + later
         return [*self.unforeseen, *check_history(known)]
 
@@ -98,7 +102,7 @@ class Recovery:
     def run(self) -> Recovered:
         """Carry it out. Never raises for a fault of the store: that is a violation."""
         state, history, world = self._state, self._history, self._world
-        stamp, life, seen = history.stamp, len(history.lives), len(history.observations)
+        stamp, life, seen, looks = history.stamp, len(history.lives), len(history.observations), len(history.tiers)
         findings = self._check_files() if self._draw % CHECKED_OF == 0 else ()
         process = world.process("owner")
         if self._watched:
@@ -118,6 +122,7 @@ class Recovery:
             life,
             lives,
             observations,
+            history.tiers[looks:],
             self._unforeseen,
             history,
             self._openings,
@@ -172,23 +177,25 @@ class Recovery:
         return True
 
     def _check_files(self) -> tuple[str, ...]:
-        """Harmful findings in the files as they lie, in a world of their own."""
+        """Harmful findings in the files as they lie, in a world of their own; both tiers are observed."""
         state = self._state
         world = make_world(state.key, self._tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US)
         process = world.process("check")
         try:
-            return world.run_task(process, _check(world, process))
+            return world.run_task(process, _check(world, process, self._history))
         except Exception as error:  # noqa: BLE001 - likewise
             return (f"{type(error).__name__}: {error}",)
         finally:
             world.close()
 
 
-async def _check(world: StoreWorld, process: SimulatedProcess) -> tuple[str, ...]:
+async def _check(world: StoreWorld, process: SimulatedProcess, history: History) -> tuple[str, ...]:
     if not process.runtime.disk.exists(f"{LOCATION}/log"):
         return ()
     storage = world.object_storage(process)
-    findings = await check_store({0: log_directory(LOCATION, 0)}, storage, process.runtime)
+    logs = {0: log_directory(LOCATION, 0)}
+    findings = await check_store(logs, storage, process.runtime)
+    await observe_tiers(history, logs, storage, process.runtime, deep=True)
     await storage.close()
     return tuple(
         f"{finding.kind} {finding.place}: {finding.detail}"

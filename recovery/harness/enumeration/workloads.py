@@ -221,7 +221,7 @@ def record(workload: Workload, base: Base, *, keep_trace: bool = False) -> Recor
     tier2 = STAGES[workload.stage].tier2
     image, bucket = base.image.copy(), base.bucket.twin()
     world = make_world(f"short/{workload.stage}", tier2, image, bucket, base.now_us, keep_trace=keep_trace)
-    history = History(list(base.history.calls), list(base.history.lives), [], base.history.stamp)
+    history = History(list(base.history.calls), list(base.history.lives), [], [], base.history.stamp)
     camera = Camera(world, history)
     process = world.process("owner")
     world.run_task(process, _live(world, process, workload, history, camera))

@@ -15,24 +15,44 @@ from typing import Any, Final
 
 import segmentstore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
+from recovery.consistency_check import Finding
+from recovery.harness.history import History
+from recovery.harness.tier_observer import observe_tiers
 from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import LOCK_NAME, log_directory
+from tier2.locations import open_object_storage
 
 _WOUND: Final = 64
 """Bytes that are overwritten at each place."""
 
 
-def check_files(location: Path, settings: Mapping[str, Any], *, deep: bool) -> list[str]:
-    """Harmful findings in the files as they lie. Raises what `check_store` raises."""
+def check_files(
+    location: Path, settings: Mapping[str, Any], history: History, *, deep: bool, settled: bool = False
+) -> list[str]:
+    """Harmful findings in the files as they lie; both tiers are observed. Raises what `check_store` raises.
+
+    `settled` as `SeenTiers` has it.
+    """
     if not (location / FILE_NAME).exists():
         return []
     count = int(settings.get("containers", StoreConfig().containers))
     logs = {number: log_directory(str(location), number) for number in range(count)}
-    findings = asyncio.run(check_store(logs, (location.resolve() / "tier2").as_uri(), Runtime(), deep=deep))
+    findings = asyncio.run(_check(logs, (location.resolve() / "tier2").as_uri(), history, deep=deep, settled=settled))
     return [f"{each.kind} {each.place}: {each.detail}" for each in findings if each.severity.value == "harmful"]
+
+
+async def _check(logs: Mapping[int, str], tier2: str, history: History, *, deep: bool, settled: bool) -> list[Finding]:
+    runtime = Runtime()
+    findings = await check_store(logs, tier2, runtime, deep=deep)
+    storage = open_object_storage(tier2, runtime)
+    try:
+        await observe_tiers(history, logs, storage, runtime, deep=deep, settled=settled)
+    finally:
+        await storage.close()
+    return findings
 
 
 def remove_cache(location: Path) -> None:

@@ -269,9 +269,10 @@ class KillRound:
 
     # --- around the lives -------------------------------------------------------------------------
 
-    def _check(self, *, deep: bool) -> None:
+    def _check(self, *, deep: bool, settled: bool = False) -> None:
+        told = self._told
         try:
-            self._told.findings += check_files(self.location, self.settings, deep=deep)
+            told.findings += check_files(self.location, self.settings, told.history, deep=deep, settled=settled)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the round has shown
             self._note(f"the check of the files ends in {type(error).__name__}: {error}")
 
@@ -291,7 +292,7 @@ class KillRound:
                 self._look_at(child)
                 if "over" not in child.said:
                     self._note(f"the last life did not end well: {child.errors()}")
-        self._check(deep=True)
+        self._check(deep=True, settled=True)
         for finding in self._told.findings:
             self._note(f"at the end: {finding}")
 

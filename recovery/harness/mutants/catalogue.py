@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from recovery.harness.mutants.bookkeeper import BOOKKEEPER
+from recovery.harness.mutants.consolidation import CONSOLIDATION
 from recovery.harness.mutants.log import LOG
 from recovery.harness.mutants.mailbox import MAILBOX
 from recovery.harness.mutants.metadata import METADATA
@@ -15,7 +16,17 @@ from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.tier2 import TIER2
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*METADATA, *OUTCOMES, *LOG, *OWNERS, *BOOKKEEPER, *TIER2, *MAILBOX, *READINDEX)
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *METADATA,
+    *OUTCOMES,
+    *LOG,
+    *OWNERS,
+    *BOOKKEEPER,
+    *TIER2,
+    *CONSOLIDATION,
+    *MAILBOX,
+    *READINDEX,
+)
 """In the order of DESIGN 4. Names are unique."""
 
 NOT_HERE: Final[Mapping[str, str]] = {

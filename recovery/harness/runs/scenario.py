@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recovery.harness.checkers.all_checks import judge, raised
+from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, Life, Violation
 from recovery.harness.observer import observe
+from recovery.harness.runs.files_check import check_files
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.rot import plant_rot
-from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
 from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
-from recovery.store_check import check_store
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
@@ -42,7 +43,6 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import log_directory
 
 if TYPE_CHECKING:
     from recovery.harness.runs.jobs_beside import JobsBeside
@@ -84,6 +84,8 @@ class RunResult:
     """What owners said to the jobs beside them, and what tasks of those came to."""
     windows: Mapping[str, int] = field(default_factory=dict)
     """Windows of calls whose linearizability was decided, and left undecided (`Judgement.windows`)."""
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among these."""
 
 
 class Scenario:
@@ -137,7 +139,7 @@ class Scenario:
     # --- one life ---------------------------------------------------------------------------------
 
     def _cycle(self, cycle: Cycle) -> None:
-        findings = self._check_files(deep=False) if cycle.checked else ()
+        findings = check_files(self.world, self.plan, self.history, deep=False) if cycle.checked else ()
         undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
         self._rot = undo is not None
         self._struck_before = self.world.points.struck(*EXCUSES)
@@ -322,38 +324,6 @@ class Scenario:
         else:
             clock.freeze()
 
-    def _check_files(self, *, deep: bool) -> tuple[str, ...]:
-        """Harmful findings in the files as they lie; nobody has the store open."""
-        if self.plan.tier1 != "file":
-            return ()
-        rates = self.world.rates
-        self.world.rates = {point: rate for point, rate in rates.items() if point.startswith("object.list.")}
-        process = self.world.process("check")
-        try:
-            found = self.world.run_task(process, self._check(process, deep=deep))
-        except TierUnavailableError:
-            found = ()  # the object storage is having a bad time; another check will see
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
-            found = (f"the check of the files ended in {type(error).__name__}: {error}",)
-        finally:
-            self.world.rates = rates
-            self.world.kill(process)
-        return found
-
-    async def _check(self, process: SimulatedProcess, *, deep: bool) -> tuple[str, ...]:
-        if not process.runtime.disk.exists(f"{LOCATION}/log"):
-            return ()
-        count = self.plan.settings.get("containers", 1)
-        directories = {number: log_directory(LOCATION, number) for number in range(count)}
-        storage = self.world.object_storage(process)
-        findings = await check_store(directories, storage, process.runtime, deep=deep)
-        await storage.close()
-        return tuple(
-            f"{finding.kind} {finding.place}: {finding.detail}"
-            for finding in findings
-            if finding.severity.value == "harmful"
-        )
-
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
         if self._jobs is not None:
@@ -369,7 +339,7 @@ class Scenario:
         self._last(process, flush=True)
         self.world.cut_power()
         self._end_life(self.history.lives[-1], "power")
-        findings = self._check_files(deep=True)
+        findings = check_files(self.world, self.plan, self.history, deep=True, settled=True)
         self._last(self.world.process("verifier"), flush=False, findings=findings)
 
     def _last(self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...] = ()) -> None:
@@ -458,6 +428,11 @@ class Scenario:
             trace=self.world.trace.lines,
             answers=dict(sorted(self._jobs.answers.items())) if self._jobs is not None else {},
             windows=judgement.windows,
+            tiers={
+                "looks": len(history.tiers),
+                "objects": sum(len(tiers.listed) for tiers in history.tiers),
+                "orphans": sum(len(orphans(tiers)) for tiers in history.tiers),
+            },
         )
 
 

@@ -51,6 +51,8 @@ class Summary:
     """What owners said to jobs beside them, and what tasks of those came to."""
     windows: Counter[str] = field(default_factory=Counter)
     """Windows of calls whose linearizability was `decided`, and left `undecided`: the search for it has bounds."""
+    tiers: Counter[str] = field(default_factory=Counter)
+    """`looks` at what lies in the tiers, `objects` seen in all of them, `orphans` and what was under way among these."""
     failures: list[Failure] = field(default_factory=list)
     failed: int = 0
 
@@ -67,6 +69,7 @@ class Summary:
         self.points.update(result.points)
         self.answers.update(result.answers)
         self.windows.update(result.windows)
+        self.tiers.update(result.tiers)
         if result.violations:
             plan = result.plan
             self._fail(Failure(plan.seed, plan.workload, plan.to_json(), [str(each) for each in result.violations]))
@@ -84,6 +87,7 @@ class Summary:
         self.points.update(other.points)
         self.answers.update(other.answers)
         self.windows.update(other.windows)
+        self.tiers.update(other.tiers)
         for failure in other.failures:
             self._fail(failure)
         self.failed += other.failed - len(other.failures)

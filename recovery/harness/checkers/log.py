@@ -1,0 +1,58 @@
+"""Log: it begins with a checkpoint, is cut off at its beginning only, and never before Tier 2 has what was cut off.
+
+DESIGN 4.2: the log is truncated at a checkpoint, and only so far that all bytes of what goes are in Tier 2. Looked at in
+what lies in the tiers, whether or not a recovery would notice: every byte of a segment behind its storage length and
+its start offset is held by an append in the log, or by a merged source that is not linked yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from recovery.harness.checkers.index import HistoryIndex
+from recovery.harness.history import Violation
+from recovery.harness.seen_tiers import LoggedSegment, SeenLog, Span
+
+NAME: Final = "log"
+_CHECKPOINT: Final = "CheckpointOperation"
+
+
+def check(index: HistoryIndex) -> Iterator[Violation]:
+    """Violations by what the logs hold."""
+    firsts: dict[int, list[tuple[int, int]]] = {}
+    for tiers in index.history.tiers:
+        since = index.durable_since(tiers.stamp)
+        for log in tiers.logs.values():
+            where = f"the log of container {log.container_id} at {tiers.stamp}"
+            if log.begins_with != _CHECKPOINT:
+                yield Violation(NAME, f"{where} begins with {log.begins_with} {log.first}")
+            known = firsts.setdefault(log.container_id, [])
+            before = max((first for stamp, first in known if stamp < since), default=0)
+            if log.first < before:
+                yield Violation(NAME, f"{where} begins with operation {log.first}, and began with {before} before")
+            known.append((tiers.stamp, log.first))
+            for segment in log.segments.values():
+                for begin, end in _missing(segment, log):
+                    has = f"Tier 2 has it up to {segment.storage_length}"
+                    detail = f"{where} does not hold {segment.name!r} from {begin} to {end}, and {has}"
+                    yield Violation(NAME, detail)
+
+
+def _missing(segment: LoggedSegment, log: SeenLog) -> list[Span]:
+    """What is neither in Tier 2 nor in the log, of the bytes that nobody has truncated."""
+    wanted = [(max(segment.storage_length, segment.start_offset), segment.length)]
+    return without(without(wanted, segment.merges), log.held.get(segment.segment_id, ()))
+
+
+def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """What no other span covers. O(spans times others): there are few."""
+    left = [span for span in spans if span[0] < span[1]]
+    for begin, end in others:
+        left = [
+            part
+            for first, last in left
+            for part in ((first, min(last, begin)), (max(first, end), last))
+            if part[0] < part[1]
+        ]
+    return left

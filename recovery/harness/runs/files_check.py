@@ -1,0 +1,64 @@
+"""Files check: what lies in the tiers of a simulated store between two lives, checked and observed.
+
+Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag; and the tier observer, which writes
+down what is there for the checkers of histories, and sees it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from recovery.harness.history import History
+from recovery.harness.runs.plan import Plan
+from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.world import SimulatedProcess
+from recovery.harness.tier_observer import observe_tiers
+from recovery.store_check import check_store
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.store_files import log_directory
+from tier2.object_storage import StorageUnavailableError
+
+_LATE_PUTS: Final = ("object.put.late", "object.put.twice")
+
+
+def check_files(
+    world: StoreWorld, plan: Plan, history: History, *, deep: bool, settled: bool = False
+) -> tuple[str, ...]:
+    """Harmful findings in the files as they lie; nobody has the store open. `settled` as `SeenTiers` has it.
+
+    Nothing where Tier 1 is not files.
+    """
+    if plan.tier1 != "file":
+        return ()
+    rates = world.rates
+    process = world.process("check")
+    try:
+        found = world.run_task(process, _check(world, plan, history, process, deep=deep, settled=settled))
+    except (TierUnavailableError, StorageUnavailableError):
+        found = ()  # the object storage is having a bad time; another check will see
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
+        found = (f"the check of the files ended in {type(error).__name__}: {error}",)
+    finally:
+        world.rates = rates
+        world.kill(process)
+    return found
+
+
+async def _check(
+    world: StoreWorld, plan: Plan, history: History, process: SimulatedProcess, *, deep: bool, settled: bool
+) -> tuple[str, ...]:
+    if not process.runtime.disk.exists(f"{LOCATION}/log"):
+        return ()
+    logs = {number: log_directory(LOCATION, number) for number in range(plan.settings.get("containers", 1))}
+    storage = world.object_storage(process)
+    world.rates = {point: rate for point, rate in world.rates.items() if point.startswith("object.list.")}
+    findings = await check_store(logs, storage, process.runtime, deep=deep)
+    world.rates = {}
+    late = any(point in plan.rates for point in _LATE_PUTS)
+    await observe_tiers(history, logs, storage, process.runtime, deep=deep, late_puts=late, settled=settled)
+    await storage.close()
+    return tuple(
+        f"{finding.kind} {finding.place}: {finding.detail}"
+        for finding in findings
+        if finding.severity.value == "harmful"
+    )

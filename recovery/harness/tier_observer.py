@@ -1,0 +1,174 @@
+"""Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
+
+It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here nothing is judged.
+Rules of this file:
+
+- nothing is written; the caller sees to it that no process has the store open;
+- what cannot be read is left out: `store_check` tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import LogFrame
+from durablelog.file.frame_reports import read_only_frames
+from durablelog.file.log_state import read_state
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operations import AppendOperation
+from recovery.consistency_check import chunks_by_object
+from recovery.harness.history import History
+from recovery.harness.seen_tiers import LoggedSegment, SeenChunk, SeenLog, SeenTiers, Span
+from recovery.replay import Replay
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from tier2.block_header import BlockFormatError
+from tier2.block_object import decode_extents, parse_block_header, parse_extent_table
+from tier2.object_names import parse_object_name
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage
+
+_UNREADABLE: Final = (DataCorruptionError, AssertionError, KeyError)
+"""What replaying a log ends in that is not what an engine that keeps its rules has written."""
+
+
+async def observe_tiers(
+    history: History,
+    logs: Mapping[int, str],
+    storage: ObjectStorage,
+    runtime: Runtime,
+    *,
+    deep: bool,
+    late_puts: bool = False,
+    settled: bool = False,
+) -> SeenTiers:
+    """Read everything and add it to the history; `deep`: the bytes of all chunks as well.
+
+    `logs` has the folder of each container's log; what else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError, OSError.
+    """
+    loop = asyncio.get_running_loop()
+    executor = runtime.executor("tiers", 1)
+    seen: dict[int, SeenLog] = {}
+    try:
+        for container_id, directory in logs.items():
+            walk = _LogWalk(container_id, directory, runtime.disk)
+            if await loop.run_in_executor(executor, walk.run):
+                seen[container_id] = walk.seen({})
+                if deep:
+                    seen[container_id] = walk.seen(await _contents(storage, walk.metadata))
+    finally:
+        executor.shutdown(wait=False)
+    listed: dict[str, int] = {}
+    async for page in storage.list():
+        listed.update({stored.name: stored.size for stored in page if parse_object_name(stored.name) is not None})
+    tiers = SeenTiers(history.next_stamp(), seen, listed, late_puts=late_puts, settled=settled)
+    history.tiers.append(tiers)
+    return tiers
+
+
+class _LogWalk:
+    """One log, replayed; `run` blocks."""
+
+    def __init__(self, container_id: int, directory: str, disk: Disk) -> None:
+        self.metadata = ContainerMetadata(container_id)
+        self._directory = directory
+        self._disk = disk
+        self._epoch = self._first = 0
+        self._begins_with = ""
+        self._held: dict[int, list[Span]] = {}
+
+    def run(self) -> bool:
+        """False if there is nothing, or nothing that can be replayed. Raises OSError."""
+        replay = Replay(MetadataUpdater(self.metadata), LogPositions())
+        reader = DataFrameReader()
+        try:
+            state = read_state(self._directory, self._disk)
+            self._epoch = 0 if state is None else state.epoch
+            for report in read_only_frames(self._directory, self._disk):
+                if report.status == "corrupt":
+                    return False
+                if report.status != "ok":
+                    continue
+                for record in reader.feed(LogFrame(report.address, report.sequence, report.epoch, report.payload)):
+                    operation = Replay.decode(record.data, record.first_frame_address)
+                    if not self._begins_with:
+                        self._first, self._begins_with = operation.sequence_number, type(operation).__name__
+                    if type(operation) is AppendOperation:
+                        self._hold(operation)
+                    replay.apply_operation(
+                        operation, len(record.data), record.first_frame_address, record.last_frame_address
+                    )
+        except _UNREADABLE:
+            # One that begins with no checkpoint is told all the same: it is what a checker looks for.
+            return bool(self._begins_with) and not replay.operations
+        return bool(self._begins_with)
+
+    def _hold(self, append: AppendOperation) -> None:
+        held = self._held.setdefault(append.segment_id, [])
+        end = append.offset + len(append.data)
+        if held and held[-1][1] == append.offset:
+            held[-1] = (held[-1][0], end)
+        else:
+            held.append((append.offset, end))
+
+    def seen(self, contents: Mapping[ChunkRecord, bytes]) -> SeenLog:
+        """What was seen, after `run`."""
+        metadata = self.metadata
+        return SeenLog(
+            container_id=metadata.container_id,
+            epoch=self._epoch,
+            first=self._first,
+            begins_with=self._begins_with,
+            segments={key: _segment(segment, contents) for key, segment in metadata.segments.items()},
+            held=self._held,
+            objects={name: live.record.size for name, live in metadata.objects.items()},
+            garbage={name: garbage.record.size for name, garbage in metadata.garbage.items()},
+        )
+
+
+def _segment(segment: SegmentMetadata, contents: Mapping[ChunkRecord, bytes]) -> LoggedSegment:
+    return LoggedSegment(
+        segment_id=segment.segment_id,
+        name=segment.name,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        storage_length=segment.storage_length,
+        merges=[(merge.offset, merge.end_offset) for merge in segment.merges],
+        chunks=[
+            SeenChunk(chunk.start_offset, chunk.end_offset, chunk.object_name, contents.get(chunk))
+            for chunk in segment.chunks
+        ],
+    )
+
+
+async def _contents(storage: ObjectStorage, metadata: ContainerMetadata) -> Mapping[ChunkRecord, bytes]:
+    """What the block of each chunk holds. Reads every object once, whole."""
+    found: dict[ChunkRecord, bytes] = {}
+    for name, chunks in chunks_by_object(metadata).items():
+        if name not in metadata.objects:
+            continue
+        try:
+            data = memoryview(await storage.get_range(name, 0, metadata.objects[name].record.size))
+        except (ObjectNotFoundError, InvalidRangeError):
+            continue
+        for chunk in chunks:
+            try:
+                found[chunk] = _payload(data[chunk.block_offset :], chunk)
+            except BlockFormatError:
+                continue
+    return found
+
+
+def _payload(block: memoryview, chunk: ChunkRecord) -> bytes:
+    """The chunk's bytes in its block. Raises BlockFormatError."""
+    header = parse_block_header(block)
+    table = parse_extent_table(block[: header.prefix_length], header)
+    payload = bytes(decode_extents(header, table, 0, block[header.prefix_length : header.block_length]))
+    begin = chunk.block_start_offset - header.start_offset
+    return payload[begin : begin + chunk.length]
