@@ -59,6 +59,11 @@ class Place:
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.bucket))
 
+    def sources(self, copy: Path) -> list[str]:
+        """Of merges that this copy of the metadata knows of, and are not linked there."""
+        metadata = decode_checkpoint(parse_checkpoint_object(copy.read_bytes(), self.name(copy))[1])
+        return [segment.name for segment in metadata.segments.values() if segment.merged_into is not None]
+
     def forget_copies(self, keep: Callable[[Path], bool] = lambda _: False) -> None:
         for path in self.copies():
             if not keep(path):
@@ -247,13 +252,6 @@ def test_merges_before_and_after_the_checkpoint(place: Place) -> None:
     assert place.contents() == {"t": DATA * 2 + b"tail" + DATA}
 
 
-def waits_to_be_linked(copy: Path, source: str) -> bool:
-    """Whether this copy of the metadata knows of the merge, and has the source still."""
-    _, blob = parse_checkpoint_object(copy.read_bytes(), f"checkpoints/{copy.parent.name}/{copy.name}")
-    segments = decode_checkpoint(blob).segments.values()
-    return any(segment.name == source and segment.merged_into is not None for segment in segments)
-
-
 def test_a_merge_that_could_not_be_linked_leaves_the_source_a_segment(place: Place) -> None:
     async def use() -> None:
         async with place.open(flush_bytes=1 << 20, object_bytes=1 << 20, upload_bytes_max=1 << 20) as store:
@@ -270,7 +268,7 @@ def test_a_merge_that_could_not_be_linked_leaves_the_source_a_segment(place: Pla
     away = [path for path in place.objects() if not (place.root / "away" / place.name(path)).exists()]
     for path in away:
         path.unlink()
-    merged = [path for path in place.copies() if waits_to_be_linked(path, "s")]
+    merged = [path for path in place.copies() if "s" in place.sources(path)]
     place.forget_copies(lambda path: path == merged[-1])
     report = by_name(place.restore())
     assert place.contents() == {"t": DATA, "s": DATA}
