@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_pieces import read_piece
@@ -30,6 +31,9 @@ from durablelog.file.log_state import StateFile, lock_log, read_state, remove_if
 from durablelog.file.spare_files import SpareFiles
 from segmentstore.contracts.disk import Disk, DiskFile, make_directories
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
+
+_LOOKS: Final = 8
+"""At a log that changes under each of them."""
 
 
 class LogFolder:
@@ -86,15 +90,22 @@ class LogFolder:
         self._clean(scan)
 
     def _scan(self) -> tuple[LogState, LogScan]:
-        """The state, and what lies there; again if a living owner writes over files it has truncated meanwhile."""
-        state = self._read_state()
-        while True:
+        """The state, and what lies there. Nobody is fenced yet: a living owner may append, roll and truncate under our look.
+
+        So what looks like corruption is looked at again, and believed if the same place looks the same, in the same state: an
+        owner writes in order, so all that a first look saw lies before what a second one comes upon.
+        """
+        seen: tuple[LogState, str, str] | None = None
+        for _ in range(_LOOKS - 1):
+            state = self._read_state()
             try:
                 return state, scan_log(self.directory, self.disk, state)
-            except DataCorruptionError:
-                before, state = state, self._read_state()
-                if state == before:
+            except DataCorruptionError as error:
+                if seen == (state, error.where, error.detail):
                     raise
+                seen = state, error.where, error.detail
+        state = self._read_state()
+        return state, scan_log(self.directory, self.disk, state)
 
     def _scan_again(self, state: LogState) -> LogScan:
         """What the owner before us may have acknowledged between our look and our claim."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, state_version
 from durablelog.file.log_state import StateFile, read_state
-from segmentstore.contracts.disk import OsDisk
+from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_all, payload, read_all, read_payloads
@@ -129,6 +130,59 @@ def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_pat
         await new.close()
 
     asyncio.run(scenario())
+
+
+def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_path: Path) -> None:
+    """Whenever they come: between a look at the place of a frame and one at what lies behind it, too."""
+
+    async def scenario(folder: Path, moment: int) -> bool:
+        loop = asyncio.get_running_loop()
+        old = make_log(folder)
+        await old.open()
+        for number in range(6):  # one by one: by now it writes to a file that had its length before
+            await old.append([payload(number)])
+        (folder / "LOCK").unlink()
+        acknowledged = looks = 0
+
+        async def go_on() -> None:
+            nonlocal acknowledged
+            with suppress(NotPrimaryError):
+                for number in range(6, 10):
+                    await old.append([payload(number)])
+                    acknowledged = number - 5
+
+        class File(OsFile):
+            def pread(self, offset: int, length: int) -> bytes:
+                self.meanwhile()
+                return super().pread(offset, length)
+
+            def size(self) -> int:
+                self.meanwhile()
+                return super().size()
+
+            @staticmethod
+            def meanwhile() -> None:
+                nonlocal looks
+                looks += 1
+                if looks == moment:
+                    asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
+
+        class Disk(OsDisk):
+            def _opened(self, descriptor: int) -> OsFile:
+                return File(descriptor)
+
+        new = make_log(folder, Disk())
+        await new.open()
+        found = await read_payloads(new)
+        assert found[: 6 + acknowledged] == [payload(number) for number in range(6 + acknowledged)]
+        await new.close()
+        await old.close()
+        return looks >= moment
+
+    moments = 0
+    while asyncio.run(scenario(tmp_path / str(moments), moments + 1)):
+        moments += 1
+    assert moments > 5
 
 
 def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Path) -> None:

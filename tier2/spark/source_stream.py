@@ -220,8 +220,7 @@ class LatestStep:
             for segment in segments.values():
                 if self._options.selects(segment.name):
                     starts[SegmentKey(container_id, segment.segment_id)] = (segment, self._start_of(segment))
-        shares = admit({key: segment.storage_length - start for key, (segment, start) in starts.items()}, budget)
-        steps = await self._steps(manifests, starts, shares)
+        shares, steps = await self._admitted(manifests, starts, budget)
         for key, (_, start) in starts.items():
             # What is lost is passed over also where no row is to be read behind it.
             steps[key] = Progress(self._before.ends.get(key, start), steps[key].end if key in steps else start)
@@ -282,6 +281,30 @@ class LatestStep:
             return segment.start_offset if read is None else min(read, segment.storage_length)
         report_loss(self._options, segment.name, read, segment.start_offset, "truncated before it was read")
         return segment.start_offset
+
+    async def _admitted(
+        self,
+        manifests: Mapping[int, Manifest],
+        starts: Mapping[SegmentKey, tuple[SourceSegment, int]],
+        budget: int | None,
+    ) -> tuple[dict[SegmentKey, int], dict[SegmentKey, Progress]]:
+        """What each segment may give to the batch, and what it gives.
+
+        What a segment cannot use, for it ends in one long row that is not whole yet, goes to those that were left out: else a
+        short backlog would wait for as long as that row does.
+        """
+        backlogs = {key: segment.storage_length - start for key, (segment, start) in starts.items()}
+        shares: dict[SegmentKey, int] = {}
+        steps: dict[SegmentKey, Progress] = {}
+        while admitted := admit({key: size for key, size in backlogs.items() if key not in shares}, budget):
+            found = await self._steps(manifests, starts, admitted)
+            shares |= admitted
+            steps |= found
+            unused = sum(share for key, share in admitted.items() if found[key].end == found[key].start)
+            if budget is None or not unused:
+                break
+            budget = unused
+        return shares, steps
 
     async def _steps(
         self,

@@ -14,6 +14,7 @@ from recovery.harness.mutants.mutant import Mutant
 from recovery.harness.mutants.outcomes import OUTCOMES
 from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.readindex import READINDEX
+from recovery.harness.mutants.running import RUNNING
 from recovery.harness.mutants.tier2 import TIER2
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -26,6 +27,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *CONSOLIDATION,
     *MAILBOX,
     *READINDEX,
+    *RUNNING,
 )
 """In the order of DESIGN 4. Names are unique."""
 

@@ -80,6 +80,21 @@ def test_a_budget_is_shared_and_moves_on(backlogs: dict[SegmentKey, int], budget
     assert admit(backlogs, None) == {key: backlog for key, backlog in backlogs.items() if backlog}
 
 
+def test_a_short_backlog_does_not_wait_for_a_long_row_that_is_not_whole(world: SourceWorld) -> None:
+    world.append("long", b"x" * 5000)
+    world.append("short", b"a\n")
+    world.append("other", b"b\nc")
+    world.export()
+    reader = stream_of(world, prefix="", format="lines", maxBytesPerTrigger=100)
+    limit = reader.getDefaultReadLimit()
+    offset, rows = step(reader, reader.initialOffset(), limit)
+    assert sorted(payloads(rows)) == [b"a", b"b"]
+    assert step(reader, offset, limit) == (offset, [])
+    world.append("long", b"\n")
+    world.export()
+    assert [len(each) for each in payloads(step(reader, offset, limit)[1])] == [5000]
+
+
 def test_steps_are_told_from_two_offsets_alone() -> None:
     one, two, three = SegmentKey(0, 1), SegmentKey(0, 2), SegmentKey(0, 3)
     before = StreamOffset({one: 5, three: 7})
