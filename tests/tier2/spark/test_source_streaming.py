@@ -88,11 +88,12 @@ def test_a_short_backlog_does_not_wait_for_a_long_row_that_is_not_whole(world: S
     reader = stream_of(world, prefix="", format="lines", maxBytesPerTrigger=100)
     limit = reader.getDefaultReadLimit()
     offset, rows = step(reader, reader.initialOffset(), limit)
-    assert sorted(payloads(rows)) == [b"a", b"b"]
+    assert len(rows) == 2
+    assert {b"a", b"b"} == set(payloads(rows))
     assert step(reader, offset, limit) == (offset, [])
     world.append("long", b"\n")
     world.export()
-    assert [len(each) for each in payloads(step(reader, offset, limit)[1])] == [5000]
+    assert payloads(step(reader, offset, limit)[1]) == [b"x" * 5000]
 
 
 def test_steps_are_told_from_two_offsets_alone() -> None:
