@@ -91,15 +91,10 @@ class _Files:
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
-            # An earlier delete may have got this far and then failed to sync: absent is not yet durably absent.
-            if not self._disk.is_directory(folder):
-                return
+            pass  # An earlier delete may have got this far and then failed to sync: absent is not yet durably absent.
         except (NotADirectoryError, IsADirectoryError):
             return
-        try:
-            self._disk.sync_directory(folder)
-        except FileNotFoundError:
-            return  # Emptied and pruned by another delete meanwhile.
+        self._tree.sync_nearest(folder)
         self._tree.prune(folder)
 
     def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:

@@ -39,6 +39,18 @@ class FileTree:
         """Move the file `source` to `target`, durably, in the place of what is there."""
         self._publish(source, target, replace=True)
 
+    def sync_nearest(self, folder: str) -> None:
+        """Make durable what is gone from `folder`; if that itself is gone, pruned by somebody, that it is."""
+        while True:
+            try:
+                self._disk.sync_directory(folder)
+            except FileNotFoundError:
+                if folder == self._root:
+                    return
+                folder = posixpath.dirname(folder)
+            else:
+                return
+
     def prune(self, folder: str) -> None:
         """Remove `folder` and those above it, below the root, as far as they are empty."""
         with self._lock:

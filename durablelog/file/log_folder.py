@@ -33,7 +33,7 @@ from segmentstore.contracts.disk import Disk, DiskFile, make_directories
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
 _LOOKS: Final = 8
-"""At a log that changes under each of them."""
+"""At a log that changes under each of them, before that is told."""
 
 
 class LogFolder:
@@ -92,20 +92,19 @@ class LogFolder:
     def _scan(self) -> tuple[LogState, LogScan]:
         """The state, and what lies there. Nobody is fenced yet: a living owner may append, roll and truncate under our look.
 
-        So what looks like corruption is looked at again, and believed if the same place looks the same, in the same state: an
-        owner writes in order, so all that a first look saw lies before what a second one comes upon.
+        So what looks like corruption, or is gone, is looked at again, and believed if the same place looks the same, in the same
+        state: an owner writes in order, so all that a first look saw lies before what a second one comes upon.
         """
-        seen: tuple[LogState, str, str] | None = None
-        for _ in range(_LOOKS - 1):
+        seen: tuple[LogState, str] | None = None
+        for _ in range(_LOOKS):
             state = self._read_state()
             try:
                 return state, scan_log(self.directory, self.disk, state)
-            except DataCorruptionError as error:
-                if seen == (state, error.where, error.detail):
+            except (DataCorruptionError, FileNotFoundError) as error:
+                if seen == (state, str(error)):
                     raise
-                seen = state, error.where, error.detail
-        state = self._read_state()
-        return state, scan_log(self.directory, self.disk, state)
+                seen = state, str(error)
+        raise StoreInUseError(self.directory, "its owner lives, and changes it under every look")
 
     def _scan_again(self, state: LogState) -> LogScan:
         """What the owner before us may have acknowledged between our look and our claim."""

@@ -18,7 +18,7 @@ from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, state_version
 from durablelog.file.log_state import StateFile, read_state
 from segmentstore.contracts.disk import OsDisk, OsFile
-from segmentstore.contracts.errors import NotPrimaryError
+from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_all, payload, read_all, read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
@@ -183,6 +183,43 @@ def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_pat
     while asyncio.run(scenario(tmp_path / str(moments), moments + 1)):
         moments += 1
     assert moments > 5
+
+
+def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        old = make_log(tmp_path)
+        await old.open()
+        appended = 0
+
+        async def go_on() -> None:
+            nonlocal appended
+            for _ in range(2):
+                await old.append([payload(appended)])
+                appended += 1
+
+        for _ in range(2):
+            await go_on()
+        (tmp_path / "LOCK").unlink()
+
+        class File(OsFile):
+            def size(self) -> int:
+                # Asked for after the look at the place of the next frame, and before the one at what lies behind it.
+                asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
+                return super().size()
+
+        class Disk(OsDisk):
+            def _opened(self, descriptor: int) -> OsFile:
+                return File(descriptor)
+
+        new = make_log(tmp_path, Disk())
+        with pytest.raises(StoreInUseError, match="its owner lives"):
+            await new.open()
+        await old.append([payload(appended)])
+        assert len(await read_all(old)) == appended + 1
+        await old.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Path) -> None:

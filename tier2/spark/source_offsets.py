@@ -208,3 +208,14 @@ def admit(backlogs: Mapping[SegmentKey, int], budget: int | None) -> dict[Segmen
         shares[key] += more
         left -= more
     return {key: share for key, share in shares.items() if share}
+
+
+def fill(backlogs: Mapping[SegmentKey, int], budget: int) -> dict[SegmentKey, int]:
+    """How many bytes of each backlog a budget has room for: of the shortest all, and of the one it ends in a part."""
+    shares: dict[SegmentKey, int] = {}
+    for key in sorted(backlogs, key=lambda key: (backlogs[key], key)):
+        share = min(backlogs[key], budget)
+        if share:
+            shares[key] = share
+        budget -= share
+    return shares

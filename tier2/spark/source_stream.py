@@ -48,6 +48,7 @@ from tier2.spark.source_offsets import (
     StreamOffset,
     Waiting,
     admit,
+    fill,
     next_offset,
     parse_offset,
     steps_between,
@@ -290,20 +291,17 @@ class LatestStep:
     ) -> tuple[dict[SegmentKey, int], dict[SegmentKey, Progress]]:
         """What each segment may give to the batch, and what it gives.
 
-        What a segment cannot use, for it ends in one long row that is not whole yet, goes to those that were left out: else a
-        short backlog would wait for as long as that row does.
+        What a segment cannot use, for it ends in one long row that is not whole yet, goes to those that were left out, the
+        shortest first: else a short backlog would wait for as long as that row does.
         """
         backlogs = {key: segment.storage_length - start for key, (segment, start) in starts.items()}
-        shares: dict[SegmentKey, int] = {}
-        steps: dict[SegmentKey, Progress] = {}
-        while admitted := admit({key: size for key, size in backlogs.items() if key not in shares}, budget):
-            found = await self._steps(manifests, starts, admitted)
-            shares |= admitted
-            steps |= found
-            unused = sum(share for key, share in admitted.items() if found[key].end == found[key].start)
-            if budget is None or not unused:
-                break
-            budget = unused
+        shares = admit(backlogs, budget)
+        steps = await self._steps(manifests, starts, shares)
+        if budget is not None:
+            unused = sum(share for key, share in shares.items() if steps[key].end == steps[key].start)
+            more = fill({key: size for key, size in backlogs.items() if key not in shares}, unused)
+            shares |= more
+            steps |= await self._steps(manifests, starts, more)
         return shares, steps
 
     async def _steps(

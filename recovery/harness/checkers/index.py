@@ -146,11 +146,13 @@ class HistoryIndex:
         ]
         return min(later, key=lambda other: other.opened or 0, default=None)
 
-    def durable_since(self, stamp: int) -> int:
-        """What lay in the tiers before the stamp returned was durable at `stamp`: the last life to open by then began there."""
-        return max(
-            (life.begun for life in self.history.lives if life.opened is not None and life.opened < stamp), default=0
-        )
+    def made_durable(self, look: int, stamp: int) -> bool:
+        """Whether what lay in the tiers at `look` could be lost no more at `stamp`: whoever came next had opened by then.
+
+        Who died in opening may have left it as it was, and a power cut may have taken it.
+        """
+        after = next((life for life in self.history.lives if life.begun > look), None)
+        return after is not None and after.opened is not None and after.opened < stamp
 
     def _horizon_of(self, life: Life) -> int:
         # Of two openings at the same time it is not known which one fenced the other.

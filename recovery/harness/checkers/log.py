@@ -22,13 +22,12 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     """Violations by what the logs hold."""
     firsts: dict[int, list[tuple[int, int]]] = {}
     for tiers in index.history.tiers:
-        since = index.durable_since(tiers.stamp)
         for log in tiers.logs.values():
             where = f"the log of container {log.container_id} at {tiers.stamp}"
             if log.begins_with != _CHECKPOINT:
                 yield Violation(NAME, f"{where} begins with {log.begins_with} {log.first}")
             known = firsts.setdefault(log.container_id, [])
-            before = max((first for stamp, first in known if stamp < since), default=0)
+            before = max((first for look, first in known if index.made_durable(look, tiers.stamp)), default=0)
             if log.first < before:
                 yield Violation(NAME, f"{where} begins with operation {log.first}, and began with {before} before")
             known.append((tiers.stamp, log.first))

@@ -24,19 +24,17 @@ NAME: Final = "tier2"
 
 def check(index: HistoryIndex) -> Iterator[Violation]:
     """Violations by what lies in Tier 2."""
-    known: dict[str, int] = {}
+    named: list[tuple[int, list[str]]] = []
     for tiers in index.history.tiers:
-        since = index.durable_since(tiers.stamp)
         contents = _contents(index, tiers.stamp)
         for log in tiers.logs.values():
             yield from _referenced(tiers, log)
             for segment in log.segments.values():
                 yield from _covered(tiers, segment)
                 yield from _right(tiers, log, segment, contents)
-            for name in (*log.objects, *log.garbage):
-                known.setdefault(name, tiers.stamp)
-        forgotten = {} if tiers.late_puts else {name: stamp for name, stamp in known.items() if stamp < since}
-        yield from _unknown(tiers, forgotten)
+        known = {name: look for look, names in named if index.made_durable(look, tiers.stamp) for name in names}
+        yield from _unknown(tiers, {} if tiers.late_puts else known)
+        named.append((tiers.stamp, [name for log in tiers.logs.values() for name in (*log.objects, *log.garbage)]))
 
 
 def orphans(tiers: SeenTiers) -> list[str]:
@@ -87,13 +85,13 @@ def _right(
             yield Violation(NAME, f"{detail} than readers see")
 
 
-def _unknown(tiers: SeenTiers, forgotten: Mapping[str, int]) -> Iterator[Violation]:
+def _unknown(tiers: SeenTiers, known: Mapping[str, int]) -> Iterator[Violation]:
     for name in orphans(tiers):
         parts = parse_object_name(name)
         assert parts is not None, name
         epoch = tiers.logs[parts.container_id].epoch
-        if name in forgotten:
-            named = f"which named it at {forgotten[name]}"
+        if name in known:
+            named = f"which named it at {known[name]}"
             yield Violation(NAME, f"at {tiers.stamp} {name} is there, and the log, {named}, does not name it")
         elif parts.epoch > epoch:
             yield Violation(

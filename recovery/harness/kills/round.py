@@ -279,7 +279,7 @@ class KillRound:
     def _finish(self) -> None:
         """All must be there, go to Tier 2, and be there again for another process that has nothing but the files."""
         for ending in ("checked", "closed"):
-            self._check(deep=True)
+            self._check(deep=True, settled=ending == "closed")  # the one before has flushed everything
             remove_cache(self.location)
             kill = Kill("close", seed="", operations=0)
             with Child(self._orders(kill, "checked" if ending == "checked" else "closed")) as child:
@@ -292,7 +292,7 @@ class KillRound:
                 self._look_at(child)
                 if "over" not in child.said:
                     self._note(f"the last life did not end well: {child.errors()}")
-        self._check(deep=True, settled=True)
+        self._check(deep=True)
         for finding in self._told.findings:
             self._note(f"at the end: {finding}")
 

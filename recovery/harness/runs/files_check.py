@@ -6,6 +6,7 @@ down what is there for the checkers of histories, and sees it as it is.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from recovery.harness.history import History
@@ -34,7 +35,7 @@ def check_files(
     process = world.process("check")
     try:
         found = world.run_task(process, _check(world, plan, history, process, deep=deep, settled=settled))
-    except (TierUnavailableError, StorageUnavailableError):
+    except TierUnavailableError:
         found = ()  # the object storage is having a bad time; another check will see
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
         found = (f"the check of the files ended in {type(error).__name__}: {error}",)
@@ -55,7 +56,8 @@ async def _check(
     findings = await check_store(logs, storage, process.runtime, deep=deep)
     world.rates = {}
     late = any(point in plan.rates for point in _LATE_PUTS)
-    await observe_tiers(history, logs, storage, process.runtime, deep=deep, late_puts=late, settled=settled)
+    with contextlib.suppress(StorageUnavailableError):  # likewise
+        await observe_tiers(history, logs, storage, process.runtime, deep=deep, late_puts=late, settled=settled)
     await storage.close()
     return tuple(
         f"{finding.kind} {finding.place}: {finding.detail}"

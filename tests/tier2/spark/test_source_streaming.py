@@ -24,6 +24,7 @@ from tier2.spark.source_offsets import (
     SegmentKey,
     StreamOffset,
     admit,
+    fill,
     next_offset,
     parse_offset,
     steps_between,
@@ -78,6 +79,15 @@ def test_a_budget_is_shared_and_moves_on(backlogs: dict[SegmentKey, int], budget
     assert sum(shares.values()) == min(budget, sum(backlogs.values()))
     assert all(0 < share <= backlogs[key] for key, share in shares.items())
     assert admit(backlogs, None) == {key: backlog for key, backlog in backlogs.items() if backlog}
+
+
+@given(st.dictionaries(KEYS, st.integers(0, 100)), st.integers(0, 500))
+def test_a_budget_is_filled_with_the_shortest(backlogs: dict[SegmentKey, int], budget: int) -> None:
+    shares = fill(backlogs, budget)
+    assert sum(shares.values()) == min(budget, sum(backlogs.values()))
+    whole = sorted(size for key, size in backlogs.items() if size and shares.get(key) == size)
+    assert whole == sorted(size for size in backlogs.values() if size)[: len(whole)]
+    assert len(shares) - len(whole) <= 1
 
 
 def test_a_short_backlog_does_not_wait_for_a_long_row_that_is_not_whole(world: SourceWorld) -> None:
