@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
@@ -127,6 +128,9 @@ class ObjectUploader:
                 parts = await self._source.read_unflushed(block.segment_id, block.offset, block.length)
             except TierUnavailableError as error:
                 self.reading.failed(error)
+                # A successor truncates: what we owe is gone from the log then, and nobody else would ever tell us.
+                with contextlib.suppress(TierUnavailableError):
+                    await self._source.check_primary()
             else:
                 self.reading.succeeded()
                 return parts

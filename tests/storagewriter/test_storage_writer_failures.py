@@ -150,6 +150,26 @@ class TestLogFailures:
 
         run(body)
 
+    def test_bytes_that_a_successor_has_truncated_are_not_waited_for(self) -> None:
+        """An owner that only flushes appends nothing, and would never hear that it was overtaken."""
+
+        async def main() -> None:
+            c = FakeContainer(make_config())
+            c.writer.start()
+            a = c.create("a")
+            c.append(a, 50)
+
+            async def gone(segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+                c.commit_error = NotPrimaryError(7)
+                raise TierUnavailableError("tier1", "no such file")
+
+            c.read_unflushed = gone  # type: ignore[method-assign]
+            with pytest.raises(ContainerStoppedError):
+                await c.writer.flush()
+            await c.writer.stop()
+
+        run_virtual(main())
+
     @pytest.mark.parametrize("error", [ContainerStoppedError(7), NotPrimaryError(7), AppendOutcomeUnknownError(7)])
     def test_the_log_ending_ends_the_writer(self, error: Exception) -> None:
         """107, 110: the container knows already, so it is not told; the next owner flushes again from the log."""
