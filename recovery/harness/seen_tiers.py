@@ -70,3 +70,5 @@ class SeenTiers:
     """Puts land late here, also behind the deletion of what they made: what the log has forgotten may have come back."""
     settled: bool = False
     """The newest owner had no trouble, and all that clients wrote was flushed: it had no flush under way when it ended."""
+    in_doubt: bool = False
+    """The ends of the logs may be found again or not: what was read there binds no later look."""

@@ -1,7 +1,7 @@
 """Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
 
-It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here nothing is judged.
-Rules of this file:
+It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here nothing is judged. Where a
+log lies is its caller's: a `LogLook` gives its frames. Rules of this file:
 
 - nothing is written; the caller sees to it that no process has the store open;
 - what cannot be read is left out: `store_check` tells of it.
@@ -10,8 +10,9 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogFrame
@@ -38,26 +39,58 @@ _UNREADABLE: Final = (DataCorruptionError, AssertionError, KeyError)
 """What replaying a log ends in that is not what an engine that keeps its rules has written."""
 
 
+class LookedLog(NamedTuple):
+    """A log as it lies."""
+
+    epoch: int
+    """Of its newest owner, who may have written nothing yet; 0: nobody ever had it."""
+    frames: Iterable[LogFrame]
+    """From the truncation point on. Going through them raises DataCorruptionError where they are none of a log, and OSError."""
+
+
+LogLook = Callable[[], LookedLog]
+"""Looks at one log, now. May block, and raise what its frames do."""
+
+
+def file_look(directory: str, disk: Disk) -> LogLook:
+    """A look at the log in a folder."""
+    return partial(_look_at_files, directory, disk)
+
+
+def _look_at_files(directory: str, disk: Disk) -> LookedLog:
+    state = read_state(directory, disk)
+    return LookedLog(0 if state is None else state.epoch, _frames_of_files(directory, disk))
+
+
+def _frames_of_files(directory: str, disk: Disk) -> Iterator[LogFrame]:
+    for report in read_only_frames(directory, disk):
+        if report.status == "corrupt":
+            raise DataCorruptionError(report.file_name, report.detail)
+        if report.status == "ok":
+            yield LogFrame(report.address, report.sequence, report.epoch, report.payload)
+
+
 async def observe_tiers(
     history: History,
-    logs: Mapping[int, str],
+    logs: Mapping[int, LogLook],
     storage: ObjectStorage,
     runtime: Runtime,
     *,
     deep: bool,
     late_puts: bool = False,
     settled: bool = False,
+    in_doubt: bool = False,
 ) -> SeenTiers:
     """Read everything and add it to the history; `deep`: the bytes of all chunks as well.
 
-    `logs` has the folder of each container's log; what else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError, OSError.
+    `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError, OSError.
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("tiers", 1)
     seen: dict[int, SeenLog] = {}
     try:
-        for container_id, directory in logs.items():
-            walk = _LogWalk(container_id, directory, runtime.disk)
+        for container_id, look in logs.items():
+            walk = _LogWalk(container_id, look)
             if await loop.run_in_executor(executor, walk.run):
                 seen[container_id] = walk.seen({})
                 if deep:
@@ -67,7 +100,8 @@ async def observe_tiers(
     listed: dict[str, int] = {}
     async for page in storage.list():
         listed.update({stored.name: stored.size for stored in page if parse_object_name(stored.name) is not None})
-    tiers = SeenTiers(history.next_stamp(), seen, listed, late_puts=late_puts, settled=settled)
+    stamp = history.next_stamp()
+    tiers = SeenTiers(stamp, seen, listed, late_puts=late_puts, settled=settled, in_doubt=in_doubt)
     history.tiers.append(tiers)
     return tiers
 
@@ -75,10 +109,9 @@ async def observe_tiers(
 class _LogWalk:
     """One log, replayed; `run` blocks."""
 
-    def __init__(self, container_id: int, directory: str, disk: Disk) -> None:
+    def __init__(self, container_id: int, look: LogLook) -> None:
         self.metadata = ContainerMetadata(container_id)
-        self._directory = directory
-        self._disk = disk
+        self._look = look
         self._epoch = self._first = 0
         self._begins_with = ""
         self._held: dict[int, list[Span]] = {}
@@ -88,14 +121,10 @@ class _LogWalk:
         replay = Replay(MetadataUpdater(self.metadata), LogPositions())
         reader = DataFrameReader()
         try:
-            state = read_state(self._directory, self._disk)
-            self._epoch = 0 if state is None else state.epoch
-            for report in read_only_frames(self._directory, self._disk):
-                if report.status == "corrupt":
-                    return False
-                if report.status != "ok":
-                    continue
-                for record in reader.feed(LogFrame(report.address, report.sequence, report.epoch, report.payload)):
+            looked = self._look()
+            self._epoch = looked.epoch
+            for frame in looked.frames:
+                for record in reader.feed(frame):
                     operation = Replay.decode(record.data, record.first_frame_address)
                     if not self._begins_with:
                         self._first, self._begins_with = operation.sequence_number, type(operation).__name__

@@ -6,27 +6,30 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import segmentstore
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import History, Life
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.directed import BUSY
-from recovery.harness.runs.plan import draw_plan
+from recovery.harness.runs.plan import Tier1, draw_plan, on_bookkeeper
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.seen_tiers import SeenTiers
-from recovery.harness.tier_observer import observe_tiers
+from recovery.harness.tier_observer import file_look, observe_tiers
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import log_directory
 from tests.store.harness import TINY
 from tier2.locations import open_object_storage
 
 
-def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them() -> None:
+@pytest.mark.parametrize("tier1", ["file", "ledger", "bookkeeper"])
+def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them(tier1: Tier1) -> None:
     plan = draw_plan("looks", "tier2", cycles=6)
+    plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else replace(plan, tier1=tier1)
     plan = replace(
         plan,
-        tier1="file",
         rates={},
         settings={**plan.settings, **BUSY},
         cycles=tuple(replace(cycle, checked=True, rot="", clock="") for cycle in plan.cycles),
@@ -35,6 +38,7 @@ def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them() -> None
     assert result.violations == []
     looks = result.history.tiers
     assert len(looks) > len(plan.cycles) / 2  # where there is no store yet there is nothing to look at
+    assert {look.in_doubt for look in looks} == {tier1 == "bookkeeper"}
     assert [look.settled for look in looks] == [False] * (len(looks) - 1) + [True]
     assert any(log.held for look in looks for log in look.logs.values())
     assert max(log.first for look in looks for log in look.logs.values()) > 1, "no log was truncated"
@@ -69,7 +73,7 @@ class Files:
         runtime = Runtime()
         storage = open_object_storage(self.tier2.as_uri(), runtime)
         try:
-            logs = {0: log_directory(str(self.root), 0)}
+            logs = {0: file_look(log_directory(str(self.root), 0), runtime.disk)}
             return await observe_tiers(self.history, logs, storage, runtime, deep=True, settled=True)
         finally:
             await storage.close()

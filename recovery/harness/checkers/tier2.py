@@ -34,7 +34,8 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 yield from _right(tiers, log, segment, contents)
         known = {name: look for look, names in named if index.made_durable(look, tiers.stamp) for name in names}
         yield from _unknown(tiers, {} if tiers.late_puts else known)
-        named.append((tiers.stamp, [name for log in tiers.logs.values() for name in (*log.objects, *log.garbage)]))
+        if not tiers.in_doubt:
+            named.append((tiers.stamp, [name for log in tiers.logs.values() for name in (*log.objects, *log.garbage)]))
 
 
 def orphans(tiers: SeenTiers) -> list[str]:

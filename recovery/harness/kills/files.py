@@ -17,7 +17,7 @@ import segmentstore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
 from recovery.consistency_check import Finding
 from recovery.harness.history import History
-from recovery.harness.tier_observer import observe_tiers
+from recovery.harness.tier_observer import file_look, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
@@ -49,7 +49,8 @@ async def _check(logs: Mapping[int, str], tier2: str, history: History, *, deep:
     findings = await check_store(logs, tier2, runtime, deep=deep)
     storage = open_object_storage(tier2, runtime)
     try:
-        await observe_tiers(history, logs, storage, runtime, deep=deep, settled=settled)
+        looks = {container_id: file_look(directory, runtime.disk) for container_id, directory in logs.items()}
+        await observe_tiers(history, looks, storage, runtime, deep=deep, settled=settled)
     finally:
         await storage.close()
     return findings

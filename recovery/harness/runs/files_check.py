@@ -1,15 +1,18 @@
 """Files check: what lies in the tiers of a simulated store between two lives, checked and observed.
 
-Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag; and the tier observer, which writes
-down what is there for the checkers of histories, and sees it as it is.
+Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where the log is in files; and the tier
+observer, which writes down what is there for the checkers of histories, and sees it as it is, wherever the log is.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Final
 
+from recovery.consistency_check import Finding
 from recovery.harness.history import History
+from recovery.harness.runs.log_looks import log_looks
 from recovery.harness.runs.plan import Plan
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -25,12 +28,7 @@ _LATE_PUTS: Final = ("object.put.late", "object.put.twice")
 def check_files(
     world: StoreWorld, plan: Plan, history: History, *, deep: bool, settled: bool = False
 ) -> tuple[str, ...]:
-    """Harmful findings in the files as they lie; nobody has the store open. `settled` as `SeenTiers` has it.
-
-    Nothing where Tier 1 is not files.
-    """
-    if plan.tier1 != "file":
-        return ()
+    """Harmful findings in the files as they lie; nobody has the store open. `settled` as `SeenTiers` has it."""
     rates = world.rates
     process = world.process("check")
     try:
@@ -48,16 +46,27 @@ def check_files(
 async def _check(
     world: StoreWorld, plan: Plan, history: History, process: SimulatedProcess, *, deep: bool, settled: bool
 ) -> tuple[str, ...]:
-    if not process.runtime.disk.exists(f"{LOCATION}/log"):
+    if plan.tier1 == "file" and not process.runtime.disk.exists(f"{LOCATION}/log"):
         return ()
-    logs = {number: log_directory(LOCATION, number) for number in range(plan.settings.get("containers", 1))}
+    containers = plan.settings.get("containers", 1)
     storage = world.object_storage(process)
     world.rates = {point: rate for point, rate in world.rates.items() if point.startswith("object.list.")}
-    findings = await check_store(logs, storage, process.runtime, deep=deep)
+    findings: Sequence[Finding] = ()
+    if plan.tier1 == "file":
+        logs = {number: log_directory(LOCATION, number) for number in range(containers)}
+        findings = await check_store(logs, storage, process.runtime, deep=deep)
     world.rates = {}
-    late = any(point in plan.rates for point in _LATE_PUTS)
     with contextlib.suppress(StorageUnavailableError):  # likewise
-        await observe_tiers(history, logs, storage, process.runtime, deep=deep, late_puts=late, settled=settled)
+        await observe_tiers(
+            history,
+            log_looks(world, process, containers),
+            storage,
+            process.runtime,
+            deep=deep,
+            late_puts=any(point in plan.rates for point in _LATE_PUTS),
+            settled=settled,
+            in_doubt=plan.tier1 == "bookkeeper",
+        )
     await storage.close()
     return tuple(
         f"{finding.kind} {finding.place}: {finding.detail}"

@@ -207,6 +207,17 @@ def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_f
     assert told(made) == {}
 
 
+def test_what_was_in_doubt_binds_no_later_look() -> None:
+    made = history()
+    change_log(made, 0, first=101)
+    change_segment(made, storage_length=0, chunks=[], length=0)
+    change_log(made, objects={})
+    change(made, settled=False)
+    assert set(told(made)) == {"log", "tier2"}
+    change(made, 0, in_doubt=True)
+    assert told(made) == {}
+
+
 def test_an_object_of_an_epoch_that_nobody_had_is_told() -> None:
     made = history()
     list_also(made, named(4))
