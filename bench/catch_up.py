@@ -19,11 +19,11 @@ from pathlib import Path
 
 from bench import child, rounds
 from bench.child import Measured
-from bench.engine import SEGMENT, open_store
+from bench.engine import SEGMENT, open_store, read_through
 from bench.floor import MIB, evict, files_under, read_rate
 from bench.loads import pipelined
 from bench.report import CaseResult, Row, Samples, extras_of
-from bench.workspace import BenchError, require_free_bytes, subfolder
+from bench.workspace import require_free_bytes, subfolder
 from segmentstore.contracts.checksum import crc32c
 
 QUESTION = "catch-up read from Tier 2, cold"
@@ -136,21 +136,8 @@ def engine_round(directory: str, length: int, checksum: int) -> Measured:
 
     async def measure() -> Measured:
         async with open_store(folder / "store", tier2=_tier2_of(folder)) as store:
-            received, found = 0, 0
-            begun = time.perf_counter()
-            first = None
-            async for chunk in store.reader(SEGMENT, offset=0):
-                first = first or time.perf_counter() - begun
-                found = crc32c(chunk, found)
-                received += len(chunk)
-                # A segment that is not sealed has no end for a reader; ours ends where it was filled to.
-                if received >= length:
-                    break
-            seconds = time.perf_counter() - begun
-        if (received, found) != (length, checksum):
-            message = f"read {received} bytes with CRC {found:08x}, not {length} with {checksum:08x}"
-            raise BenchError(message)
-        return {"value": received / seconds / 1e6, "first_bytes_ms": (first or 0.0) * 1e3}
+            seconds, first = await read_through(store, SEGMENT, length, checksum)
+        return {"value": length / seconds / 1e6, "first_bytes_ms": first * 1e3}
 
     return asyncio.run(measure())
 

@@ -1,19 +1,21 @@
 """The door to the engine: the part of its public face the benches use, and how to look into its numbers.
 
 The engine is imported when a store is opened, not before: floor and skeleton run in processes that never
-load it.
+load more of it than its contracts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, cast
 
 from bench.workspace import BenchError
+from segmentstore.contracts.checksum import crc32c
 
 SEGMENT = "bench/segment"
 
@@ -64,6 +66,27 @@ def open_store(location: Path, **options: object) -> AbstractAsyncContextManager
     """`segmentstore.open(location, **options)`: to be entered with `async with`, or awaited."""
     opened = importlib.import_module("segmentstore").open(str(location), **options)
     return cast("AbstractAsyncContextManager[Store]", opened)
+
+
+async def read_through(store: Store, name: str, length: int, checksum: int) -> tuple[float, float]:
+    """Read a segment from its beginning; seconds to its end, and to its first bytes. BenchError if it has others than it was filled with.
+
+    A segment that is not sealed has no end for a reader: this one ends behind `length` bytes.
+    """
+    received = found = 0
+    begun = time.perf_counter()
+    first: float | None = None
+    async for data in store.reader(name, offset=0):
+        first = first or time.perf_counter() - begun
+        found = crc32c(data, found)
+        received += len(data)
+        if received >= length:
+            break
+    seconds = time.perf_counter() - begun
+    if (received, found) != (length, checksum):
+        message = f"{name}: {received:,} bytes with CRC {found:08x}, not {length:,} with {checksum:08x}"
+        raise BenchError(message)
+    return seconds, first or 0.0
 
 
 def sum_of(stats: object, part: str, name: str) -> int:

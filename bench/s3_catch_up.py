@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Awaitable
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any, cast
 
 from bench import child, rounds
 from bench.child import Measured
-from bench.engine import SEGMENT, Store, open_store
+from bench.engine import SEGMENT, Store, open_store, read_through
 from bench.report import CaseResult, Row, Samples, extras_of
 from bench.s3_service import CONNECTIONS, MIB, distinct, raw_download, s3_service, tier2_url
-from bench.workspace import BenchError, require_free_bytes, subfolder
+from bench.workspace import require_free_bytes, subfolder
 from segmentstore.contracts.checksum import crc32c
 
 QUESTION = "catch-up read from S3, cold, one reader"
@@ -130,20 +129,8 @@ def engine_round(directory: str, length: int, checksum: int, read_ahead: bool = 
     async def work() -> Measured:
         async with open_store(folder / "store", **options) as store:
             await _client_ready(store)
-            received, found = 0, 0
-            begun = time.perf_counter()
-            first = None
-            async for chunk in store.reader(SEGMENT, offset=0):
-                first = first or time.perf_counter() - begun
-                found = crc32c(chunk, found)
-                received += len(chunk)
-                if received >= length:
-                    break
-            seconds = time.perf_counter() - begun
-        if (received, found) != (length, checksum):
-            message = f"read {received} bytes with CRC {found:08x}, not {length} with {checksum:08x}"
-            raise BenchError(message)
-        return {"value": received / seconds / 1e6, "first_bytes_ms": (first or 0.0) * 1e3}
+            seconds, first = await read_through(store, SEGMENT, length, checksum)
+        return {"value": length / seconds / 1e6, "first_bytes_ms": first * 1e3}
 
     return asyncio.run(work())
 

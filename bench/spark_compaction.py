@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench import child
 from bench.child import Measured
-from bench.engine import open_store
+from bench.engine import open_store, read_through
 from bench.report import CaseResult, Row, Samples
 from bench.spark_session import session
 from bench.workspace import BenchError, require_free_bytes, subfolder
@@ -197,13 +197,7 @@ def read_back(directory: str, checksums: list[int], length: int) -> Measured:
     async def work() -> None:
         async with open_store(folder / "store", consolidation=False) as store:
             for number, expected in enumerate(checksums):
-                checksum = received = 0
-                async for data in store.reader(_segment(number), offset=0):
-                    checksum = crc32c(data, checksum)
-                    received += len(data)
-                if (received, checksum) != (length, expected):
-                    message = f"{_segment(number)}: {received:,} bytes with CRC {checksum:08x}, not {length:,} with {expected:08x}"
-                    raise BenchError(message)
+                await read_through(store, _segment(number), length, expected)
 
     asyncio.run(work())
     return {}
