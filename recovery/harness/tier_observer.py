@@ -65,7 +65,7 @@ def _look_at_files(directory: str, disk: Disk) -> LookedLog:
 def _frames_of_files(directory: str, disk: Disk) -> Iterator[LogFrame]:
     for report in read_only_frames(directory, disk):
         if report.status == "corrupt":
-            raise DataCorruptionError(report.file_name, report.detail)
+            raise DataCorruptionError(report.path, report.detail)
         if report.status == "ok":
             yield LogFrame(report.address, report.sequence, report.epoch, report.payload)
 

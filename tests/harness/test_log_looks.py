@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from recovery.harness.history import History, Life
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.log_looks import log_looks
+from recovery.harness.runs.rot import plant_rot
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.store_world import BOOKKEEPER, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -155,6 +157,15 @@ def test_a_log_of_which_an_entry_is_nowhere_is_left_out() -> None:
         for bookie in left.world.bookkeeper.bookies:
             bookie.replicas[item.ledger_id].entries.pop(item.last_entry, None)
         assert left.look().logs == {}
+
+
+def test_a_log_in_files_that_rotted_is_left_out() -> None:
+    with left_behind("file") as left:
+        whole = left.look()
+        assert plant_rot(left.world, "rot.log", random.Random("rot")) is not None
+        rotten = left.look()
+        assert (set(whole.logs), set(rotten.logs)) == ({0}, set())
+        assert rotten.listed == whole.listed
 
 
 @pytest.mark.parametrize("tier1", ["ledger", "bookkeeper"])
