@@ -69,10 +69,7 @@ def open_store(location: Path, **options: object) -> AbstractAsyncContextManager
 
 
 async def read_through(store: Store, name: str, length: int, checksum: int) -> tuple[float, float]:
-    """Read a segment from its beginning; seconds to its end, and to its first bytes. BenchError if it has others than it was filled with.
-
-    A segment that is not sealed has no end for a reader: this one ends behind `length` bytes.
-    """
+    """Read a segment from its beginning to its tail; seconds to there, and to its first bytes. BenchError if it has others than these."""
     received = found = 0
     begun = time.perf_counter()
     first: float | None = None
@@ -80,8 +77,6 @@ async def read_through(store: Store, name: str, length: int, checksum: int) -> t
         first = first or time.perf_counter() - begun
         found = crc32c(data, found)
         received += len(data)
-        if received >= length:
-            break
     seconds = time.perf_counter() - begun
     if (received, found) != (length, checksum):
         message = f"{name}: {received:,} bytes with CRC {found:08x}, not {length:,} with {checksum:08x}"

@@ -71,4 +71,4 @@ class SeenTiers:
     settled: bool = False
     """The newest owner had no trouble, and all that clients wrote was flushed: it had no flush under way when it ended."""
     in_doubt: bool = False
-    """The ends of the logs may be found again or not: what was read there binds no later look."""
+    """The ends of the logs may be found again or not: what they name binds no later look. Their beginnings are there for good."""

@@ -4,7 +4,7 @@ It stands beside `recovery.store_check`, which is part of the product and says w
 log lies is its caller's: a `LogLook` gives its frames. Rules of this file:
 
 - nothing is written; the caller sees to it that no process has the store open;
-- what cannot be read is left out: `store_check` tells of it.
+- what cannot be read is left out: `store_check` tells of it where it lies in files, and everywhere the next opening does.
 """
 
 from __future__ import annotations

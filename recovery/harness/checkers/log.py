@@ -30,8 +30,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             before = max((first for look, first in known if index.made_durable(look, tiers.stamp)), default=0)
             if log.first < before:
                 yield Violation(NAME, f"{where} begins with operation {log.first}, and began with {before} before")
-            if not tiers.in_doubt:
-                known.append((tiers.stamp, log.first))
+            known.append((tiers.stamp, log.first))
             for segment in log.segments.values():
                 for begin, end in _missing(segment, log):
                     has = f"Tier 2 has it up to {segment.storage_length}"

@@ -22,7 +22,6 @@ from durablelog.bookkeeper.log_record import LedgerItem, decode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log import LogFrame
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
-from recovery.harness.simulation.ledger import SimulatedLedgerStore
 from recovery.harness.simulation.store_world import BOOKKEEPER, LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import LogLook, LookedLog, file_look
@@ -34,26 +33,22 @@ _ROOT: Final = BookKeeperLocation.parse(BOOKKEEPER).path
 
 def log_looks(world: StoreWorld, process: SimulatedProcess, containers: int) -> dict[int, LogLook]:
     """A look at the log of each container; of those in files in this process."""
-    now_us = world.time.now_us
+    # Here, not in a look: what this meets in the model is no damage of a log.
+    world.bookkeeper.timeline.settle(world.time.now_us)
     looks: dict[int, LogLook] = {}
     for number in range(containers):
         if world.tier1 == "ledger":
-            looks[number] = partial(_look_at_service, world.ledgers, number, now_us)
+            ledger = world.ledgers.ledger(number)
+            ledger.settle(world.time.now_us)
+            looks[number] = partial(LookedLog, ledger.epoch, list(ledger.frames))
         elif world.tier1 == "bookkeeper":
-            looks[number] = partial(_look_at_bookies, world.bookkeeper, number, now_us)
+            looks[number] = partial(_look_at_bookies, world.bookkeeper, number)
         else:
             looks[number] = file_look(log_directory(LOCATION, number), process.runtime.disk)
     return looks
 
 
-def _look_at_service(ledgers: SimulatedLedgerStore, container_id: int, now_us: int) -> LookedLog:
-    ledger = ledgers.ledger(container_id)
-    ledger.settle(now_us)
-    return LookedLog(ledger.epoch, list(ledger.frames))
-
-
-def _look_at_bookies(servers: BookKeeperServers, container_id: int, now_us: int) -> LookedLog:
-    servers.timeline.settle(now_us)
+def _look_at_bookies(servers: BookKeeperServers, container_id: int) -> LookedLog:
     path = container_path(_ROOT, container_id)
     content = servers.tree.content(path)
     if content is None or not content.data:
@@ -71,11 +66,13 @@ def _look_at_bookies(servers: BookKeeperServers, container_id: int, now_us: int)
 
 
 def _frames(servers: BookKeeperServers, item: LedgerItem, first: int, checks: EntryChecks) -> Iterator[LogFrame]:
-    """Of one ledger, from an entry on. Raises DataCorruptionError if it has an end, and entries before that are nowhere."""
+    """Of one ledger, from an entry on. Raises DataCorruptionError if it has an end, and entries up to that are nowhere."""
     record = servers.records.get(item.ledger_id)
     last = item.last_entry
-    if last is None and record is not None and record.state is LedgerState.CLOSED:
-        last = record.last_entry
+    if record is not None and record.state is LedgerState.CLOSED:
+        if last is not None and last > record.last_entry:
+            raise DataCorruptionError(f"ledger {item.ledger_id}", f"it ends at {record.last_entry}, and not at {last}")
+        last = record.last_entry if last is None else last
     held: dict[int, bytes] = {}
     for bookie in servers.bookies:
         replica = bookie.replicas.get(item.ledger_id)

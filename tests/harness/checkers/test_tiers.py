@@ -207,15 +207,16 @@ def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_f
     assert told(made) == {}
 
 
-def test_what_was_in_doubt_binds_no_later_look() -> None:
+def test_names_in_doubt_bind_no_later_look_but_where_a_log_began_does() -> None:
     made = history()
-    change_log(made, 0, first=101)
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(made, objects={})
     change(made, settled=False)
-    assert set(told(made)) == {"log", "tier2"}
+    assert set(told(made)) == {"tier2"}
     change(made, 0, in_doubt=True)
     assert told(made) == {}
+    change_log(made, 0, first=101)
+    assert set(told(made)) == {"log"}
 
 
 def test_an_object_of_an_epoch_that_nobody_had_is_told() -> None:
