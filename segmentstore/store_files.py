@@ -187,13 +187,12 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
     disk = runtime.disk
     path = os.path.join(location, FILE_NAME)
     if not disk.exists(path):
-        if disk.exists(location):
-            if not disk.is_directory(location):
-                raise NotAStoreError(location, "it is not a folder")
-            foreign = [name for name in disk.list_directory(location) if not is_left_over(name)]
-            if foreign:
-                raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
-        return None
+        foreign = _foreign(location, runtime)
+        if not foreign:
+            return None
+        # A maker may have come between the looks, and store.toml is what it puts there before anything else.
+        if not disk.exists(path):
+            raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
     file = disk.open(path)
     try:
         return parse_store_file(file.pread(0, file.size()).decode())
@@ -201,6 +200,16 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
         raise ConfigError(FILE_NAME, "not UTF-8 text") from None
     finally:
         file.close()
+
+
+def _foreign(location: str, runtime: Runtime) -> list[str]:
+    """What is in a folder, if there is one, that no making of a store leaves there. Raises NotAStoreError: it is none."""
+    disk = runtime.disk
+    if not disk.exists(location):
+        return []
+    if not disk.is_directory(location):
+        raise NotAStoreError(location, "it is not a folder")
+    return [name for name in disk.list_directory(location) if not is_left_over(name)]
 
 
 async def open_store(

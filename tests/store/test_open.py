@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.config import StoreConfig
+from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.service import SegmentStore
 from segmentstore.store_folder import new_store_id, write_store_file
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
 
@@ -36,6 +41,19 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 async def make(location: Path, **options: Any) -> None:
     async with segmentstore.open(location, **options):
         pass
+
+
+class DiskWithAMaker(OsDisk):
+    """As soon as a folder is found to have no `store.toml`, somebody else makes a store there."""
+
+    def __init__(self, maker: Callable[[], object]) -> None:
+        self.makers = [maker]
+
+    def exists(self, path: str) -> bool:
+        found = super().exists(path)
+        if not found and os.path.basename(path) == "store.toml" and self.makers:
+            self.makers.pop()()
+        return found
 
 
 class TestCreating:
@@ -92,6 +110,21 @@ class TestCreating:
         found = [write_store_file(str(tmp_path), each, StoreConfig(), Runtime(), each) for each in ids]
         assert [file.store_id for file in found] == [ids[0], ids[0]]
         assert os.listdir(tmp_path) == ["store.toml"]
+
+    def test_a_store_that_another_makes_between_two_looks_at_the_folder_is_one(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            loop, makers = asyncio.get_running_loop(), contextlib.AsyncExitStack()
+
+            async def make_it() -> SegmentStore:
+                return await makers.enter_async_context(segmentstore.open(tmp_path / "s"))
+
+            disk = DiskWithAMaker(lambda: asyncio.run_coroutine_threadsafe(make_it(), loop).result())
+            async with makers:
+                with pytest.raises(StoreInUseError):
+                    await segmentstore.open(tmp_path / "s", runtime=Runtime(disk=disk))
+                assert not disk.makers
+
+        run(main())
 
     @pytest.mark.parametrize("location", [None, 5, b"bytes"])
     def test_a_location_is_a_path(self, location: str) -> None:
