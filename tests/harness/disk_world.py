@@ -47,6 +47,7 @@ class Process(DiskProcess):
         self._random = random.Random(1)
         self.is_dead = False
         self.effects: list[tuple[str, str]] = []
+        self.looks = 0
         self.between: Callable[[str], None] = lambda _: None
         self.seconds = 0.0
 
@@ -73,6 +74,9 @@ class Process(DiskProcess):
         self.between(kind)
         self._world.effect = kind
         self.effects.append((kind, place))
+
+    def looked(self) -> None:
+        self.looks += 1
 
     def give_way(self, seconds: float) -> None:
         if self.is_dead:

@@ -316,6 +316,35 @@ def test_modification_times_are_the_world_s() -> None:
     assert disk.modified_ms("/store/b") == clock.time_ms()
 
 
+def test_each_look_is_told_before_anything_is_done_about_it_and_no_change_is_one() -> None:
+    process = Process()
+    _, disk = store(process)
+    write(disk, "/store/a", b"abc")
+    process.looks = 0
+    file = disk.open("/store/a", write=True)
+    looks: list[Callable[[], object]] = [
+        lambda: disk.open("/store/a"),
+        lambda: disk.exists("/store/none"),
+        lambda: disk.is_directory("/store"),
+        lambda: disk.list_directory("/store"),
+        lambda: disk.size("/store/a"),
+        lambda: disk.modified_ms("/store/a"),
+        lambda: disk.lock("/store/lock"),
+        lambda: file.pread(0, 3),
+        lambda: file.is_at("/store/a"),
+    ]
+    assert process.looks == 1
+    for number, look in enumerate(looks):
+        look()
+        assert process.looks == number + 2
+    file.pwrite([b"d"], 3)
+    file.sync()
+    disk.link("/store/a", "/store/b")
+    disk.sync_directory("/store")
+    disk.unlink("/store/a")
+    assert process.looks == len(looks) + 1
+
+
 # --- the engine's own adapters on it -------------------------------------------------------------------------------------
 
 

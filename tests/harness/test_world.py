@@ -9,7 +9,7 @@ import pytest
 
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, VirtualLoop, WedgedError, run_virtual
-from recovery.harness.simulation.world import ProcessDiedError, World
+from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess, World
 
 
 def test_hours_pass_at_once_and_timers_come_in_order() -> None:
@@ -172,6 +172,27 @@ def working(process_steps: list[int], world: World) -> tuple[Callable[[], bool],
 
     task = process.start(main())
     return task.done, task
+
+
+def test_a_process_is_stopped_between_a_look_and_what_it_does_about_it() -> None:
+    world = World("look")
+    process, other = world.process("p"), world.process("q")
+    process.stops_behind = 0
+    seen: list[bool] = []
+    task = process.start(in_a_job(process, lambda: seen.append(process.runtime.disk.exists("/a"))))
+    world.run(lambda: process.paused)
+    assert world.points.counts() == {"owner.paused-behind-look": 1}
+    world.run_task(other, in_a_job(other, lambda: other.runtime.disk.make_directory("/a")))
+    assert seen == []
+    process.resume()
+    world.run(task.done)
+    assert seen == [False]
+    assert process.runtime.disk.exists("/a")
+    world.close()
+
+
+async def in_a_job(process: SimulatedProcess, job: Callable[[], object]) -> None:
+    await asyncio.get_running_loop().run_in_executor(process.runtime.executor("pool", 1), job)
 
 
 def test_a_killed_process_does_nothing_more() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -17,6 +18,7 @@ from recovery.harness.mutants.catalogue import MUTANTS
 from recovery.harness.mutants.hunting import run_mutants
 from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, SimulatedPart
 from recovery.harness.runs.directed import directed_plans
+from recovery.harness.runs.races import all_races
 from recovery.harness.runs.simulate import Summary, run_all, run_many
 from segmentstore.contracts.runtime import Clock
 
@@ -53,9 +55,9 @@ def simulated(workload: str, seed: str, seconds: float, *, jobs: int, clock: Clo
 
 
 def directed(seed: str, *, jobs: int, clock: Clock) -> Shown[SimulatedPart]:
-    """DIRECTED_ROUNDS rounds of directed plans: without them some fault points come up by luck alone."""
+    """DIRECTED_ROUNDS rounds of directed plans, and every race: without them some fault points come up by luck alone."""
     begun = clock.time_ms()
-    summary = run_all(directed_plans(seed, DIRECTED_ROUNDS), jobs=jobs)
+    summary = run_all(chain(directed_plans(seed, DIRECTED_ROUNDS), all_races(seed)), jobs=jobs)
     part = _part(summary, "everything", seed, (clock.time_ms() - begun) / 1000, jobs)
     return Shown(dataclasses.replace(part, directed=True), _violations(summary), dict(summary.points))
 

@@ -94,6 +94,8 @@ class Cycle:
     ending: Ending
     dies_at: int | None = None
     """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at the end of its work."""
+    stops_behind: int | None = None
+    """Takeover: look at a disk behind which it is paused (directed plans), in the place of an effect."""
     dies_before: str = ""
     """An effect of this kind before which the process dies (directed plans), beside `dies_at`."""
     dies_after: str = ""
@@ -108,6 +110,8 @@ class Cycle:
     """It opens the store with other settings than the plan's, all but the number of containers."""
     rival_dies_at: int | None = None
     """Takeover: effect of the second owner before which it dies."""
+    rival_stops_behind: int | None = None
+    """Takeover: look at a disk behind which the second owner is paused, until the first one has worked a while (directed plans)."""
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False

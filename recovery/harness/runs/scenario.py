@@ -15,6 +15,7 @@ import asyncio
 import bisect
 import gc
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ class Scenario:
             self._note(error, "a job")
         process = self.world.process("owner")
         if cycle.ending == "takeover":
-            process.stops_at = cycle.dies_at
+            process.stops_at, process.stops_behind = cycle.dies_at, cycle.stops_behind
         else:
             process.dies_at = cycle.dies_at
             process.dies_before, process.dies_after = cycle.dies_before, cycle.dies_after
@@ -267,13 +268,18 @@ class Scenario:
         world.image.expire_locks(first.name)
         world.reach("owner.locks-expire")
         second = world.process("rival")
-        second.dies_at = cycle.rival_dies_at
+        second.dies_at, second.stops_behind = cycle.rival_dies_at, cycle.rival_stops_behind
         self._stopped = first
         task = second.start(self._live(second, cycle, ()))
-        comes_back_at = self._chance.randrange(RIVAL_TURNS)
-        world.run(lambda: task.done() or second.dead or second.effects >= comes_back_at)
+        turns = self._chance.randrange(RIVAL_TURNS)
+        comes_back_at = turns if cycle.rival_stops_behind is None else sys.maxsize
+        world.run(lambda: task.done() or second.dead or second.paused or second.effects >= comes_back_at)
         first.resume()
         world.reach("owner.resumes")
+        if second.paused:
+            goes_on_at = first.effects + turns
+            world.run(lambda: first_task.done() or first.dead or first.effects >= goes_on_at)
+            second.resume()
         world.run(lambda: (task.done() or second.dead) and (first_task.done() or first.dead))
         self._stopped = None
         self._judge(first, first_task, two_owners=True)

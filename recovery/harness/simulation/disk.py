@@ -70,6 +70,9 @@ class DiskProcess(Protocol):
     def effect(self, kind: str, place: str, detail: str = "") -> None:
         """About to change something; does not return if the process dies here."""
 
+    def looked(self) -> None:
+        """Has seen something outside, and has done nothing about it yet."""
+
     def give_way(self, seconds: float) -> None:
         """Let time pass; does not return if the process is dead."""
 
@@ -210,6 +213,7 @@ class SimulatedDisk:
             node.modified_ms = self.now_ms()
             _named(node, path)
         # Opened is not locked yet: somebody may come between the two.
+        self._process.looked()
         self.wait(_NAME_S)
         file = SimulatedFile(self, node, path, write=True)
         self.image.lock(node, self._process.name, file)
@@ -336,6 +340,7 @@ class SimulatedDisk:
         """Let the time of a call pass that changed nothing."""
         if self._process.dead:
             return
+        self._process.looked()
         if self.strikes("disk.stall"):
             self.wait(_READ_S, self._stall_s())
         elif self._process.random.random() < _LOOKS_THAT_WAIT:

@@ -141,6 +141,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "clock.frozen": "the clock stands still",
     # Owners.
     "owner.paused-before-effect": "an owner is stopped just before an effect",
+    "owner.paused-behind-look": "an owner is stopped just behind a look at a disk, with nothing done about it yet",
     "owner.locks-expire": "a stopped owner's locks are given up for it",
     "owner.takeover": "a second owner has opened the store of a stopped one",
     "owner.overlap": "a second owner has opened the store, and calls of the first one are under way",

@@ -169,6 +169,9 @@ class SimulatedProcess:
         """Effects of that kind that pass before."""
         self.stops_at: int | None = None
         """The process is paused before its effect of this number."""
+        self.looks = 0
+        self.stops_behind: int | None = None
+        """The process is paused behind its look of this number (from 0) at a disk."""
         self.last_effect = ""
         self.on_effect: Callable[[SimulatedProcess, str], None] | None = None
         """Told the kind of each effect before it happens."""
@@ -203,6 +206,15 @@ class SimulatedProcess:
             self.world.reach("owner.paused-before-effect")
             give_way(self.loop, 0.0)
         self.last_effect = kind
+
+    def looked(self) -> None:
+        """Has seen something of a disk, and done nothing about it yet."""
+        number = self.looks
+        self.looks = number + 1
+        if number == self.stops_behind:
+            self.pause()
+            self.world.reach("owner.paused-behind-look")
+            give_way(self.loop, 0.0)
 
     def _is_due(self) -> bool:
         self.let_pass -= 1
