@@ -94,7 +94,9 @@ class Hunt:
             settings={**drawn.settings, **self.settings},
             rates=dict(self.rates),
             cycles=tuple(
-                replace(cycle, **{"rot": "", "clock": "", **self.cycles[place % len(self.cycles)]})
+                replace(
+                    cycle, **{"rot": "", "clock": "", "stops_behind": None, **self.cycles[place % len(self.cycles)]}
+                )
                 for place, cycle in enumerate(drawn.cycles)
             ),
         )

@@ -68,14 +68,6 @@ def _bookkeeper_owners(plan: Plan) -> Plan:
     return dataclasses.replace(on_bookkeeper(_with(plan)), workload="appends", rates=rates, cycles=cycles)
 
 
-def _looks(plan: Plan) -> Plan:
-    """Owners stopped between a look and what they do about it; `races` has every look of an opening."""
-    cycles = tuple(
-        Cycle(operations=20, ending="takeover", stops_behind=7 * number) for number, _ in enumerate(plan.cycles)
-    )
-    return dataclasses.replace(_with(plan), tier1="file", tier2="file", rates={}, cycles=cycles)
-
-
 def _file_log(plan: Plan) -> Plan:
     return dataclasses.replace(_with(plan), tier1="file", rates={})
 
@@ -124,7 +116,6 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "service log": _service_log,
     "bookkeeper": _bookkeeper,
     "bookkeeper owners": _bookkeeper_owners,
-    "looks": _looks,
     "file log": _file_log,
     "making": _making,
     "names fail": _names_fail,

@@ -95,7 +95,7 @@ class Cycle:
     dies_at: int | None = None
     """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at the end of its work."""
     stops_behind: int | None = None
-    """Takeover: look at a disk behind which it is paused (directed plans), in the place of an effect."""
+    """Takeover: look at a disk behind which it is paused, unless it comes to the effect before."""
     dies_before: str = ""
     """An effect of this kind before which the process dies (directed plans), beside `dies_at`."""
     dies_after: str = ""
@@ -166,8 +166,19 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         rates=_draw_rates(chance),
         cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
+    plan = dataclasses.replace(plan, cycles=_behind_looks(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
     return _with_mailbox(plan) if workload == COMPACTION else plan
+
+
+def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
+    """The same lives, with some owners who are paused behind a look and not before an effect."""
+    chance = random.Random(f"{plan.seed}/looks")
+    numbers = [chance.randrange(chance.choice([50, 200])) if chance.random() < 0.4 else None for _ in plan.cycles]
+    return tuple(
+        dataclasses.replace(cycle, stops_behind=number) if cycle.ending == "takeover" else cycle
+        for cycle, number in zip(plan.cycles, numbers, strict=True)
+    )
 
 
 def _with_mailbox(plan: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Races of two owners: the first is stopped behind each look at the disk in turn, a second one takes over, the first comes back.
 
-Drawn plans stop owners before effects alone, so two looks with somebody else between them, of which the second does not fit
-to the first, come up once in thousands of runs. Here every one of them comes up. Rules of this file:
+Drawn plans stop owners before some effect or behind some look, so two looks with somebody else between them, of which the
+second does not fit to the first, come up once in thousands of runs. Here every one of them comes up. Rules of this file:
 
 - plans that differ in the number of the look alone go alike up to it: one seed draws everything else;
 - only looks at disks are stopped behind, so objects are in files: what a service answers is late by chance in drawn plans.

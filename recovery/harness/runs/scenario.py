@@ -274,6 +274,7 @@ class Scenario:
         turns = self._chance.randrange(RIVAL_TURNS)
         comes_back_at = turns if cycle.rival_stops_behind is None else sys.maxsize
         world.run(lambda: task.done() or second.dead or second.paused or second.effects >= comes_back_at)
+        first.stops_at = first.stops_behind = None
         first.resume()
         world.reach("owner.resumes")
         if second.paused:
