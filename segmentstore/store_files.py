@@ -27,18 +27,25 @@ from readindex.rocksdb_cache import RocksDbCache
 from recovery import scrub_state
 from recovery.background_scrub import BackgroundScrub
 from segmentstore.catalog_export import CatalogExporter
-from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME, StoreConfig, StoreFile, merge_settings, parse_store_file
+from segmentstore.config import ENVIRONMENT_PREFIX, StoreConfig, StoreFile, merge_settings
 from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (
     ConfigError,
-    NotAStoreError,
     StoreInUseError,
     TierUnavailableError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_folder import LOCK_NAME, is_left_over, log_directory, new_store_id, write_store_file
+from segmentstore.store_folder import (
+    LOCK_NAME,
+    keep_store_file,
+    log_directory,
+    new_store_id,
+    read_store_file,
+    unmake_store_file,
+    write_store_file,
+)
 from segmentstore.tier1 import BookKeeperClients, SharedTier1, open_clients
 from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
@@ -52,7 +59,6 @@ __all__ = [
     "StoreParts",
     "log_directory",
     "open_store",
-    "read_store_file",
     "tier2_url",
 ]
 
@@ -179,39 +185,6 @@ def _own_tier2(location: str) -> str:
     return pathlib.Path(location, "tier2").absolute().as_uri()
 
 
-def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
-    """What `store.toml` says; None if the folder is empty or absent. Raises NotAStoreError, ConfigError.
-
-    A folder that holds nothing but our own lock (a creation that was interrupted) counts as empty.
-    """
-    disk = runtime.disk
-    path = os.path.join(location, FILE_NAME)
-    if not disk.exists(path):
-        foreign = _foreign(location, runtime)
-        if not foreign:
-            return None
-        # A maker may have come between the looks, and store.toml is what it puts there before anything else.
-        if not disk.exists(path):
-            raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
-    file = disk.open(path)
-    try:
-        return parse_store_file(file.pread(0, file.size()).decode())
-    except UnicodeDecodeError:
-        raise ConfigError(FILE_NAME, "not UTF-8 text") from None
-    finally:
-        file.close()
-
-
-def _foreign(location: str, runtime: Runtime) -> list[str]:
-    """What is in a folder, if there is one, that no making of a store leaves there. Raises NotAStoreError: it is none."""
-    disk = runtime.disk
-    if not disk.exists(location):
-        return []
-    if not disk.is_directory(location):
-        raise NotAStoreError(location, "it is not a folder")
-    return [name for name in disk.list_directory(location) if not is_left_over(name)]
-
-
 async def open_store(
     location: str,
     options: Mapping[str, object],
@@ -275,6 +248,8 @@ async def open_store(
             container.writer.mailbox.export = parts.exporter.hook(container)
         await cache.open()
         await _start(parts.containers)
+        if tier2_url(location, config) != _own_tier2(location):
+            await _stay(parts)
         parts.exporter.start()
         if config.scrub_bytes_per_s:
             parts.scrub = _scrub(parts, runtime)
@@ -433,16 +408,23 @@ def _identity(parts: StoreParts) -> StoreIdentity:
 
 async def _leave(parts: StoreParts) -> None:
     """Make the folder one that is no store's yet."""
+    await _with_files(parts, unmake_store_file)
+
+
+async def _stay(parts: StoreParts) -> None:
+    """Who made the store may have taken it back, who had lost its lock without knowing: it is ours, and stays."""
+    await _with_files(parts, keep_store_file)
+
+
+async def _with_files(parts: StoreParts, work: Callable[[str, str, StoreConfig, Runtime], None]) -> None:
     files = parts.runtime.executor("open", 1)
+    loop = asyncio.get_running_loop()
     try:
-        await asyncio.get_running_loop().run_in_executor(files, _unmake, parts.location, parts.runtime)
+        await loop.run_in_executor(files, work, parts.location, parts.store_id, parts.config, parts.runtime)
+    except OSError as error:
+        raise TierUnavailableError("tier1", f"{parts.location}: {error}") from error
     finally:
         files.shutdown(wait=False)
-
-
-def _unmake(location: str, runtime: Runtime) -> None:
-    runtime.disk.unlink(os.path.join(location, FILE_NAME))
-    runtime.disk.sync_directory(location)
 
 
 def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters, *, made: bool) -> None:

@@ -392,6 +392,9 @@ class FileLog(DurableDataLog):
                 try:
                     frames = await loop.run_in_executor(helper, reading.step)
                 except OSError as error:
+                    if isinstance(error, FileNotFoundError):
+                        # A new owner may have truncated the log: the error is then only how it shows.
+                        await self.check_primary()
                     detail = f"reading the log in {self._folder.directory}: {error}"
                     raise TierUnavailableError("tier1", detail) from error
                 if frames is None:

@@ -23,6 +23,7 @@ from durablelog.file.log_layout import (
     LogState,
     file_number,
     make_address,
+    maker_epoch,
     split_address,
 )
 from durablelog.file.log_reading import Stretch
@@ -73,6 +74,11 @@ class LogFolder:
         try:
             self._open(file_bytes)
         except NotPrimaryError as error:
+            raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
+        except FileNotFoundError as error:
+            # It removes what we have prepared: the error is then only how it shows.
+            if not self.is_fenced():
+                raise
             raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
 
     def _open(self, file_bytes: int) -> None:
@@ -264,8 +270,12 @@ class LogFolder:
         return LogAddress(0)
 
     def _clean(self, scan: LogScan) -> None:
-        """What crashes and truncations left behind."""
-        names = [name for name in self.disk.list_directory(self.directory) if name.endswith(PREPARED_SUFFIX)]
+        """What crashes and truncations left behind. What a later owner has made is not left behind: we are fenced then."""
+        names = [
+            name
+            for name in self.disk.list_directory(self.directory)
+            if name.endswith(PREPARED_SUFFIX) and maker_epoch(name) <= self.epoch
+        ]
         self.remove([os.path.join(self.directory, name) for name in (*scan.others, *names)])
 
     def _sequence_at(self, file: LogFile, position: int) -> int:

@@ -13,6 +13,7 @@ Pure. Rules of this file:
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -88,6 +89,13 @@ def prepared_name(epoch: int, count: int) -> str:
 def spare_name(epoch: int, number: int) -> str:
     """Name under which the owner of `epoch` keeps what was log file `number`; never used twice, as that is not."""
     return f"spare-{epoch:x}-{number:x}{PREPARED_SUFFIX}"
+
+
+def maker_epoch(name: str) -> int:
+    """Epoch of the owner that a file being prepared, or a spare one, is of by its name; 0 for all other names."""
+    kind, _, rest = name.partition("-")
+    epoch = rest.partition("-")[0]
+    return int(epoch, 16) if kind in {"next", "spare"} and re.fullmatch("[0-9a-f]{1,16}", epoch) else 0
 
 
 def state_name(version: int) -> str:

@@ -27,7 +27,7 @@ from segmentstore.cli.stores import require_store
 from segmentstore.config import StoreFile
 from segmentstore.contracts.errors import ConfigError, StoreInUseError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import read_store_file
+from segmentstore.store_folder import read_store_file
 from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes, translated
 
 if TYPE_CHECKING:

@@ -205,7 +205,7 @@ async def _list(location: str) -> list[ListedSnapshot]:
 
 
 def _store_file(location: str) -> StoreFile:
-    from segmentstore.store_files import read_store_file  # noqa: PLC0415
+    from segmentstore.store_folder import read_store_file  # noqa: PLC0415
 
     require_store(location)
     file = read_store_file(location, Runtime())

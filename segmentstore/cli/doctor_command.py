@@ -89,7 +89,7 @@ def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None]:
     """The folder whose disk counts, and where the log is if it is on BookKeeper."""
     # Not at the top: the other commands do not pay for it.
     from durablelog.bookkeeper.bookkeeper_location import PREFIX, BookKeeperLocation  # noqa: PLC0415
-    from segmentstore.store_files import read_store_file  # noqa: PLC0415
+    from segmentstore.store_folder import read_store_file  # noqa: PLC0415
 
     if store is None:
         return Path.cwd(), None

@@ -62,7 +62,7 @@ async def _scrub(stopped: StoppedStore, location: str, bytes_per_s: float, *, re
     from recovery.background_scrub import ScrubFile  # noqa: PLC0415
     from recovery.scrub import Pace, Scrub  # noqa: PLC0415
     from recovery.scrub_state import FILE_NAME, ScrubPass, ScrubState  # noqa: PLC0415
-    from segmentstore.store_files import read_store_file  # noqa: PLC0415
+    from segmentstore.store_folder import read_store_file  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
 

@@ -21,7 +21,8 @@ from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import read_store_file, tier2_url
+from segmentstore.store_files import tier2_url
+from segmentstore.store_folder import read_store_file
 
 EXTRA = "segmentstore[spark]"
 COULD_NOT_TELL = 2

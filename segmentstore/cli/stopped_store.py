@@ -31,7 +31,8 @@ from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.errors import DataCorruptionError, StoreInUseError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import LOCK_NAME, log_directory, read_store_file, tier2_url
+from segmentstore.store_files import LOCK_NAME, log_directory, tier2_url
+from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
     from recovery.store_check import LogElsewhere

@@ -15,7 +15,7 @@ from durablelog.durable_data_log import LogAddress
 from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, state_version
+from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, prepared_name, spare_name, state_version
 from durablelog.file.log_state import StateFile, read_state
 from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError
@@ -360,3 +360,53 @@ def test_a_claim_follows_the_truncation_it_met(tmp_path: Path) -> None:
     new = claim(tmp_path, "new", _Turns(lambda: old.truncate(LogAddress((3 << 32) + 4096), 7)))
     assert (new.state.epoch, new.state.truncation_sequence) == (2, 7)
     assert not old.is_ours()
+
+
+def test_who_is_overtaken_before_its_file_has_its_name_is_told_so(tmp_path: Path) -> None:
+    """The new owner removes what it had prepared: that shows first."""
+
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        usurper = LogFolder(str(tmp_path), 0, OsDisk(), "usurper")
+
+        def usurp() -> None:
+            (tmp_path / "LOCK").unlink()
+            usurper.open(FILE_BYTES)
+
+        disk.before_link = usurp
+        with pytest.raises(StoreInUseError):
+            await make_log(tmp_path, disk).open()
+        assert usurper.epoch == 2
+        usurper.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_later_owner_prepares_is_nothing_left_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for epoch in (1, 2):
+            (tmp_path / prepared_name(epoch, 7)).touch()
+            (tmp_path / spare_name(epoch, 7)).touch()
+        log = make_log(tmp_path)
+        await log.open()
+        await log.close()
+
+    asyncio.run(scenario())
+    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == [prepared_name(2, 7), spare_name(2, 7)]
+
+
+def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fenced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = make_log(tmp_path)
+        await log.open()
+        await append_all(log, range(5))
+        usurper = LogFolder(str(tmp_path), 0, OsDisk(), "usurper")
+        (tmp_path / "LOCK").unlink()
+        usurper.open(FILE_BYTES)
+        # It has taken our frames into a file of its own, and removed ours.
+        with pytest.raises(NotPrimaryError):
+            await read_payloads(log)
+        await log.close()
+        usurper.close()
+
+    asyncio.run(scenario())

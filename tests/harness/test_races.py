@@ -31,9 +31,9 @@ def test_no_race_of_two_owners_loses_anything_or_is_told_wrong(tier1: Tier1, nam
     [
         (
             Edit(
-                "segmentstore.store_files:read_store_file",
-                "else.\nif not disk.exists(path):",
-                "else.\nif True:",
+                "segmentstore.store_folder:read_store_file",
+                "if not there or not disk.exists(path):",
+                "if True:",
             ),
             "a",
             "making",

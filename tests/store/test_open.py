@@ -28,7 +28,13 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.service import SegmentStore
-from segmentstore.store_folder import new_store_id, write_store_file
+from segmentstore.store_folder import (
+    keep_store_file,
+    new_store_id,
+    read_store_file,
+    unmake_store_file,
+    write_store_file,
+)
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,6 +60,24 @@ class DiskWithAMaker(OsDisk):
         if not found and os.path.basename(path) == "store.toml" and self.makers:
             self.makers.pop()()
         return found
+
+
+class DiskWhereItIsTakenBack(OsDisk):
+    """Who finds `store.toml` finds it gone then."""
+
+    def exists(self, path: str) -> bool:
+        found = super().exists(path)
+        if found and os.path.basename(path) == "store.toml":
+            self.unlink(path)
+        return found
+
+
+class TidyDisk(OsDisk):
+    """What is about to get its name is gone."""
+
+    def link(self, source: str, target: str) -> None:
+        self.unlink(source)
+        super().link(source, target)
 
 
 class TestCreating:
@@ -125,6 +149,31 @@ class TestCreating:
                 assert not disk.makers
 
         run(main())
+
+    def test_who_takes_a_store_back_puts_it_back_if_somebody_has_begun_to_use_it(self, tmp_path: Path) -> None:
+        """Who made it may have lost the lock without knowing."""
+        arguments = (str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime())
+        made = write_store_file(*arguments, "tag")
+        unmake_store_file(*arguments)
+        assert read_store_file(str(tmp_path), Runtime()) is None
+        assert os.listdir(tmp_path) == []
+        write_store_file(*arguments, "tag")
+        (tmp_path / "cache").mkdir()
+        unmake_store_file(*arguments)
+        assert read_store_file(str(tmp_path), Runtime()) == made
+        (tmp_path / "store.toml").unlink()
+        keep_store_file(*arguments)
+        assert read_store_file(str(tmp_path), Runtime()) == made
+
+    def test_a_store_that_is_taken_back_between_two_looks_is_none(self, tmp_path: Path) -> None:
+        arguments = (str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime())
+        write_store_file(*arguments, "tag")
+        assert read_store_file(str(tmp_path), Runtime(disk=DiskWhereItIsTakenBack())) is None
+        assert os.listdir(tmp_path) == []
+
+    def test_a_maker_whose_file_another_one_tidied_up_is_told_that_the_store_is_in_use(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreInUseError):
+            write_store_file(str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime(disk=TidyDisk()), "tag")
 
     @pytest.mark.parametrize("location", [None, 5, b"bytes"])
     def test_a_location_is_a_path(self, location: str) -> None:

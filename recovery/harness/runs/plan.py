@@ -112,6 +112,8 @@ class Cycle:
     """Takeover: effect of the second owner before which it dies."""
     rival_stops_behind: int | None = None
     """Takeover: look at a disk behind which the second owner is paused, until the first one has worked a while (directed plans)."""
+    returns_at: int | None = None
+    """Takeover: effects of the other owner after which the stopped one goes on; None: chance says it."""
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False

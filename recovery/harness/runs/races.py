@@ -34,8 +34,8 @@ RACES: Final[Mapping[str, Sequence[Cycle]]] = {
 }
 """The last life is the race, the others are what became of the store before. In the first race it is not there yet; in the
 last one an owner has been at work for a while, and who opens beside it is the one that is stopped."""
-
-
+RETURNS: Final = (3, 10, 20, 50)
+"""Effects of the other one after which the stopped one goes on, in turn: while it opens, or while it works."""
 TIER1: Final[Sequence[Tier1]] = ("file", "bookkeeper")
 """On BookKeeper only the store's folder is looked at on a disk."""
 
@@ -44,6 +44,7 @@ def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
     """The race of this name, in which somebody is stopped behind the look of this number; None: nobody. Raises KeyError."""
     drawn = draw_plan(f"{base}/{tier1}/{name}", "everything")
     *before, last = RACES[name]
+    last = dataclasses.replace(last, returns_at=RETURNS[(number or 0) % len(RETURNS)])
     if last.dies_at is None:
         stopped = dataclasses.replace(last, stops_behind=number)
     else:
@@ -61,7 +62,7 @@ def race_plans(base: str, tier1: Tier1, name: str) -> Iterator[Plan]:
 
 
 def all_races(base: str) -> Iterator[Plan]:
-    """Every race, some 260 plans."""
+    """Every race, some 270 plans."""
     for tier1, name in product(TIER1, RACES):
         yield from race_plans(base, tier1, name)
 

@@ -271,7 +271,8 @@ class Scenario:
         second.dies_at, second.stops_behind = cycle.rival_dies_at, cycle.rival_stops_behind
         self._stopped = first
         task = second.start(self._live(second, cycle, ()))
-        turns = self._chance.randrange(RIVAL_TURNS)
+        drawn = self._chance.randrange(RIVAL_TURNS)
+        turns = drawn if cycle.returns_at is None else cycle.returns_at
         comes_back_at = turns if cycle.rival_stops_behind is None else sys.maxsize
         world.run(lambda: task.done() or second.dead or second.paused or second.effects >= comes_back_at)
         first.stops_at = first.stops_behind = None
@@ -389,6 +390,9 @@ class Scenario:
                 self._look_at(each, two_owners=two_owners)
             return
         excused = two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
+        # No disk fails where no faults are on: that a tier is away is then how another owner's work shows, and wrong.
+        if isinstance(error, TierUnavailableError) and self.plan.tier1 == "file" and not self.plan.rates:
+            excused = False
         # Bad times of the object storage outlast the life they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
             excused |= self.world.points.struck("object.") > 0

@@ -72,6 +72,7 @@ def _simpler(cycle: Cycle) -> Iterator[Cycle]:
         replace(cycle, new_settings=False),
         replace(cycle, rival_dies_at=None),
         replace(cycle, stops_behind=None),
+        replace(cycle, rival_stops_behind=None),
         replace(cycle, ending="kill"),
     )
     yield from (each for each in simpler if each != cycle)
