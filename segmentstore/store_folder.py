@@ -6,11 +6,11 @@ with it. Blocking.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 
 from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, parse_store_file, render_store_file
+from segmentstore.contracts.disk import remove_if_there
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError
 from segmentstore.contracts.runtime import Runtime
 
@@ -45,7 +45,7 @@ def write_store_file(location: str, store_id: str, config: StoreConfig, runtime:
     written = f"{path}.{tag}{_NEW}"
     for name in disk.list_directory(location):
         if name != LOCK_NAME and is_left_over(name):
-            _remove_if_there(os.path.join(location, name), runtime)
+            remove_if_there(disk, os.path.join(location, name))
     file = disk.open(written, write=True, create=True)
     try:
         file.pwrite([text.encode()], 0)
@@ -59,7 +59,7 @@ def write_store_file(location: str, store_id: str, config: StoreConfig, runtime:
     except FileNotFoundError:
         # Another maker tidied up what it took for left over: the lock is not ours any more.
         raise StoreInUseError(location, "another process is making the store") from None
-    _remove_if_there(written, runtime)
+    remove_if_there(disk, written)
     disk.sync_directory(location)
     return parse_store_file(text)
 
@@ -122,11 +122,6 @@ def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: 
     """Put the file back if who made the store has taken it away meanwhile. Raises OSError."""
     if not runtime.disk.exists(os.path.join(location, FILE_NAME)):
         write_store_file(location, store_id, config, runtime, new_store_id(runtime))
-
-
-def _remove_if_there(path: str, runtime: Runtime) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        runtime.disk.unlink(path)
 
 
 def _read(path: str, runtime: Runtime) -> str:

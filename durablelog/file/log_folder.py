@@ -28,9 +28,9 @@ from durablelog.file.log_layout import (
 )
 from durablelog.file.log_reading import Stretch
 from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
-from durablelog.file.log_state import StateFile, lock_log, read_state, remove_if_there
+from durablelog.file.log_state import StateFile, lock_log, read_state
 from durablelog.file.spare_files import SpareFiles
-from segmentstore.contracts.disk import Disk, DiskFile, make_directories
+from segmentstore.contracts.disk import Disk, DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
 _LOOKS: Final = 8

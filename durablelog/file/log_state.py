@@ -31,7 +31,7 @@ from durablelog.file.log_layout import (
     state_name,
     state_version,
 )
-from segmentstore.contracts.disk import Disk, DiskFile
+from segmentstore.contracts.disk import Disk, DiskFile, remove_if_there
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
 
 _STATE_BYTES_MAX: Final = 4096
@@ -94,14 +94,6 @@ def _versions(directory: str, disk: Disk) -> list[int]:
     except FileNotFoundError:
         return []
     return [version for name in names if (version := state_version(name)) is not None]
-
-
-def remove_if_there(disk: Disk, path: str) -> None:
-    """Unlink, whether it is there or not. Raises OSError."""
-    try:
-        disk.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def lock_log(directory: str, disk: Disk) -> DiskFile:

@@ -88,6 +88,14 @@ class Disk(Protocol):
         """fsync a directory: makes creations, renames and removals in it durable."""
 
 
+def remove_if_there(disk: Disk, path: str) -> None:
+    """Unlink, whether it is there or not. Raises OSError."""
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
 def make_directories(disk: Disk, path: str) -> None:
     """Make a directory and what is missing above it; durable when it returns. Raises OSError.
 
