@@ -15,10 +15,13 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 FILES ?=
 TIER1 ?= file
 JOBS ?= 2
+MILLIONS ?= 100
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
+GIB ?= 2
+RELEASES ?=
 
-.PHONY: help run test strace services bookkeeper lint format typecheck imports unit bench soak recovery-report spark-demo setup clean
+.PHONY: help run test strace services bookkeeper lint format typecheck imports wheel-test unit bench hanging-bookie soak recovery-report spark-demo spark-scale spark-plan spark-versions setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -34,13 +37,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "make: $(PYTHON) has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,all]'
 	@touch $(STAMP)
 
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
-test: strace services lint typecheck imports unit ## everything that must be green
+test: strace services lint typecheck imports wheel-test unit ## everything that must be green
 
 strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
@@ -50,7 +53,7 @@ strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
 	  echo "make: strace is needed to kill processes at exact system calls and was not found; install it (Debian: apt-get install strace)" >&2; exit 1; }
 
-services: $(STAMP) ## the servers that tests run against (S3Proxy, BookKeeper, SFTP, VersityGW), under var
+services: $(STAMP) ## the servers that tests run against (S3Proxy, BookKeeper, SFTP, VersityGW, fake-gcs-server, azurite), under var
 	@$(BIN)/python -m recovery.harness.services install
 
 bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-cluster, to try Tier 1 on
@@ -58,8 +61,18 @@ bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-
 	@echo 'a store on it:  segmentstore.open("folder", tier1=...), or SEGMENTSTORE_TIER1=... $(BIN)/segmentstore ingest ...'
 	@echo 'stop it:        $(BIN)/segmentstore bookkeeper stop var/bookkeeper-cluster'
 
+spark-plan: $(STAMP) ## plan a read of a million segments by Spark: at most 1,000 tasks; a minute, 1.5 GiB
+	@SPARK_PLAN_SEGMENTS=1000000 $(BIN)/pytest -q -p no:xdist --timeout 900 tests/tier2/spark/test_source_packing.py \
+		-k "few_partitions"
+
+spark-versions: $(STAMP) ## the Spark jobs and the source in releases 3.5 to 4.3 of Spark; an hour, and 5 GB in var; RELEASES="3.5.9"
+	@$(BIN)/python -m tests.tier2.spark.check_versions $(RELEASES)
+
 spark-demo: $(STAMP) ## the Spark jobs on a small store: check, compact, read; needs Java 17; FILES="a b" for your own files
 	@$(BIN)/python -m segmentstore.cli.spark_demo $(FILES)
+
+spark-scale: $(STAMP) ## both Spark jobs over a catalog of MILLIONS=100 of chunks, within 4 GiB; an hour, and 30 GB in var
+	@$(BIN)/python -m bench.spark_scale --millions $(MILLIONS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -75,11 +88,17 @@ typecheck: $(STAMP) ## mypy, strict, the whole tree
 imports: $(STAMP) ## the import contracts
 	@$(BIN)/lint-imports
 
+wheel-test: $(STAMP) ## the wheel, installed into empty environments of each Python 3.11 to 3.14 that is here
+	@$(BIN)/python tests/wheel/check_wheel.py
+
 unit: $(STAMP) ## the tests, JOBS=2 at a time
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
+
+hanging-bookie: $(STAMP) services ## 2 GiB beside a bookie that hangs, with three and with four: pauses and memory; GIB=2
+	@$(BIN)/python -m bench.hanging_bookie $(GIB)
 
 soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \

@@ -22,10 +22,8 @@ from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
     CreateOperation,
-    ObjectsDeletedOperation,
     Operation,
-    ReplaceChunksOperation,
-    StorageUpdateOperation,
+    OwnersOperation,
 )
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.checksum import Buffer
@@ -131,6 +129,7 @@ class SimulatedContainer:
     """What a storage writer sees of a container whose log is instant and whose bytes are all zero."""
 
     epoch = 1
+    store_id = "00000000-0000-4000-8000-000000000000"
 
     def __init__(self, config: StorageWriterConfig, scale: int) -> None:
         runtime = Runtime(clock=_LoopClock(), random=random.Random(1), executor=inline_executor)
@@ -142,13 +141,10 @@ class SimulatedContainer:
     async def check_primary(self) -> None:
         """Nobody else is about."""
 
-    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
-        del segment_id, offset
-        return (bytes(length),)
+    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[bytes]]:
+        return [(bytes(length),) for _, _, length in ranges]
 
-    async def commit(
-        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
-    ) -> None:
+    async def commit(self, operation: OwnersOperation) -> None:
         await asyncio.sleep(0)
         self.put(operation)
 

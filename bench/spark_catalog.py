@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,11 @@ from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id
 from tier2.catalog.catalog_schema import BLOCK, CHUNKS, GARBAGE, LIVE, OBJECTS, SEGMENTS
 from tier2.catalog.catalog_snapshots import encode_tables, put_snapshot
 from tier2.catalog.catalog_tables import CatalogTables
+from tier2.checkpoint_object import checkpoint_name, encode_checkpoint_object, new_checkpoint_id
 from tier2.locations import open_object_storage
+from tier2.object_names import store_tag
+from tier2.object_storage import ObjectStorage
+from tier2.store_markers import StoreMarkers
 
 CONTAINERS = 8
 PER_SEGMENT = 250
@@ -84,26 +89,31 @@ def listing_of(directory: str) -> str:
     return str(Path(directory) / "listing")
 
 
-def make(directory: Path, objects: int, faults: int) -> None:
+def make(
+    directory: Path, objects: int, faults: int, *, containers: int = CONTAINERS, per_segment: int = PER_SEGMENT
+) -> None:
     """Write catalog and listing of about `objects` objects, with `faults` of each kind, in two processes.
 
-    `objects` is a multiple of CONTAINERS * PER_SEGMENT. For 10 M about a minute, and 2 GiB on disk.
+    `objects` is a multiple of `containers * per_segment`, and each container has two segments for each of its faults. For 10 M
+    about a minute, and 2 GiB on disk; some 600 bytes of memory for each object of a container, in both processes.
     """
     for name in ("tier2", "listing"):
         (directory / name).mkdir()
     now_ms = int(time.time() * 1000)
     with ThreadPoolExecutor(PROCESSES) as pool:
-        containers = [
+        arguments_of = [
             {
                 "directory": str(directory),
                 "container_id": number,
-                "objects": objects // CONTAINERS,
-                "faults": len(range(number, faults, CONTAINERS)),
+                "objects": objects // containers,
+                "faults": len(range(number, faults, containers)),
                 "now_ms": now_ms,
+                "containers": containers,
+                "per_segment": per_segment,
             }
-            for number in range(CONTAINERS)
+            for number in range(containers)
         ]
-        list(pool.map(lambda arguments: child.call(__name__, "write_container", arguments), containers))
+        list(pool.map(lambda arguments: child.call(__name__, "write_container", arguments), arguments_of))
         files = [{"directory": str(directory), "number": number, "now_ms": now_ms} for number in range(FILES)]
         list(pool.map(lambda arguments: child.call(__name__, "write_listing", arguments), files))
 
@@ -137,7 +147,15 @@ def _faults(directory: str) -> Iterator[dict[str, Any]]:
 # --- a container -----------------------------------------------------------------------------------------------------
 
 
-def write_container(directory: str, container_id: int, objects: int, faults: int, now_ms: int) -> Measured:
+def write_container(
+    directory: str,
+    container_id: int,
+    objects: int,
+    faults: int,
+    now_ms: int,
+    containers: int = CONTAINERS,
+    per_segment: int = PER_SEGMENT,
+) -> Measured:
     """The snapshot of one container, and beside it what is wrong with it."""
     chance = np.random.default_rng(container_id)
     # Besides the live ones: garbage, and what is in the listing alone.
@@ -145,8 +163,8 @@ def write_container(directory: str, container_id: int, objects: int, faults: int
     others, drawn_rows = chance.permutation(len(drawn.names)), np.arange(len(drawn.names))
     garbage, orphans, young = (np.sort(others[start * faults : (start + 1) * faults]) for start in range(3))
     live = np.setdiff1d(drawn_rows, others[: 3 * faults], assume_unique=True)
-    chunks = _chunks(chance, live)
-    planted_kinds = _plant_chunks(chance, container_id, chunks, faults)
+    chunks = _chunks(chance, live, per_segment)
+    planted_kinds = _plant_chunks(chance, container_id, chunks, faults, per_segment)
     sizes = np.full(len(drawn.names), 5 * MIB, np.int64)
     sizes[chunks.objects] = chunks.lengths + _HEADER_BYTES
     differing = chance.permutation(live)[: 2 * faults]
@@ -168,17 +186,19 @@ def write_container(directory: str, container_id: int, objects: int, faults: int
     _write_bodies(Path(directory) / "tier2", planted_kinds)
     here = np.sort(np.concatenate([live, garbage]))
     tables = CatalogTables(
-        _segment_table(chunks, now_ms),
+        _segment_table(chunks, now_ms, per_segment),
         _chunk_table(chunks, drawn.names, sizes, now_ms),
         _object_table(chunks, drawn, sizes, here, garbage, now_ms),
     )
-    asyncio.run(_put(directory, container_id, tables, now_ms))
+    asyncio.run(_put(directory, container_id, tables, now_ms, containers))
     return {"objects": len(here)}
 
 
 def _names(chance: np.random.Generator, container_id: int, count: int) -> _Names:
     ids = chance.integers(0, 2**64, (count, 2), np.uint64).astype(">u8")
-    ids = ids[np.argsort(ids[:, 0])]
+    # The store's own: an orphan without its tag is of unknown owner.
+    ids[:, 0] = int.from_bytes(store_tag(_STORE_ID), "big")
+    ids = ids[np.argsort(ids[:, 1])]
     data = ids.tobytes()
     firsts = b"".join([sha256(data[place : place + 16]).digest()[:1] for place in range(0, len(data), 16)])
     shards = np.frombuffer(firsts, np.uint8)
@@ -195,18 +215,20 @@ def _names(chance: np.random.Generator, container_id: int, count: int) -> _Names
     return _Names(pa.Array.from_buffers(pa.string(), count, buffers), shards)
 
 
-def _chunks(chance: np.random.Generator, live: _Numbers) -> _Chunks:
-    segments = np.arange(len(live)) // PER_SEGMENT
+def _chunks(chance: np.random.Generator, live: _Numbers, per_segment: int) -> _Chunks:
+    segments = np.arange(len(live)) // per_segment
     lengths = chance.integers(MIB, 64 * MIB, len(live))
     starts = np.cumsum(lengths) - lengths
-    starts -= starts[segments * PER_SEGMENT]
+    starts -= starts[segments * per_segment]
     return _Chunks(segments, starts, lengths, lengths.copy(), chance.permutation(live))
 
 
-def _plant_chunks(chance: np.random.Generator, container_id: int, chunks: _Chunks, faults: int) -> dict[str, Any]:
+def _plant_chunks(
+    chance: np.random.Generator, container_id: int, chunks: _Chunks, faults: int, per_segment: int
+) -> dict[str, Any]:
     """A chunk that ends a byte early, or late, within segments of which no two have a fault."""
     segments = chance.permutation(int(chunks.segments[-1]) + 1)[: 2 * faults]
-    rows = segments * PER_SEGMENT + chance.integers(0, PER_SEGMENT - 1, 2 * faults)
+    rows = segments * per_segment + chance.integers(0, per_segment - 1, 2 * faults)
     early, late = rows[:faults], rows[faults:]
     chunks.told[early] -= 1
     chunks.told[late] += 1
@@ -232,9 +254,9 @@ def _write_bodies(root: Path, faults: dict[str, Any]) -> None:
             file.truncate(size)
 
 
-def _segment_table(chunks: _Chunks, now_ms: int) -> pa.Table:
+def _segment_table(chunks: _Chunks, now_ms: int, per_segment: int) -> pa.Table:
     count = int(chunks.segments[-1]) + 1
-    held = _array(np.add.reduceat(chunks.lengths, np.arange(count) * PER_SEGMENT))
+    held = _array(np.add.reduceat(chunks.lengths, np.arange(count) * per_segment))
     then = _array(np.full(count, now_ms - 20 * _DAY_MS))
     columns: list[Any] = [
         _array(np.arange(count)),
@@ -246,7 +268,7 @@ def _segment_table(chunks: _Chunks, now_ms: int) -> pa.Table:
         pa.nulls(count, pa.int64()),
         then,
         then,
-        _array(np.full(count, PER_SEGMENT)),
+        _array(np.full(count, per_segment)),
     ]
     return pa.Table.from_arrays(columns, schema=SEGMENTS)
 
@@ -297,7 +319,7 @@ def _object_table(
     return pa.Table.from_arrays(columns, schema=OBJECTS)
 
 
-async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms: int) -> None:
+async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms: int, containers: int) -> None:
     runtime = Runtime()
     storage = open_object_storage(url_of(directory), runtime)
     try:
@@ -305,13 +327,33 @@ async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms:
             storage,
             runtime,
             store_id=_STORE_ID,
-            containers=CONTAINERS,
+            containers=containers,
             snapshot=SnapshotName(container_id, _EPOCH, 1_000_000, new_snapshot_id(_STORE_ID, runtime.random)),
             time_ms=now_ms,
             encoded=encode_tables(tables),
         )
+        await _put_copy(storage, runtime, container_id, now_ms, containers)
+        # One process for each container: the first to come puts the marker, the others find it.
+        await StoreMarkers(storage, _STORE_ID).ensure()
     finally:
         await storage.close()
+
+
+async def _put_copy(storage: ObjectStorage, runtime: Runtime, container_id: int, now_ms: int, containers: int) -> None:
+    """The metadata copy that `restore` lives from: whole, as far as a reconciliation looks into it."""
+    sequence_number = 1_000_000
+    store_id = UUID(_STORE_ID)
+    unique_id = new_checkpoint_id(store_id, runtime.random)
+    parts = encode_checkpoint_object(
+        store_id=store_id,
+        containers=containers,
+        container_id=container_id,
+        epoch=_EPOCH,
+        sequence_number=sequence_number,
+        time_ms=now_ms,
+        blob=b"metadata",
+    )
+    await storage.put(checkpoint_name(container_id, _EPOCH, sequence_number, unique_id), parts, unique_id)
 
 
 # --- the listing -----------------------------------------------------------------------------------------------------

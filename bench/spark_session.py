@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CORES = 2
+OVER_LIMIT = 70
 _SAMPLE_S = 0.2
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -59,10 +61,14 @@ def drain(frame: DataFrame) -> float:
 
 
 class MemoryWatch:
-    """The most resident memory of this process and all below it, in bytes; sampled, shared pages counted in each."""
+    """The most resident memory of this process and all below it, in bytes; sampled, shared pages counted in each.
 
-    def __init__(self) -> None:
+    With a `limit` in bytes it ends this process and all below it, with the exit code OVER_LIMIT, as soon as it sees more.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
         self.peak = 0
+        self._limit = limit
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
 
@@ -77,11 +83,25 @@ class MemoryWatch:
     def _watch(self) -> None:
         over = False
         while not over:
-            self.peak = max(self.peak, _resident_below(os.getpid()))
+            resident = _resident_below(os.getpid())
+            self.peak = max(self.peak, sum(resident.values()))
+            if self._limit is not None and self.peak > self._limit:
+                _end(resident, f"{self.peak:,} bytes are in memory, more than the {self._limit:,} allowed")
             over = self._over.wait(_SAMPLE_S)
 
 
-def _resident_below(root: int) -> int:
+def _end(processes: Mapping[int, int], reason: str) -> NoReturn:
+    """Kill these processes, this one last."""
+    sys.stderr.write(f"ended: {reason}\n")
+    sys.stderr.flush()
+    for process in processes:
+        if process != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    os._exit(OVER_LIMIT)
+
+
+def _resident_below(root: int) -> dict[int, int]:
     parents: dict[int, int] = {}
     resident: dict[int, int] = {}
     for entry in os.scandir("/proc"):
@@ -96,4 +116,4 @@ def _resident_below(root: int) -> int:
     found = {root}
     while below := {child for child, parent in parents.items() if parent in found} - found:
         found |= below
-    return sum(resident.get(each, 0) for each in found)
+    return {each: resident.get(each, 0) for each in found}

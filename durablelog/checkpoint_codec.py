@@ -1,15 +1,18 @@
 """The blob of a metadata checkpoint. The format's page: docs/formats/checkpoint.md.
 
     checkpoint = version u16, container u32, sequence number u64,
-                 objects u32, object..., garbage u32, garbage..., segments u32, segment...
+                 objects u32, object..., garbage u32, garbage..., segments u32, segment..., [deletion clock]
     object     = name text, size u64, created ms u64
     garbage    = object, unreferenced since ms u64
     segment    = length u32, bytes
+    deletion clock = clock ms u64, boot id 16 bytes, boot ms u64, and of each garbage object in its order:
+                     sequence number u64, since ms u64
 
-A segment's record carries its own length, so that fields can be added behind. How many chunks an
-object holds is counted from the segments, never stored: it could only be wrong. An unchanged segment's
-record is kept from one checkpoint to the next (`SegmentMetadata.encoded`), so a checkpoint costs what
-changed plus one copy.
+The deletion clock came later. A checkpoint without it, as older versions wrote and as is written while
+there is nothing to say, means a clock at 0 and garbage that is not counted yet. A segment's record carries
+its own length, so that fields can be added behind. How many chunks an object holds is counted from the
+segments, never stored: it could only be wrong. An unchanged segment's record is kept from one checkpoint
+to the next (`SegmentMetadata.encoded`), so a checkpoint costs what changed plus one copy.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
+    DeletionClockReading,
     GarbageObject,
     LiveObject,
     MergeRecord,
@@ -37,6 +41,9 @@ _SEGMENT = struct.Struct(">QQQQQQBQ")
 _ATTRIBUTE = struct.Struct(">16sq")
 _CHUNK = struct.Struct(">QQQQQ")
 _MERGE = struct.Struct(">QQQ")
+_CLOCK = struct.Struct(">Q16sQ")
+_COUNTED = struct.Struct(">QQ")
+_NOT_COUNTED = (1 << 64) - 1
 
 _SEALED = 1
 _MERGED = 2
@@ -55,6 +62,7 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
         if segment.encoded is None:
             segment.encoded = _encode_segment(segment)
         parts.append(segment.encoded)
+    parts += _encode_deletion_clock(metadata)
     return b"".join(parts)
 
 
@@ -100,7 +108,32 @@ def _decode(blob: Buffer) -> ContainerMetadata:
         if segment.merged_into is None:
             metadata.names[segment.name] = segment.segment_id
         position = end
+    if position < len(blob):
+        _decode_deletion_clock(blob, position, metadata)
     return metadata
+
+
+def _encode_deletion_clock(metadata: ContainerMetadata) -> list[bytes]:
+    garbage = metadata.garbage.values()
+    clock = metadata.deletion_clock
+    if clock == DeletionClockReading() and not any(each.sequence_number for each in garbage):
+        return []
+    parts = [_CLOCK.pack(*clock)]
+    parts += [
+        _COUNTED.pack(each.sequence_number, _NOT_COUNTED if each.since_ms is None else each.since_ms)
+        for each in garbage
+    ]
+    return parts
+
+
+def _decode_deletion_clock(blob: Buffer, position: int, metadata: ContainerMetadata) -> None:
+    metadata.deletion_clock = DeletionClockReading(*_CLOCK.unpack_from(blob, position))
+    position += _CLOCK.size
+    for name, garbage in metadata.garbage.items():
+        sequence_number, since_ms = _COUNTED.unpack_from(blob, position)
+        position += _COUNTED.size
+        counted = None if since_ms == _NOT_COUNTED else since_ms
+        metadata.garbage[name] = garbage._replace(sequence_number=sequence_number, since_ms=counted)
 
 
 def _encode_object(record: ObjectRecord) -> bytes:

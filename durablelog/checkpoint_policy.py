@@ -31,6 +31,11 @@ class CheckpointPolicy:
         self._last_checkpoint_bytes = length
 
     @property
+    def empty(self) -> bool:
+        """True if the log has taken nothing since the last checkpoint."""
+        return not self._operations
+
+    @property
     def due(self) -> bool:
         """True if a checkpoint should be written now."""
         if self._operations < self._operations_max and self._bytes < self._bytes_max:

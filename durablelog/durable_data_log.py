@@ -24,8 +24,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
 
 LogAddress = NewType("LogAddress", int)
+
+
+class LogFullError(TierUnavailableError):
+    """The log has no room for this now; nothing was changed, and it goes on. To be tried again."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("tier1", detail)
 
 
 class LogFrame(NamedTuple):
@@ -52,9 +60,19 @@ class DataLogStatistics:
     """Bytes between the truncation point and the tail, headers included."""
     files: int
     """Files (or ledgers, or arrays) the log occupies."""
+    bookies_behind: int = 0
+    """BookKeeper's servers that do not answer, or are slower than the others by more than is kept for one."""
+    bookie_owed_bytes_max: int = 0
+    """The most that one of them was sent and has not answered: kept in the gateway's memory."""
+    gateway_bytes: int = 0
+    """The gateway's memory for entries."""
 
 
 def _nothing() -> None:
+    """What is called when nobody listens."""
+
+
+def _nobody(_error: SegmentStoreError) -> None:
     """What is called when nobody listens."""
 
 
@@ -64,6 +82,28 @@ class DurableDataLog(ABC):
     on_settled: Callable[[], None] = staticmethod(_nothing)
     """Called after futures of `append` have been resolved, once for all that were resolved together and in the same
     turn of the loop: the sequencer commits from here, a turn earlier than a future's own callbacks would come."""
+
+    on_failed: Callable[[SegmentStoreError], None] = staticmethod(_nobody)
+    """Called when the log has failed for good, also while nothing is appended: another owner has it, for one. Every
+    append fails from then on. Not called when the log is closed."""
+
+    on_room: Callable[[], None] = staticmethod(_nothing)
+    """Called when `short` has changed, and whenever the log has tried again in vain to find room."""
+
+    @property
+    def short(self) -> bool:
+        """There is no room for another file of the log: what can be truncated should be."""
+        return False
+
+    @property
+    def full(self) -> bool:
+        """What room is left is needed for operations that make room: nothing else should be appended."""
+        return False
+
+    @property
+    def relief_bytes(self) -> int:
+        """While `full`: what deletions and truncations of segments may take. The rest is for the engine's own operations."""
+        return 0
 
     @property
     @abstractmethod
@@ -105,7 +145,8 @@ class DurableDataLog(ABC):
     async def truncate(self, address: LogAddress) -> None:
         """Make the frame at `address` the first of the log: address durable, then what is before it deleted.
 
-        An address at or below the present truncation point changes nothing.
+        An address at or below the present truncation point changes nothing. Raises NotPrimaryError,
+        TierUnavailableError (the log is given up), LogFullError (it is not).
         """
 
     @abstractmethod
@@ -115,6 +156,12 @@ class DurableDataLog(ABC):
         For who misses something he should have found: it may have been truncated by a new owner. Costs a look at the log's state.
         """
 
+    def let_go(self) -> None:  # noqa: B027 - where nothing keeps others out, there is nothing to do
+        """Give back what keeps others from opening the log, for an owner whose event loop is closed; it is not used again.
+
+        Blocks for a system call at most. Others fence it when they open it, whatever it may still do. Raises OSError.
+        """
+
     @abstractmethod
     async def close(self) -> None:
         """Fail what is in flight (ContainerStoppedError), release ownership. Idempotent."""
@@ -122,6 +169,9 @@ class DurableDataLog(ABC):
     @abstractmethod
     def statistics(self) -> DataLogStatistics:
         """Numbers as of now. O(1)."""
+
+    def keep_room_for(self, length: int) -> None:  # noqa: B027 - most logs have no disk that is theirs
+        """A checkpoint takes `length` bytes: what a log keeps for times of a full disk must suffice for one."""
 
     def health(self) -> str | None:
         """What the log waits for, or what else is not well with it, a sentence for people; None when all is well."""

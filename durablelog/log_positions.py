@@ -42,6 +42,10 @@ class LogPositions:
             index = bisect_right(self._checkpoints, first_needed, key=_sequence_of)
         return self._checkpoints[index - 1] if index > 1 else None
 
+    def newer_would_free(self, first_needed: int | None) -> bool:
+        """Whether a checkpoint written now would be a truncation point behind the newest there is."""
+        return first_needed is None or not self._checkpoints or first_needed > self._checkpoints[-1][0]
+
     def truncated(self, sequence_number: int) -> None:
         """The log now begins with the checkpoint of this sequence number."""
         self._checkpoints = [entry for entry in self._checkpoints if entry[0] >= sequence_number]

@@ -29,6 +29,7 @@ from durablelog.operations import (
     CheckpointOperation,
     CreateOperation,
     DeleteOperation,
+    DeletionClockOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -51,6 +52,10 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 
+HELD_MS = 60_000
+"""By how much the times of operations may be ahead of a wall clock that went back."""
+TIME_MAX_MS = 253_402_300_799_999
+"""The last moment of the year 9999, the last one that people are shown."""
 SEQUENCE_GAP = 1 << 20
 """More than the operations that can be on their way to the log at one time (32 frames of at most 1 MiB)."""
 
@@ -131,6 +136,7 @@ class MetadataUpdater:
             StorageUpdateOperation: self._accept_anything,
             ObjectsDeletedOperation: self._accept_anything,
             ReplaceChunksOperation: self._accept_anything,
+            DeletionClockOperation: self._accept_anything,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
             SealOperation: self._commit_seal,
@@ -143,6 +149,7 @@ class MetadataUpdater:
             StorageUpdateOperation: self._commit_storage_update,
             ObjectsDeletedOperation: self._commit_objects_deleted,
             ReplaceChunksOperation: self._commit_replace_chunks,
+            DeletionClockOperation: self._commit_deletion_clock,
         }
 
     # --- the three moves --------------------------------------------------------------------------
@@ -207,11 +214,13 @@ class MetadataUpdater:
         self.timestamp_ms(operation.timestamp_ms)
 
     def timestamp_ms(self, clock_ms: int) -> int:
-        """The time to stamp on operations: the clock's, but never before what the log has seen.
+        """The time to stamp on operations, for people: the clock's, and not before that of the operation in front of it.
 
-        The deletion lag is counted from it: a clock set back must lengthen the lag, not void it.
+        A clock that is behind by more than HELD_MS has been set right, or wrong: times go back with it. So one that was
+        ahead for one operation does not stop all later times where it was.
         """
-        self._timestamp_ms = max(self._timestamp_ms, clock_ms)
+        if not self._timestamp_ms - HELD_MS <= clock_ms <= self._timestamp_ms:
+            self._timestamp_ms = min(max(clock_ms, 0), TIME_MAX_MS)
         return self._timestamp_ms
 
     def begin_epoch(self) -> None:
@@ -378,7 +387,7 @@ class MetadataUpdater:
         if operation.length:
             target.merges.append(MergeRecord(operation.offset, operation.length, source.segment_id))
         else:
-            storage_metadata.discard(metadata, source, operation.timestamp_ms)
+            storage_metadata.discard(metadata, source, operation)
         self._settle_name(source.name, None)
         self._settle(operation.target_id)
         self._settle(operation.source_id)
@@ -400,14 +409,14 @@ class MetadataUpdater:
 
     def _commit_truncate(self, operation: TruncateOperation) -> None:
         segment = self._touch(operation.segment_id, operation)
-        storage_metadata.truncate(self.metadata, segment, operation.offset, operation.timestamp_ms)
+        storage_metadata.truncate(self.metadata, segment, operation.offset, operation)
         self._settle(operation.segment_id)
 
     def _commit_delete(self, operation: DeleteOperation) -> None:
         segment = self.metadata.segments[operation.segment_id]
         if self.metadata.names.get(segment.name) == segment.segment_id:
             del self.metadata.names[segment.name]
-        storage_metadata.discard(self.metadata, segment, operation.timestamp_ms)
+        storage_metadata.discard(self.metadata, segment, operation)
         self._settle_name(segment.name, None)
         self._settle(operation.segment_id)
 
@@ -423,6 +432,9 @@ class MetadataUpdater:
 
     def _commit_replace_chunks(self, operation: ReplaceChunksOperation) -> None:
         storage_metadata.apply_replace_chunks(self.metadata, operation)
+
+    def _commit_deletion_clock(self, operation: DeletionClockOperation) -> None:
+        storage_metadata.apply_deletion_clock(self.metadata, operation)
 
     def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
         segment = self.metadata.segments[segment_id]

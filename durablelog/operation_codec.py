@@ -18,6 +18,7 @@ from durablelog.operations import (
     ChunkReplacement,
     CreateOperation,
     DeleteOperation,
+    DeletionClockOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -46,6 +47,7 @@ _OBJECT = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">QQQIQQQ")
 _BARE_CHUNK = struct.Struct(">QQIQQQ")
 _REPLACEMENT = struct.Struct(">QII")
+_DELETION_CLOCK = struct.Struct(">Q16sQQ")
 
 APPEND_HEAD_LENGTH = _APPEND.size
 """Bytes of an encoded append before its attributes and data."""
@@ -118,6 +120,14 @@ def decode_operation(data: Buffer) -> Operation:
     operation.sequence_number = sequence_number
     operation.timestamp_ms = timestamp_ms
     return operation
+
+
+def segment_of_append(data: Buffer) -> int | None:
+    """The segment that an encoded append is of; None for any other operation. For who looks for few of many: < 0.5 us."""
+    if data[0] != AppendOperation.type_id or len(data) < _PREFIX.size + _APPEND_BODY.size:
+        return None
+    segment_id: int = _APPEND_BODY.unpack_from(data, _PREFIX.size)[0]
+    return segment_id
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -239,6 +249,10 @@ def _encode_objects_deleted(operation: ObjectsDeletedOperation) -> bytes:
     return _COUNT.pack(len(operation.names)) + b"".join([encode_text(name) for name in operation.names])
 
 
+def _encode_deletion_clock(operation: DeletionClockOperation) -> bytes:
+    return _DELETION_CLOCK.pack(operation.clock_ms, operation.boot_id, operation.boot_ms, operation.through)
+
+
 def _decode_append(body: Buffer) -> Operation:
     segment_id, offset, count = _APPEND_BODY.unpack_from(body)
     if not count:
@@ -347,6 +361,10 @@ def _decode_objects_deleted(body: Buffer) -> Operation:
     return ObjectsDeletedOperation(names)
 
 
+def _decode_deletion_clock(body: Buffer) -> Operation:
+    return DeletionClockOperation(*_DELETION_CLOCK.unpack_from(body))
+
+
 _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     SealOperation: _encode_seal,
     MergeOperation: _encode_merge,
@@ -358,6 +376,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     DeleteOperation: _encode_delete,
     ObjectsDeletedOperation: _encode_objects_deleted,
     ReplaceChunksOperation: _encode_replace_chunks,
+    DeletionClockOperation: _encode_deletion_clock,
 }
 
 _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
@@ -372,6 +391,7 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     DeleteOperation.type_id: _decode_delete,
     ObjectsDeletedOperation.type_id: _decode_objects_deleted,
     ReplaceChunksOperation.type_id: _decode_replace_chunks,
+    DeletionClockOperation.type_id: _decode_deletion_clock,
 }
 
 

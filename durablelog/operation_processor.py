@@ -6,6 +6,8 @@ resolves their futures and pumps again. A full frame is shipped at once (up to a
 in flight); a part-filled one only while fewer than two are in flight, so that under load frames grow by
 themselves. Operations of the storage writer go by a queue of their own, past the throttle: they are what
 relieves it. A checkpoint is taken when nothing is in flight, so it is the committed metadata and no more.
+While the throttle holds callers back, requests of segments that use little go on (`fair_admission`): only then may
+requests of two segments be carried out in another order than that of their calls.
 
 A frame that fails fails everything behind it, once and for all: pending metadata is rolled back, what was
 on its way is reported as unknown, what was not is reported as not done, and the container stops.
@@ -17,10 +19,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.checkpoint_policy import CheckpointPolicy
-from durablelog.durable_data_log import DurableDataLog, LogAddress
+from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
+from durablelog.fair_admission import FairAdmission
 from durablelog.frame_packer import REQUEST_BYTES, Event, FramePacker, OperationRequest, PackedFrame, Request
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
@@ -37,6 +41,8 @@ from segmentstore.contracts.runtime import Clock
 
 _FRAMES_IN_FLIGHT_MAX = 32
 _PART_FILLED_IN_FLIGHT_MAX = 2
+_ROOM_PATIENCE_S = 5.0
+"""A close, or a store that is being made, waits so long for a log whose disk is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,7 @@ class OperationProcessor:
         on_commit: Callable[[Sequence[Operation]], None],
         on_failure: Callable[[BaseException], None],
         throttle: Callable[[], Throttle],
+        unflushed_of: Callable[[int], int] = lambda _segment_id: 0,
     ) -> None:
         self._log = log
         self._updater = updater
@@ -107,6 +114,8 @@ class OperationProcessor:
         self._queue: deque[Request] = deque()
         self._own_queue: deque[Request] = deque()
         """Storage updates and the like: first, and never throttled."""
+        self._fair = FairAdmission(unflushed_of)
+        """What waited when the throttle held callers back: older than what is in the queue."""
         self._bytes_queued = 0
         """Bytes of requests ever enqueued; minus the packer's `bytes_taken` = what waits."""
         self._in_flight: deque[_Shipped] = deque()
@@ -121,12 +130,15 @@ class OperationProcessor:
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._failure: BaseException | None = None
+        self._close_cause: BaseException | None = None
         log.on_settled = self._frames_done
+        log.on_failed = self.fail
         self._requests_committed = self._operations_committed = self._frames_committed = self._checkpoints = 0
 
     def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
         """What recovery found behind the log's last checkpoint, and that one's size: counts towards the next."""
         self._policy.checkpointed(checkpoint_length)
+        self._log.keep_room_for(checkpoint_length)
         self._policy.added(operations, length)
 
     # --- in ---------------------------------------------------------------------------------------
@@ -184,6 +196,12 @@ class OperationProcessor:
         self._schedule()
         return future
 
+    def checkpoint_soon(self, *, even_if_empty: bool) -> None:
+        """The same for nobody in particular; unless nothing was logged since the last one, if that is no reason."""
+        if self._failure is None and (even_if_empty or not self._policy.empty):
+            self._checkpoint_wanted = True
+            self._schedule()
+
     def relieve(self) -> None:
         """Something that throttles may have eased: look again now."""
         if self._timer is not None:
@@ -211,7 +229,7 @@ class OperationProcessor:
             self._drained.set_result(None)
 
     def _all_empty(self) -> bool:
-        return not (self._queue or self._own_queue or self._checkpoint_wanted) and self._packer.idle
+        return not (self._queue or self._own_queue or self._fair or self._checkpoint_wanted) and self._packer.idle
 
     def _fill_frames(self) -> None:
         packer, in_flight = self._packer, self._in_flight
@@ -226,9 +244,7 @@ class OperationProcessor:
                 return
             queue = self._own_queue
             if not queue:
-                queue = self._queue
-                if queue and self._held_back():
-                    break
+                queue = self._requests()
             if not queue:
                 break
             for frame in packer.pack(queue, now, 1):
@@ -236,11 +252,27 @@ class OperationProcessor:
         if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
             self._ship_part_filled()
 
+    def _requests(self) -> deque[Request]:
+        """What may be packed next: all that waits; while the throttle holds callers back, what is admitted all the same."""
+        fair = self._fair
+        if fair.admitted:
+            return fair.admitted
+        if not (self._queue or fair.aside):
+            return self._queue
+        if self._held_back():
+            fair.sort(self._queue)
+        elif fair.aside:
+            fair.release(self._log.payload_bytes_max)
+        else:
+            return self._queue
+        return fair.admitted
+
     def _held_back(self) -> bool:
         """True while the throttle asks callers to wait; it is asked once per frame, not per append."""
         if self._timer is not None:
             return True
-        if self._closing:
+        if self._closing and not (self._log.short and self._log.full):
+            # On a full disk callers would take the room that the next owner needs to make room.
             return False
         throttle = self._throttle()
         if not throttle.delay_s:
@@ -250,6 +282,7 @@ class OperationProcessor:
             self._throttled_by = throttle.source
             self._throttled_s += throttle.delay_s
             self._timer = self._loop.call_later(throttle.delay_s, self._pause_over)
+            self._fair.begin(throttle.room_bytes - self._bytes_in_flight, throttle.fair_bytes, throttle.relief_bytes)
             return True
         # The pause asked for has been made: let one round through, then ask anew.
         self._throttled_by = ""
@@ -285,6 +318,7 @@ class OperationProcessor:
         for frame in frames:
             self._ship(frame)
         self._policy.checkpointed(len(operation.blob))
+        self._log.keep_room_for(len(operation.blob))
 
     def _ship(self, frame: PackedFrame) -> None:
         acknowledged = self._log.append(frame.payload)
@@ -314,6 +348,7 @@ class OperationProcessor:
         if not self._scheduled and (
             self._queue
             or self._own_queue
+            or self._fair
             or self._checkpoint_wanted
             or self._drained is not None
             or not self._packer.idle
@@ -355,23 +390,44 @@ class OperationProcessor:
         if isinstance(failure, NotPrimaryError):
             return NotPrimaryError(self._container_id, "this owner was fenced")
         if failure is not None or self._closing:
-            return ContainerStoppedError(self._container_id, failure)
+            return ContainerStoppedError(self._container_id, failure or self._close_cause)
         why = f" (held back by {self._throttled_by})" if self._throttled_by else ""
         return TierUnavailableError(
             "tier2" if self._throttled_by in {"unflushed", "cache"} else "tier1",
             f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; nothing of this call was taken",
         )
 
-    async def close(self) -> None:
-        """Take nothing more, let everything that was taken become durable, unthrottled. Idempotent."""
+    async def close(self, cause: BaseException | None = None) -> None:
+        """Take nothing more, let everything that was taken become durable, unthrottled. Idempotent.
+
+        What comes from now on is refused, and the refusal names `cause`.
+        A log whose disk stays full ends it: what was on its way is reported as unknown, the rest as not done.
+        """
         self._closing = True
+        self._close_cause = self._close_cause or cause
         self.relieve()
         if self._failure is not None or (self._all_empty() and not self._in_flight):
             return
         if self._drained is None:
             self._drained = self._loop.create_future()
         self._schedule()
-        await asyncio.shield(self._drained)
+        await self._while_room(self._drained)
+
+    async def first_checkpoint(self) -> None:
+        """`checkpoint`, where nobody could make room for it. Raises LogFullError where there is none, and what that gives."""
+        written = self.checkpoint()
+        # Whoever is cancelled here never hears of its end.
+        written.add_done_callback(_look_at)
+        await self._while_room(written)
+        if isinstance(self._failure, LogFullError):
+            raise self._failure
+        await written
+
+    async def _while_room(self, done: asyncio.Future[Any]) -> None:
+        """Wait until it is done, or has been failed because the log has no room, and has found none in a while."""
+        while not (await asyncio.wait((done,), timeout=_ROOM_PATIENCE_S))[0]:
+            if self._log.short:
+                self.fail(LogFullError(self._log.health() or "its disk is full"))
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: resolve everybody who waits, roll back what is pending, tell the container."""
@@ -391,7 +447,8 @@ class OperationProcessor:
             if not future.done():
                 future.set_exception(AppendOutcomeUnknownError(self._container_id, error))
         refused = self._packer.abandon() + self._checkpoint_waiters
-        refused += [item[2] if isinstance(item, tuple) else item.future for item in (*self._own_queue, *self._queue)]  # type: ignore[misc]
+        waiting = (*self._own_queue, *self._fair.take_all(), *self._queue)
+        refused += [item[2] if isinstance(item, tuple) else item.future for item in waiting]  # type: ignore[misc]
         self._own_queue.clear()
         self._queue.clear()
         for future in refused:
@@ -404,7 +461,7 @@ class OperationProcessor:
     def statistics(self) -> ProcessorStatistics:
         """Numbers as of now. O(1)."""
         return ProcessorStatistics(
-            queue_requests=len(self._queue) + len(self._own_queue),
+            queue_requests=len(self._queue) + len(self._own_queue) + len(self._fair),
             queue_bytes=self._bytes_queued - self._packer.bytes_taken,
             frames_in_flight=len(self._in_flight),
             bytes_in_flight=self._bytes_in_flight,
@@ -417,7 +474,7 @@ class OperationProcessor:
         )
 
 
-def _look_at(acknowledged: asyncio.Future[LogAddress]) -> None:
+def _look_at(acknowledged: asyncio.Future[Any]) -> None:
     """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody did."""
     if not acknowledged.cancelled():
         acknowledged.exception()

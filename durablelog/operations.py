@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -27,7 +27,7 @@ class Operation:
     sequence_number: int = field(default=0, kw_only=True)
     """Place in the container's order of operations; strictly growing, gaps are legal."""
     timestamp_ms: int = field(default=0, kw_only=True)
-    """Wall time when it was accepted; for people and for the deletion lag, never for order."""
+    """Wall time when it was accepted; for people alone: it decides nothing."""
 
 
 @dataclass(slots=True)
@@ -173,6 +173,28 @@ class ReplaceChunksOperation(Operation):
 
     objects: Sequence[ObjectRecord] = ()
     replacements: Sequence[ChunkReplacement] = ()
+
+
+@dataclass(slots=True)
+class DeletionClockOperation(Operation):
+    """How far the owner has counted: garbage that the log let go of up to `through` is counted from here on.
+
+    `through` is the committed sequence number of the moment at which the clock was read, so what became garbage while
+    this operation was on its way is left for the next one.
+    """
+
+    type_id: ClassVar[int] = 13
+
+    clock_ms: int
+    boot_id: bytes
+    boot_ms: int
+    through: int
+
+
+OwnersOperation: TypeAlias = (
+    StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation | DeletionClockOperation
+)
+"""What a storage writer has to say, not a caller."""
 
 
 def commit_runs(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:

@@ -10,10 +10,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import groupby, takewhile
+from operator import itemgetter
 
-from durablelog.operations import ChunkReplacement, ReplaceChunksOperation, StorageUpdateOperation
+from durablelog.operations import (
+    ChunkReplacement,
+    DeletionClockOperation,
+    Operation,
+    ReplaceChunksOperation,
+    StorageUpdateOperation,
+)
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    DeletionClockReading,
+    GarbageObject,
+    LiveObject,
+    SegmentMetadata,
+)
 
 
 def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOperation) -> None:
@@ -23,11 +37,12 @@ def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOp
         segment = metadata.segments.get(segment_id)
         if segment is not None:
             _add_chunk(metadata, segment, chunk)
-    _retire_unwanted(metadata, operation.objects, operation.timestamp_ms)
-    for target_id, source_id in operation.links:
-        target, source = metadata.segments.get(target_id), metadata.segments.get(source_id)
-        if target is not None and source is not None:
-            _link(metadata, target, source, operation.timestamp_ms)
+    _retire_unwanted(metadata, operation.objects, operation)
+    for target_id, links in groupby(operation.links, key=itemgetter(0)):
+        target = metadata.segments.get(target_id)
+        if target is not None:
+            sources = [metadata.segments.get(source_id) for _, source_id in links]
+            _link(metadata, target, [source for source in sources if source is not None], operation)
 
 
 def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOperation) -> None:
@@ -36,11 +51,25 @@ def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOp
     for replacement in operation.replacements:
         segment = metadata.segments.get(replacement.segment_id)
         if segment is not None:
-            _replace(metadata, segment, replacement, operation.timestamp_ms)
-    _retire_unwanted(metadata, operation.objects, operation.timestamp_ms)
+            _replace(metadata, segment, replacement, operation)
+    _retire_unwanted(metadata, operation.objects, operation)
 
 
-def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, timestamp_ms: int) -> None:
+def apply_deletion_clock(metadata: ContainerMetadata, operation: DeletionClockOperation) -> None:
+    """Take a reading of the deletion clock over, and count garbage from it that was not counted yet. O(that garbage)."""
+    garbage = metadata.garbage
+    clock_ms = max(operation.clock_ms, metadata.deletion_clock.clock_ms)
+    metadata.deletion_clock = DeletionClockReading(clock_ms, operation.boot_id, operation.boot_ms)
+    # Garbage is in the order of operations, so what is not counted yet is at the end.
+    for name in reversed(garbage):
+        each = garbage[name]
+        if each.since_ms is not None:
+            break
+        if each.sequence_number <= operation.through:
+            garbage[name] = each._replace(since_ms=clock_ms)
+
+
+def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, operation: Operation) -> None:
     """Move the start offset; drop chunks and merged sources that lie wholly below it."""
     segment.start_offset = offset
     dropped = 0
@@ -51,14 +80,15 @@ def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int,
     gone = segment.chunks[:dropped]
     del segment.chunks[:dropped]
     for chunk in gone:
-        _release(metadata, chunk, timestamp_ms)
-    while segment.merges and segment.merges[0].end_offset <= offset:
-        merge = segment.merges.pop(0)
-        discard(metadata, metadata.segments[merge.source_id], timestamp_ms)
+        _release(metadata, chunk, operation)
+    passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
+    del segment.merges[: len(passed)]
+    for merge in passed:
+        discard(metadata, metadata.segments[merge.source_id], operation)
     segment.storage_length = max(segment.storage_length, offset)
 
 
-def discard(metadata: ContainerMetadata, segment: SegmentMetadata, timestamp_ms: int) -> None:
+def discard(metadata: ContainerMetadata, segment: SegmentMetadata, operation: Operation) -> None:
     """Remove a segment's record with everything that hangs on it: chunks, and sources merged into it."""
     # Without recursion: sources have sources, as deep as callers merged while Tier 2 was away.
     left = [segment]
@@ -66,7 +96,7 @@ def discard(metadata: ContainerMetadata, segment: SegmentMetadata, timestamp_ms:
         each = left.pop()
         del metadata.segments[each.segment_id]
         for chunk in each.chunks:
-            _release(metadata, chunk, timestamp_ms)
+            _release(metadata, chunk, operation)
         left += [metadata.segments[merge.source_id] for merge in reversed(each.merges)]
 
 
@@ -76,15 +106,15 @@ def _add_objects(metadata: ContainerMetadata, records: Sequence[ObjectRecord]) -
             metadata.objects[record.name] = LiveObject(record)
 
 
-def _retire_unwanted(metadata: ContainerMetadata, records: Sequence[ObjectRecord], timestamp_ms: int) -> None:
+def _retire_unwanted(metadata: ContainerMetadata, records: Sequence[ObjectRecord], operation: Operation) -> None:
     for record in records:
         live = metadata.objects.get(record.name)
         if live is not None and not live.live_chunks:
-            _retire(metadata, record.name, timestamp_ms)
+            _retire(metadata, record.name, operation)
 
 
 def _replace(
-    metadata: ContainerMetadata, segment: SegmentMetadata, replacement: ChunkReplacement, timestamp_ms: int
+    metadata: ContainerMetadata, segment: SegmentMetadata, replacement: ChunkReplacement, operation: Operation
 ) -> None:
     _, old, new = replacement
     first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
@@ -104,7 +134,7 @@ def _replace(
     segment.chunks[first:end] = taken
     segment.encoded = None
     for chunk in old:
-        _release(metadata, chunk, timestamp_ms)
+        _release(metadata, chunk, operation)
 
 
 def _check_same_range(segment: SegmentMetadata, replacement: ChunkReplacement) -> None:
@@ -141,32 +171,35 @@ def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: Chu
     segment.encoded = None
 
 
-def _link(metadata: ContainerMetadata, target: SegmentMetadata, source: SegmentMetadata, timestamp_ms: int) -> None:
-    merge = target.merges[0]
-    assert merge.source_id == source.segment_id, (target, source)
-    assert source.storage_length == source.length == merge.length, (target, source)
-    assert merge.offset <= target.storage_length < merge.end_offset, (target, source)
-    for chunk in source.chunks:
-        moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
-        if moved.end_offset <= target.start_offset:
-            _release(metadata, chunk, timestamp_ms)
-        else:
-            target.chunks.append(moved)
-    source.chunks = []
-    target.storage_length = merge.end_offset
-    target.merges.pop(0)
-    target.encoded = None
-    del metadata.segments[source.segment_id]
+def _link(
+    metadata: ContainerMetadata, target: SegmentMetadata, sources: Sequence[SegmentMetadata], operation: Operation
+) -> None:
+    """Make the chunks of the target's first merges its own. The merges leave its list at once, not one by one."""
+    for merge, source in zip(target.merges, sources, strict=False):
+        assert merge.source_id == source.segment_id, (target, source)
+        assert source.storage_length == source.length == merge.length, (target, source)
+        assert merge.offset <= target.storage_length < merge.end_offset, (target, source)
+        for chunk in source.chunks:
+            moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
+            if moved.end_offset <= target.start_offset:
+                _release(metadata, chunk, operation)
+            else:
+                target.chunks.append(moved)
+        source.chunks = []
+        target.storage_length = merge.end_offset
+        target.encoded = None
+        del metadata.segments[source.segment_id]
+    del target.merges[: len(sources)]
 
 
-def _release(metadata: ContainerMetadata, chunk: ChunkRecord, timestamp_ms: int) -> None:
+def _release(metadata: ContainerMetadata, chunk: ChunkRecord, operation: Operation) -> None:
     live = metadata.objects[chunk.object_name]
     live.live_chunks -= 1
     live.live_bytes -= chunk.length
     if not live.live_chunks:
-        _retire(metadata, chunk.object_name, timestamp_ms)
+        _retire(metadata, chunk.object_name, operation)
 
 
-def _retire(metadata: ContainerMetadata, name: str, timestamp_ms: int) -> None:
+def _retire(metadata: ContainerMetadata, name: str, operation: Operation) -> None:
     live = metadata.objects.pop(name)
-    metadata.garbage[name] = GarbageObject(live.record, timestamp_ms)
+    metadata.garbage[name] = GarbageObject(live.record, operation.timestamp_ms, operation.sequence_number)

@@ -49,6 +49,10 @@ class CacheStorage(ABC):
         """The blocks under the addresses, None for each that is not there whole."""
 
     @abstractmethod
+    def holds(self, address: int) -> bool:
+        """False if the block is known not to be there any more; True promises nothing. O(1), without waiting."""
+
+    @abstractmethod
     def delete(self, addresses: Sequence[int]) -> None:
         """Forget blocks; does not wait for space to be reclaimed."""
 

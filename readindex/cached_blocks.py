@@ -7,6 +7,7 @@ behind for every block it ever held. Blocks Tier 2 has go before those it has no
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from readindex.extent import Extent, Home
 
@@ -57,6 +58,10 @@ class CachedBlocks:
             if blocks:
                 return next(iter(blocks))
         return None
+
+    def first_unflushed(self, count: int) -> list[Extent]:
+        """The oldest blocks that Tier 2 has not, at most `count`."""
+        return list(islice(self._unflushed, count))
 
     def check(self) -> None:
         """Assert that the sums are right. O(blocks)."""

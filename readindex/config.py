@@ -20,7 +20,7 @@ class ReadIndexConfig:
     """Bound of what appends hold in memory; beyond it the oldest goes, to the cache if Tier 2 lacks it. Never over twice this."""
     cache_bytes_max: int = 1024 * MIB
     """This container's share of the cache. Larger serves a longer backlog without reading the log again."""
-    spill_batch_bytes: int = 1 * MIB
+    spill_batch_bytes: int = 4 * MIB
     """One insert into the cache gathers about so much."""
     spill_retry_s: float = 1.0
     """Pause after the cache refused an insert."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from readindex.cache_addresses import CacheAddresses
@@ -29,6 +30,10 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 HARD_BOUND = 2
 """Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
+
+
+_LOST_PER_TURN = 1024
+"""Blocks that one turn of the event loop gives up."""
 
 
 class SpillItem(NamedTuple):
@@ -140,10 +145,16 @@ class Holdings:
                 self.tail_bytes_flushed -= flushed
         return extent
 
-    def insert_refilled(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
-        """Put back un-flushed bytes around what is there, as far as the tail's bound allows."""
+    def unflushed_room(self, *, spills: bool) -> int:
+        """Un-flushed bytes that may be put back; 0 or less if none. Without spilling memory alone has room."""
+        room = self._config.tail_bytes_max - (self.tail_bytes - self.tail_bytes_flushed)
+        return room + self._config.cache_bytes_max - self.cached.bytes_unflushed if spills else room
+
+    def insert_refilled(self, index: SegmentReadIndex, offset: int, data: bytes, *, spills: bool) -> None:
+        """Put back un-flushed bytes around what is there, as far as there is room: never so that others are dropped."""
+        bound = (HARD_BOUND if spills else 1) * self._config.tail_bytes_max
         for extent in index.insert_around(offset, data, Home.TAIL):
-            if self.tail_bytes + extent.length > self._config.tail_bytes_max:
+            if self.tail_bytes + extent.length > bound or extent.length > self.unflushed_room(spills=spills):
                 index.remove(extent)
                 continue
             extent.position = self._position
@@ -220,6 +231,17 @@ class Holdings:
                 self.release(extent)
             del self.indexes[segment_id]
 
+    def drop_unflushed(self, segment_id: int) -> None:
+        """Let go of what Tier 2 has not, but for what is on its way to the cache."""
+        index = self.indexes.get(segment_id)
+        if index is None:
+            return
+        self.cut(index)
+        for extent in list(index.extents_from(index.flushed_mark)):
+            if not extent.flushed and extent.home in (Home.TAIL, Home.CACHED):
+                self.dropped_unflushed_bytes += extent.length
+                self.release(extent)
+
     def move_segment(self, source_id: int, target_id: int, offset: int, start_offset: int) -> None:
         """Give the source's extents to the target, `offset` further on, but none wholly below `start_offset`.
 
@@ -245,6 +267,17 @@ class Holdings:
             target.put(extent)
         del self.indexes[source_id]
         self.streams.move(source_id, target_id, offset)
+
+    def release_lost(self, holds: Callable[[int], bool]) -> bool:
+        """Let go of un-flushed blocks that the cache has dropped silently, oldest first; True if there may be more of them.
+
+        A cache drops the oldest, or all: what is behind one that is there is taken to be there. O(_LOST_PER_TURN).
+        """
+        oldest = self.cached.first_unflushed(_LOST_PER_TURN)
+        lost = list(takewhile(lambda extent: not holds(extent.address), oldest))
+        for extent in lost:
+            self.release(extent)
+        return len(lost) == _LOST_PER_TURN
 
     # --- what changes in place ---
 

@@ -50,6 +50,9 @@ class MemoryCache(CacheStorage):
     async def get(self, addresses: Sequence[int]) -> list[bytes | None]:
         return [self._get_one(address) for address in addresses]
 
+    def holds(self, address: int) -> bool:
+        return not self.broken and address in self._blocks
+
     def delete(self, addresses: Sequence[int]) -> None:
         for address in addresses:
             self._known.pop(address, None)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 
-from readindex.block_source import BlockSource
+from readindex.block_source import BlockSource, FetchWatch
 from readindex.catch_up_budget import CatchUpBudget
 from readindex.config import ReadIndexConfig
 from readindex.delivery_pacer import DeliveryPacer
@@ -31,6 +31,7 @@ from readindex.streams import Stream
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import ContainerStoppedError, DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
@@ -103,6 +104,7 @@ class PieceFetcher:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._budget_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.watch: FetchWatch | None = None
         self.fetches = self.fetches_random = self.prefetches = 0
         self.fetched_bytes = self.prefetched_bytes = 0
 
@@ -312,7 +314,7 @@ class PieceFetcher:
             fetch.ahead = True
             self._ahead_in_flight += 1
             self.prefetches += 1
-        fetch.task = asyncio.create_task(self._run(fetch), name="read index fetch")
+        fetch.task = own_task(self._run(fetch), name="read index fetch")
         fetch.task.add_done_callback(lambda _: self._finished(fetch))
         return fetch
 
@@ -333,8 +335,12 @@ class PieceFetcher:
             async with self._turns:
                 data = await self._read_with_retries(fetch)
         except (ObjectStorageError, TierUnavailableError, DataCorruptionError) as error:
+            if self.watch is not None:
+                self.watch.failed(fetch.segment_id, fetch.chunk, fetch.start_offset, fetch.end_offset, error)
             self._fail(fetch, error)
             return
+        if self.watch is not None:
+            self.watch.fetched(fetch.chunk, fetch.start_offset, fetch.end_offset)
         self.fetched_bytes += fetch.length
         if fetch.ahead:
             self.prefetched_bytes += fetch.length

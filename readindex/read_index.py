@@ -16,23 +16,24 @@ source, and last Tier 1 by a refill. Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from readindex.block_source import BlockSource
+from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home
-from readindex.holdings import Holdings
+from readindex.extent import Home
+from readindex.holdings import HARD_BOUND, Holdings
+from readindex.loader import Attempt, Loader
 from readindex.merged_sources import MergedSources
 from readindex.piece_fetcher import PieceFetcher
+from readindex.places import Places
 from readindex.refiller import Refiller
 from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
+from readindex.unflushed_reads import GoneError, UnflushedReads
 from readindex.waiting_reads import WaitingReads
-from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerStoppedError,
@@ -40,40 +41,26 @@ from segmentstore.contracts.errors import (
     EndOfSegmentError,
     InvalidArgumentError,
     SegmentNotFoundError,
-    SegmentTruncatedError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
-from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
-_CACHED_BLOCKS_PER_READ = 16
-
-
-class _Place(NamedTuple):
-    """Where a byte is to be looked for, merges followed: at most `length` bytes belong together there."""
-
-    segment: SegmentMetadata
-    held: SegmentReadIndex | None
-    """The segment's index, if it has one."""
-    offset: int
-    length: int
+_CROWDED = 1.5
+"""Share of `tail_bytes_max` from which what can wait does so until more has been spilled."""
+_ROOMY = 1.25
+"""Share down to which whoever has all the time waits: so that it and the spiller do not take turns frame by frame."""
 
 
-class _Attempt:
-    """What one read has tried in vain, so that it does not try it twice."""
-
-    __slots__ = ("lost_chunk", "refilled")
-
-    def __init__(self) -> None:
-        self.lost_chunk: ChunkRecord | None = None
-        self.refilled: tuple[int, int] | None = None
+def _none_known() -> int:
+    return 0
 
 
 class ReadIndex:
     """One container's read index. All calls on one event loop.
 
-    `refill(segment_id)` must rescan the log and call `insert_refilled` for what `missing_ranges` lists, in order
-    of offset for each segment. `cache` and `addresses` may be shared with other containers.
+    `refill(wanted)` must rescan the log and call `insert_refilled` with the bytes of these segments that
+    `missing_ranges` lists, in order of offset for each, and may do so for others that will be wanted soon. `wanted` tells of
+    each how many missing bytes are taken without being kept. `cache` and `addresses` may be shared with other containers.
     """
 
     def __init__(
@@ -82,7 +69,7 @@ class ReadIndex:
         cache: CacheStorage,
         addresses: CacheAddresses,
         storage: BlockSource,
-        refill: Callable[[int], Awaitable[None]],
+        refill: Callable[[Mapping[int, int]], Awaitable[None]],
         config: ReadIndexConfig,
         runtime: Runtime,
     ) -> None:
@@ -93,12 +80,17 @@ class ReadIndex:
         self._spiller = Spiller(self._holdings, cache, config)
         self._fetcher = PieceFetcher(metadata, self._holdings, storage, config, runtime)
         self._refiller = Refiller(refill, metadata.container_id)
+        self._places = Places(metadata, self._holdings)
+        self._loader = Loader(
+            self._holdings, cache, self._fetcher, self._refiller, self._spiller, config.tail_bytes_max
+        )
+        self._unflushed = UnflushedReads(metadata, self._holdings, self._places, self._loader, self._refiller)
         self._waiting = WaitingReads()
         self._sources = MergedSources(metadata)
-        self._cache_misses = 0
+        self.unflushed_bytes: Callable[[], int] = _none_known
+        """All un-flushed bytes there are, those included that are not held: set by whoever knows."""
         self._gives_way = False
         """What was just taken, in this turn, makes its reader wait for another."""
-        self._closed = False
 
     # --- commit side ---
 
@@ -129,19 +121,17 @@ class ReadIndex:
         self._sources.adopt()
 
     def merged(self, target_id: int, source_id: int) -> None:
-        """A merge was committed: the source's readers get SegmentNotFoundError, the target's see its bytes."""
+        """A merge was committed, the newest: the source's readers get SegmentNotFoundError, the target's its bytes."""
         target = self._segment(target_id)
-        for merge in target.merges:
-            if merge.source_id == source_id:
-                index = self._holdings.index_of(target_id)
-                index.check_next(merge.offset)
-                self._holdings.cut(index)
-                index.next_offset = merge.end_offset
-                self._sources.add(target_id, source_id, merge.offset)
-                break
-        else:
-            if source_id not in self._metadata.segments:
-                self._holdings.drop_segment(source_id)
+        merge = target.merges[-1] if target.merges else None
+        if merge is not None and merge.source_id == source_id:
+            index = self._holdings.index_of(target_id)
+            index.check_next(merge.offset)
+            self._holdings.cut(index)
+            index.next_offset = merge.end_offset
+            self._sources.add(target_id, source_id, merge.offset)
+        elif source_id not in self._metadata.segments:
+            self._holdings.drop_segment(source_id)
         self._waiting.wake(source_id)
         self._waiting.wake(target_id)
 
@@ -177,23 +167,48 @@ class ReadIndex:
         self._waiting.wake(segment_id)
 
     def replaced(self, segment_id: int) -> None:
-        """The chunks were replaced by others with the same bytes: what is held stays right.
-
-        A fetch that loses its object to the replacement looks its chunk up again.
-        """
+        """The chunks were replaced by others with the same bytes: what is held stays right, and fetches look again."""
         self._segment(segment_id)
 
     def insert_refilled(self, segment_id: int, offset: int, data: bytes) -> None:
-        """Bytes a rescan of the log found; those still wanted and missing are taken, the others passed over."""
-        self._refiller.offer(segment_id, offset, data)
+        """Bytes a rescan of the log found; those still wanted and missing are taken, the others passed over.
+
+        Kept for later is what an upload does not take away at once, as far as memory and cache have room for it.
+        """
+        taken = self._refiller.offer(segment_id, offset, data)
         segment = self._metadata.segments.get(segment_id)
-        if segment is None or self._closed:
+        if segment is None or taken or self._places.closed:
             return
         start = max(offset, segment.start_offset, segment.storage_length)
         end = min(offset + len(data), segment.length)
         if start < end:
             part = data if end - start == len(data) else data[start - offset : end - offset]
-            self._holdings.insert_refilled(self._holdings.index_of(segment_id), start, part)
+            holdings = self._holdings
+            holdings.insert_refilled(holdings.index_of(segment_id), start, part, spills=not self._spiller.refused)
+            if holdings.tail_bytes > holdings.trim_at:
+                self._spiller.trim()
+
+    @property
+    def refill_answered(self) -> bool:
+        """True when the rescan under way has nothing left to find for those it was begun for."""
+        return self._refiller.answered
+
+    @property
+    def refill_in_vain(self) -> bool:
+        """True if the rescan under way has found nothing for somebody."""
+        return self._refiller.in_vain
+
+    @property
+    def refill_room_bytes(self) -> int:
+        """Un-flushed bytes that memory and cache can hold beside those they hold. O(1)."""
+        return max(0, self._holdings.unflushed_room(spills=not self._spiller.refused))
+
+    def give_up_unflushed(self, segment_id: int) -> None:
+        """Let go of un-flushed bytes of a segment, to make room for others: a rescan brings them back when they are wanted.
+
+        O(extents of the segment).
+        """
+        self._holdings.drop_unflushed(segment_id)
 
     # --- read side ---
 
@@ -209,7 +224,7 @@ class ReadIndex:
             raise InvalidArgumentError("offset", offset, "an offset is at least 0")
         if max_length < 1:
             raise InvalidArgumentError("max_length", max_length, "a read is at least 1 byte long")
-        segment = self._readable(segment_id, offset, str(segment_id))
+        segment = self._places.readable(segment_id, offset, str(segment_id))
         index = self._holdings.indexes.get(segment_id)
         data = None if index is None else self._read_memory(segment, index, offset, max_length)
         if data is None:
@@ -218,29 +233,15 @@ class ReadIndex:
             await self._give_way(segment, offset)
         return data
 
-    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> list[bytes]:
-        """Exactly the bytes [offset, offset + length), for the storage writer: pieces to be joined, mostly not copied.
+    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[Sequence[bytes] | GoneError]:
+        """For each (segment id, offset, length) exactly these un-flushed bytes, for the storage writer: pieces to be joined,
+        mostly not copied. SegmentNotFoundError or SegmentTruncatedError stand in the place of what is gone.
 
-        Merged sources are read by their own id too. Raises SegmentNotFoundError, SegmentTruncatedError,
-        BadOffsetError, and whatever a refill raises.
+        What only Tier 1 has is asked for at once, for all of them: one rescan of the log brings it. Holds as much memory as
+        the ranges are long. Merged sources are read by their own id too. Raises BadOffsetError, DataCorruptionError,
+        ContainerStoppedError, and whatever a refill raises.
         """
-        pieces: list[bytes] = []
-        attempt = _Attempt()
-        end = offset + length
-        name = str(segment_id)
-        while offset < end:
-            segment = self._present(segment_id, offset, name)
-            name = segment.name
-            if end > segment.length:
-                raise BadOffsetError(name, end, segment.length, "un-flushed bytes were asked for beyond the end")
-            place = self._locate(segment, offset, end - offset)
-            found = [] if place.held is None else place.held.memory_pieces(place.offset, place.length)
-            if not found:
-                loaded = await self._load(place, attempt)
-                found = [] if loaded is None else [loaded]
-            pieces += found
-            offset += sum(map(len, found))
-        return pieces
+        return await self._unflushed.read(ranges)
 
     def missing_ranges(self, segment_id: int) -> list[tuple[int, int]]:
         """Un-flushed ranges, as (start, end), that are neither in memory nor in the cache nor in a merged source.
@@ -256,14 +257,48 @@ class ReadIndex:
 
     # --- the whole ---
 
+    def watch(self, watch: FetchWatch) -> None:
+        """Tell of each fetch."""
+        self._fetcher.watch = watch
+
     @property
     def pressure(self) -> float:
-        """How full the homes of un-flushed bytes are: 0 empty, 1 at the bound, above 1 beyond it. For the throttler."""
-        unflushed = self._holdings.tail_bytes - self._holdings.tail_bytes_flushed
+        """How full the homes of un-flushed bytes are: 0 empty, 1 at the bound, above 1 beyond it. For the throttler.
+
+        Those that memory and cache had no room for count as if they were held: more of them only costs more rescans. A tail
+        that grows faster than it is spilled counts against its hard bound, where bytes would be dropped.
+        """
+        config, holdings = self._config, self._holdings
+        in_tail = holdings.tail_bytes - holdings.tail_bytes_flushed
+        unflushed = max(self.unflushed_bytes(), in_tail + holdings.cached.bytes_unflushed)
         if self._spiller.refused:
-            return unflushed / self._config.tail_bytes_max
-        bound = self._config.tail_bytes_max + self._config.cache_bytes_max
-        return (unflushed + self._holdings.cached.bytes_unflushed) / bound
+            return unflushed / config.tail_bytes_max
+        bound = config.tail_bytes_max + config.cache_bytes_max
+        return max(unflushed / bound, in_tail / (HARD_BOUND * config.tail_bytes_max))
+
+    @property
+    def crowded(self) -> bool:
+        """True while what can wait should, because the tail is well above its bound. See `wait_spilled`."""
+        return self._holdings.tail_bytes > _CROWDED * self._config.tail_bytes_max
+
+    @property
+    def room_bytes(self) -> int:
+        """What may be appended at one go after `wait_roomy` without anything being dropped."""
+        return int((HARD_BOUND - _CROWDED) * self._config.tail_bytes_max)
+
+    def call_when_spilled(self, on_spilled: Callable[[], None]) -> None:
+        """Have this called, soon and often, when some of the tail has been moved to the cache."""
+        self._spiller.on_spilled = on_spilled
+
+    async def wait_spilled(self) -> bool:
+        """Wait until some more of the tail is in the cache; False at once if nothing can be moved there."""
+        return await self._spiller.step()
+
+    async def wait_roomy(self) -> None:
+        """While crowded, wait until much of the tail is in the cache, or nothing more can be moved there."""
+        if self.crowded:
+            while self._holdings.tail_bytes > _ROOMY * self._config.tail_bytes_max and await self._spiller.step():
+                pass
 
     def trim(self) -> None:
         """Bring memory below its bound now: what Tier 2 has is dropped, the rest begins to move to the cache."""
@@ -275,7 +310,7 @@ class ReadIndex:
 
     async def close(self) -> None:
         """Stop: all who wait get ContainerStoppedError. Idempotent."""
-        self._closed = True
+        self._places.closed = True
         self._waiting.wake_all()
         await self._refiller.close()
         await self._fetcher.close()
@@ -303,7 +338,7 @@ class ReadIndex:
             sequential_readers=len(holdings.streams.running),
             delivery_pauses=self._fetcher.pacer.pauses,
             refills=self._refiller.refills,
-            cache_misses=self._cache_misses,
+            cache_misses=self._loader.cache_misses,
             spilled_bytes=holdings.spilled_bytes,
             dropped_unflushed_bytes=holdings.dropped_unflushed_bytes,
             pressure=self.pressure,
@@ -331,7 +366,7 @@ class ReadIndex:
         return self._holdings.index_of(segment_id)
 
     def _segment(self, segment_id: int) -> SegmentMetadata:
-        if self._closed:
+        if self._places.closed:
             raise ContainerStoppedError(self._metadata.container_id)
         segment = self._metadata.segments.get(segment_id)
         if segment is None:
@@ -341,22 +376,6 @@ class ReadIndex:
     def _sweep_sources(self, target_id: int) -> None:
         for source_id in self._sources.sweep(target_id):
             self._holdings.drop_segment(source_id)
-
-    def _present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
-        if self._closed:
-            raise ContainerStoppedError(self._metadata.container_id)
-        segment = self._metadata.segments.get(segment_id)
-        if segment is None:
-            raise SegmentNotFoundError(name)
-        if offset < segment.start_offset:
-            raise SegmentTruncatedError(segment.name, segment.start_offset)
-        return segment
-
-    def _readable(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
-        segment = self._metadata.segments.get(segment_id)
-        if segment is not None and segment.merged_into is not None and not self._closed:
-            raise SegmentNotFoundError(segment.name, "it was merged into another segment")
-        return self._present(segment_id, offset, name)
 
     def _read_memory(self, segment: SegmentMetadata, index: SegmentReadIndex, offset: int, length: int) -> bytes | None:
         tail = index.tail
@@ -377,21 +396,21 @@ class ReadIndex:
     async def _give_way(self, segment: SegmentMetadata, offset: int) -> None:
         self._gives_way = False
         await self._fetcher.pacer.give_way()
-        self._readable(segment.segment_id, offset, segment.name)
+        self._places.readable(segment.segment_id, offset, segment.name)
 
     async def _read_slow(self, segment: SegmentMetadata, offset: int, max_length: int, wait: float | None) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait if wait is not None else 0.0
-        attempt = _Attempt()
+        attempt = Attempt()
         segment_id, name = segment.segment_id, segment.name
         while True:
-            segment = self._readable(segment_id, offset, name)
+            segment = self._places.readable(segment_id, offset, name)
             if self._at_end(segment, offset):
                 remaining = 0.0 if wait is None else deadline - loop.time()
                 if remaining <= 0 or not await self._waiting.wait(segment_id, remaining):
                     return b""
                 continue
-            place = self._locate(segment, offset, max_length)
+            place = self._places.locate(segment, offset, max_length)
             data = None
             if place.held is not None:
                 data = self._read_memory(place.segment, place.held, place.offset, place.length)
@@ -399,9 +418,9 @@ class ReadIndex:
                 if self._gives_way:
                     await self._give_way(segment, offset)
                 return data
-            data = await self._load(place, attempt)
+            data = await self._loader.load(place, attempt)
             if data is not None:
-                self._readable(segment_id, offset, name)
+                self._places.readable(segment_id, offset, name)
                 return data
 
     def _at_end(self, segment: SegmentMetadata, offset: int) -> bool:
@@ -415,86 +434,3 @@ class ReadIndex:
         # Committed, but the call that brings the bytes has not come yet: for the reader it is still the tail.
         index = self._holdings.indexes.get(segment.segment_id)
         return index is not None and index.next_offset != UNKNOWN and offset >= index.next_offset
-
-    def _locate(self, segment: SegmentMetadata, offset: int, length: int) -> _Place:
-        top, shift = segment, 0
-        while True:
-            index = self._holdings.indexes.get(segment.segment_id)
-            if offset < segment.start_offset:
-                raise SegmentTruncatedError(top.name, segment.start_offset + shift)
-            length = min(length, segment.length - offset)
-            if offset < segment.storage_length or (index is not None and index.covers(offset)):
-                return _Place(segment, index, offset, length)
-            merge = segment.find_merge(offset) if segment.merges else None
-            if merge is None:
-                return _Place(segment, index, offset, length)
-            length = min(length, merge.end_offset - offset)
-            offset -= merge.offset
-            shift += merge.offset
-            segment = self._metadata.segments[merge.source_id]
-
-    async def _load(self, place: _Place, attempt: _Attempt) -> bytes | None:
-        """Bytes that are not in memory; None if the place must be looked up again."""
-        segment, index, offset, length = place
-        extent = None if index is None else index.find(offset)
-        if extent is not None:
-            assert index is not None
-            return await self._load_cached(index, offset, length)
-        if offset < segment.storage_length:
-            return await self._load_stored(segment, offset, length, attempt)
-        if attempt.refilled == (segment.segment_id, offset):
-            raise DataCorruptionError(
-                f"segment {segment.name!r} offset {offset}",
-                "these bytes are not in Tier 2 yet and a rescan of the log did not find them",
-            )
-        # Up to the next thing that is there: a merged source's bytes are not this segment's to ask for.
-        wanted = next(
-            (end - offset for start, end in self.missing_ranges(segment.segment_id) if start <= offset < end), 1
-        )
-        data = await self._refiller.want(segment.segment_id, offset, min(length, wanted))
-        if data:
-            return data
-        attempt.refilled = (segment.segment_id, offset)
-        return None
-
-    async def _load_cached(self, index: SegmentReadIndex, offset: int, length: int) -> bytes | None:
-        run = index.cached_run(offset, length, _CACHED_BLOCKS_PER_READ)
-        skip = offset - run[0].start_offset
-        blocks = await self._cache.get([extent.address for extent in run])
-        parts: list[bytes] = []
-        for extent, block in zip(run, blocks, strict=True):
-            if block is None or len(block) != extent.length:
-                self._forget(extent)
-                break
-            parts.append(block)
-        if not parts:
-            return None
-        if len(parts) == 1 and skip == 0 and length >= len(parts[0]):
-            return parts[0]
-        return b"".join(parts)[skip : skip + length]
-
-    def _forget(self, extent: Extent) -> None:
-        self._cache_misses += 1
-        if extent.home is Home.CACHED:
-            self._holdings.release(extent)
-
-    async def _load_stored(self, segment: SegmentMetadata, offset: int, length: int, attempt: _Attempt) -> bytes | None:
-        chunk = segment.find_chunk(offset)
-        where = f"segment {segment.name!r} offset {offset}"
-        if chunk is None:
-            raise DataCorruptionError(where, f"below storage length {segment.storage_length}, but in no chunk")
-        if chunk == attempt.lost_chunk:
-            raise DataCorruptionError(f"object {chunk.object_name}", f"it is gone, but {where} is still kept in it")
-        try:
-            data = await self._fetcher.fetch(segment, chunk, offset, length)
-        except ObjectNotFoundError as error:
-            # The chunk may have been replaced meanwhile, or before others began this fetch: look it up again.
-            if error.name == chunk.object_name:
-                attempt.lost_chunk = chunk
-            return None
-        except InvalidRangeError as error:
-            raise DataCorruptionError(f"object {chunk.object_name}", f"too short for {where}") from error
-        # After an insert the stock may ask for room in the cache.
-        if self._holdings.has_demoted:
-            self._spiller.trim()
-        return data

@@ -12,11 +12,14 @@ How RocksDB is used, and why:
 - every value carries its address, length and CRC32C, so a block is itself or is not there.
 - any error of RocksDB's makes the cache broken: gets find nothing, inserts are refused, and from time to time an insert
   tries to begin afresh in a new directory. The old one is never trusted again.
+- RocksDB's threads belong to the process, not to a database, and a forked child has none of them: what it begins there
+  waits for ever. So a child of a process that has used RocksDB has a broken cache.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -35,9 +38,11 @@ from rocksdict import (
 )
 
 from readindex.cache_storage import CacheStatistics, CacheStorage
+from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer, crc32c
 from segmentstore.contracts.disk import Disk, make_directories
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import outlast
 
 T = TypeVar("T")
 
@@ -85,6 +90,7 @@ class RocksDbCache(CacheStorage):
         self._door = asyncio.Lock()
         """Held while a database is opened or the cache is closed."""
         self._closed = False
+        forks.in_child(self, _leave_to_parent)
 
     async def open(self) -> None:
         await self._reopen()
@@ -129,6 +135,9 @@ class RocksDbCache(CacheStorage):
             elif address in self._lost:
                 self._misses += 1
         return [found.get(address) for address in addresses]
+
+    def holds(self, address: int) -> bool:
+        return address in self._live
 
     def delete(self, addresses: Sequence[int]) -> None:
         for address in addresses:
@@ -215,13 +224,36 @@ class RocksDbCache(CacheStorage):
             path = f"{self._directory}/{self._generation}"
             self._path = path
             self._written = 0
-            self._database = await self._run(lambda: _open(self._disk, self._directory, path, self._window))
+            opening = asyncio.get_running_loop().run_in_executor(
+                self._executor, _open, self._disk, self._directory, path, self._window
+            )
+            # To its end: a database that nobody has would be closed by nobody.
+            cancelled = await outlast(opening)
+            self._database = opening.result()
+            if cancelled:
+                raise asyncio.CancelledError
+
+
+_birth: forks.Birth | None = None
+"""Of the process that used RocksDB first."""
+
+
+def _leave_to_parent(cache: RocksDbCache) -> None:
+    """In a forked child: a database that is collected, and RocksDB at the child's exit, would wait for its threads."""
+    forks.keep_for_ever(cache)
+    library = ctypes.CDLL(None)
+    # Runs before whatever was registered before it: C's exit ends here, after Python has ended in good order.
+    library.on_exit(library._exit, None)  # noqa: SLF001 - it is called that
 
 
 # --- on the executor's threads; every error of RocksDB's and of the disk's ends here -------------
 
 
 def _open(disk: Disk, directory: str, path: str, window: int) -> Rdict | None:
+    global _birth  # noqa: PLW0603
+    _birth = _birth or forks.Birth()
+    if not _birth.here:
+        return None
     try:
         _wipe(disk, directory)
         make_directories(disk, directory)

@@ -181,6 +181,14 @@ class SegmentReadIndex:
             gaps.append((position, end_offset))
         return gaps
 
+    def gap_end(self, offset: int, end: int) -> int:
+        """Where the gap that `offset` lies in ends, `end` at the latest. O(log extents)."""
+        if self.extents is not None:
+            at = self.extents.bisect_right(offset)
+            if at < len(self.extents):
+                end = min(end, self.extents.peekitem(at)[0])
+        return end if self.tail is None else min(end, self.tail.start_offset)
+
     # --- changing ---
 
     def put(self, extent: Extent) -> None:

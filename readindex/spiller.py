@@ -1,21 +1,31 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
 Memory is released only after the cache said True. When it said False, nothing is tried for
-`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead.
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead. Who brings bytes faster than
+they are spilled waits, batch by batch (`step`): replay and rescans here, writers by the throttle.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.holdings import HARD_BOUND, Holdings
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.owned_tasks import own_task
+
+_log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    pass
 
 
 class Spiller:
-    """Keeps the tail of `holdings` at its bound."""
+    """Keeps the tail of `holdings` at its bound. `on_spilled()` is called after each batch: there is room again."""
 
     def __init__(self, holdings: Holdings, cache: CacheStorage, config: ReadIndexConfig) -> None:
         self._holdings = holdings
@@ -23,7 +33,10 @@ class Spiller:
         self._config = config
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._step: asyncio.Future[None] | None = None
+        """Ends with the batch on its way."""
         self._closed = False
+        self.on_spilled: Callable[[], None] = _nothing
 
     @property
     def refused(self) -> bool:
@@ -33,13 +46,24 @@ class Spiller:
     def trim(self) -> None:
         """Drop what may go and begin to spill the rest. Called above `holdings.trim_at`, on the event loop."""
         if self._holdings.trim() and self._task is None and self._retry is None and not self._closed:
-            self._task = asyncio.create_task(self._run(), name="read index spill")
+            self._task = own_task(self._run(), name="read index spill")
             self._set_trim_at()
 
     async def wait_idle(self) -> None:
         """Wait until nothing is being spilled."""
         while self._task is not None:
             await asyncio.wait({self._task})
+
+    async def step(self) -> bool:
+        """Wait until one batch more has been dealt with; False at once if none is on its way, nor can be."""
+        self.trim()
+        if self._task is None:
+            return False
+        if self._step is None:
+            self._step = asyncio.get_running_loop().create_future()
+        # Others wait for the same batch.
+        await asyncio.shield(self._step)
+        return True
 
     async def close(self) -> None:
         """Stop; what was on its way may or may not be in the cache, which nobody asks any more."""
@@ -51,6 +75,8 @@ class Spiller:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
+            # One that had not begun yet tells nobody.
+            self._end_step()
 
     async def _run(self) -> None:
         try:
@@ -62,8 +88,9 @@ class Spiller:
                 for _, data, parts in items:
                     view = memoryview(data)
                     blocks += [(address, view[start:end]) for address, start, end in parts]
-                if await self._cache.insert(blocks):
+                if await self._inserted(blocks):
                     self._holdings.spilled(items)
+                    self._end_step()
                     continue
                 self._holdings.spill_refused(items)
                 if not self._closed:
@@ -73,6 +100,21 @@ class Spiller:
         finally:
             self._task = None
             self._set_trim_at()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None and not step.done():
+            step.set_result(None)
+        self.on_spilled()
+
+    async def _inserted(self, blocks: list[tuple[int, Buffer]]) -> bool:
+        try:
+            return await self._cache.insert(blocks)
+        except Exception:  # noqa: BLE001 - whatever it is, readers have other places to look
+            # Taken for a refusal: a batch that is neither spilled nor given back would stay in memory for good.
+            _log.exception("the cache failed")
+            return False
 
     def _try_again(self) -> None:
         self._retry = None

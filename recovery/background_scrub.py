@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from recovery.scrub import Live, Pace, Scrub
 from recovery.scrub_state import ScrubPass, ScrubState, load_state, render_state, save_state
 from segmentstore.contracts.disk import Disk
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, describe
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
@@ -118,7 +119,7 @@ class BackgroundScrub:
     def start(self) -> None:
         """Begin, or go on where the state file says. Once."""
         assert self._task is None
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
+        self._task = own_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
         """End, and keep how far it has come. Idempotent."""
@@ -158,7 +159,7 @@ class BackgroundScrub:
             example = f"; the first: {first.place}: {first.detail}" if first is not None else ""
             found.append(f"scrub: {self._state.harmful:,} harmful findings in Tier 2{example}")
         if self._failure is not None:
-            found.append(f"scrub has stopped: {self._failure!r}")
+            found.append(f"scrub has stopped: {describe(self._failure)}")
         return found
 
     async def _run(self) -> None:

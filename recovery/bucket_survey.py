@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from durablelog.checkpoint_codec import decode_checkpoint
 from durablelog.operation_codec import OperationFormatError
-from recovery.restore_report import CheckpointUsed, FoundBlock
+from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
+from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.segments import may_name_a_segment
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.catalog.catalog_names import parse_catalog_name
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_name, parse_checkpoint_object
 from tier2.mailbox.messages import is_mailbox_name
-from tier2.object_names import PROBE_PREFIX, ObjectName, parse_object_name
+from tier2.object_names import PROBE_PREFIX, ObjectName, is_of_store, parse_object_name, store_tag
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,
@@ -62,11 +64,36 @@ class Bucket:
     stores: list[str] = field(default_factory=list)
     """Ids of the stores that have a marker here, sorted."""
     foreign: int = 0
+    others: dict[int, dict[str, StoredObject]] = field(default_factory=dict)
+    """After `narrow`: objects without the tag of the store."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing in it is ours."""
         return not self.objects and not self.checkpoints
+
+    def narrow(self, store_id: uuid.UUID) -> None:
+        """Leave in `objects` and `checkpoints` what carries the tag of one store."""
+        tag = store_tag(store_id)
+        for container_id, objects in self.objects.items():
+            self.others[container_id] = {name: each for name, each in objects.items() if not is_of_store(name, tag)}
+        self.objects = {
+            container_id: mine
+            for container_id, objects in self.objects.items()
+            if (mine := {name: each for name, each in objects.items() if is_of_store(name, tag)})
+        }
+        self.checkpoints = {
+            container_id: copies
+            for container_id, checkpoints in self.checkpoints.items()
+            if (copies := [each for each in checkpoints if _is_copy_of(each.name, store_id)])
+        }
+
+    def claim(self, container_id: int, names: Iterable[str]) -> None:
+        """Take back objects that the store's own metadata name: of a store it was restored from, or an older version."""
+        others = self.others.get(container_id)
+        if others:
+            mine = self.objects.setdefault(container_id, {})
+            mine.update({name: others.pop(name) for name in names if name in others})
 
     def add(self, stored: StoredObject) -> None:
         """Sort in one object."""
@@ -89,6 +116,11 @@ class Bucket:
             self.stores.append(str(uuid.UUID(stored.name.rpartition("/")[2])))
             return
         self.foreign += not (stored.name.startswith(PROBE_PREFIX) or is_mailbox_name(stored.name))
+
+
+def _is_copy_of(name: str, store_id: uuid.UUID) -> bool:
+    named = parse_checkpoint_name(name)
+    return named is not None and named.is_of(store_id)
 
 
 async def list_bucket(storage: ObjectStorage) -> Bucket:
@@ -150,26 +182,37 @@ def unknown_objects(
     The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint does not name was
     never committed, and never will be. Not so that of a job: it has the epoch of the catalog the job worked from, and any later
     owner may have committed it. An object of many segments is committed by several operations, one soon after the other: of
-    one that is as young as the checkpoint, the checkpoint may know only a part.
+    one that is as young as the checkpoint, the checkpoint may know only a part. One that is there in another size than recorded
+    is looked at for the blocks that are whole. Where the checkpoint names objects that are not there as they were, its
+    garbage and orphans may hold the same bytes, and are looked at as well.
     """
     if checkpoint is None:
         return list(objects.values()), 0
     known = checkpoint.metadata
     unknown: list[StoredObject] = []
+    spare: list[StoredObject] = []
     orphans = 0
     for name, stored in objects.items():
         live = known.objects.get(name)
         if live is not None:
             young = live.record.created_ms >= checkpoint.time_ms - COMMITTED_WITHIN_MS
-            if young and _may_be_of(name, checkpoint.epoch):
+            if (young and _may_be_of(name, checkpoint.epoch)) or stored.size != live.record.size:
                 unknown.append(stored)
         elif name in known.garbage:
-            continue
+            spare.append(stored)
         elif _may_be_of(name, checkpoint.epoch):
             unknown.append(stored)
         else:
             orphans += 1
-    return unknown, orphans
+            spare.append(stored)
+    if all(_is_whole(live.record, objects) for live in known.objects.values()):
+        return unknown, orphans
+    return unknown + spare, 0
+
+
+def _is_whole(record: ObjectRecord, objects: Mapping[str, StoredObject]) -> bool:
+    there = objects.get(record.name)
+    return there is not None and there.size == record.size
 
 
 def _may_be_of(name: str, epoch: int) -> bool:
@@ -180,13 +223,13 @@ def _may_be_of(name: str, epoch: int) -> bool:
 
 async def survey(
     storage: ObjectStorage, container_id: int, objects: list[StoredObject], on_progress: Callable[[int], None]
-) -> tuple[list[FoundBlock], list[str]]:
-    """Every block of these objects, and a sentence for each object that could not be read to its end.
+) -> tuple[list[FoundBlock], list[Damage]]:
+    """Every whole block of these objects, and what is wrong with each object that could not be read to its end.
 
     `on_progress(n)` is told when n more objects are done. Raises TierUnavailableError.
     """
     blocks: list[FoundBlock] = []
-    damaged: list[str] = []
+    damaged: list[Damage] = []
     for first in range(0, len(objects), OBJECTS_AT_ONCE):
         some = objects[first : first + OBJECTS_AT_ONCE]
         for found, damage in await asyncio.gather(*(_walk(storage, container_id, stored) for stored in some)):
@@ -197,7 +240,9 @@ async def survey(
     return blocks, damaged
 
 
-async def _walk(storage: ObjectStorage, container_id: int, stored: StoredObject) -> tuple[list[FoundBlock], str | None]:
+async def _walk(
+    storage: ObjectStorage, container_id: int, stored: StoredObject
+) -> tuple[list[FoundBlock], Damage | None]:
     found: list[FoundBlock] = []
     position, window_start, window = 0, 0, b""
     wanted = WINDOW_BYTES
@@ -211,28 +256,31 @@ async def _walk(storage: ObjectStorage, container_id: int, stored: StoredObject)
                 length = min(max(wanted, error.needed), stored.size - position)
                 window_start, window = position, await _get(storage, stored, position, length)
                 continue
-            _check(stored, container_id, position, header)
-            found.append(_block(stored.name, position, header))
+            _check(stored, container_id, header)
+            block = _block(stored.name, position, header)
+            if position + header.block_length > stored.size:
+                detail = f"its {header.block_length} bytes reach beyond the object's end"
+                return found, Damage(stored.name, position, detail, block)
+            found.append(block)
             wanted = WIDE_WINDOW_BYTES if header.block_length <= WIDE_WINDOW_BYTES // 4 else WINDOW_BYTES
             position += header.block_length
     except (BlockFormatError, ObjectNotFoundError, InvalidRangeError) as error:
-        return found, f"object {stored.name} from {position} on: {error}"
+        return found, Damage(stored.name, position, str(error))
     return found, None
 
 
-def _check(stored: StoredObject, container_id: int, position: int, header: BlockHeader) -> None:
+def _check(stored: StoredObject, container_id: int, header: BlockHeader) -> None:
     if header.container_id != container_id:
         raise BlockFormatError(f"it is of container {header.container_id}, not {container_id}")
     if header.epoch > _parsed(stored.name).epoch:
         raise BlockFormatError(f"its epoch {header.epoch} is above that of its object")
-    if position + header.block_length > stored.size:
-        raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's end", "object")
 
 
 def _block(name: str, position: int, header: BlockHeader) -> FoundBlock:
-    return FoundBlock(
-        name, position, header.segment_id, header.start_offset, header.payload_length, header.segment_name
-    )
+    called = header.segment_name
+    found = FoundBlock(name, position, header.segment_id, header.start_offset, header.payload_length, called)
+    # Here foreign names come in: those who know a bucket's key write what they like.
+    return found if not called or may_name_a_segment(called) else found._replace(segment_name="", no_name=called)
 
 
 def _parsed(name: str) -> ObjectName:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import enum
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -22,9 +23,12 @@ from tier2.block_header import BLOCK_BYTES_MIN
 from tier2.catalog.catalog_names import is_catalog_name
 from tier2.checkpoint_object import parse_checkpoint_name
 from tier2.mailbox.messages import is_mailbox_name
-from tier2.object_names import PROBE_PREFIX, parse_object_name
+from tier2.object_names import PROBE_PREFIX, STORE_TAG_BYTES, parse_object_name, store_tag
 from tier2.object_storage import StoredObject
 from tier2.store_markers import is_marker
+
+_TAGS_MAX = 256
+"""Tags of other stores that are told apart; forged names may have any number."""
 
 _K = TypeVar("_K", int, str)
 
@@ -93,17 +97,24 @@ class Listing:
     """Sorts what Tier 2 lists into what the metadata knows, orphans, and what is not ours.
 
     `containers` has the metadata of each container of the store, None where it could not be rebuilt: nothing is
-    said of that one's objects then.
+    said of that one's objects then. `tag` is the store's: what does not carry it is of unknown owner. Empty: all is ours.
     """
 
-    def __init__(self, containers: Mapping[int, ContainerMetadata | None]) -> None:
+    def __init__(self, containers: Mapping[int, ContainerMetadata | None], tag: bytes = b"") -> None:
         self._containers = containers
+        self._tag = tag
+        self._unknown: dict[tuple[int, bytes], _Heap] = defaultdict(_Heap)
+        """By container and by the tag that is not ours."""
+        self._stores: dict[bytes, str] = {}
+        """By tag, those that have a marker there."""
         self._orphans: dict[int, _Heap] = defaultdict(_Heap)
         self._foreign = _Heap()
 
     def add(self, stored: StoredObject) -> None:
         """Look at one object of the listing."""
         if is_marker(stored.name):
+            store = uuid.UUID(stored.name.rpartition("/")[2])
+            self._stores[store_tag(store)] = str(store)
             return  # Of this store or of another: it says where objects are, and holds none.
         if parse_checkpoint_name(stored.name) is not None:
             return  # A copy of metadata: nothing refers to it, and its writer looks after it.
@@ -117,7 +128,12 @@ class Listing:
             return
         metadata = self._containers[parts.container_id]
         if metadata is not None and stored.name not in metadata.objects and stored.name not in metadata.garbage:
-            self._orphans[parts.container_id].add(stored)
+            if parts.unique_id.startswith(self._tag):
+                self._orphans[parts.container_id].add(stored)
+                return
+            tag = parts.unique_id[:STORE_TAG_BYTES]
+            known = (parts.container_id, tag) in self._unknown or len(self._unknown) < _TAGS_MAX
+            self._unknown[parts.container_id, tag if known else b""].add(stored)
 
     def findings(self) -> Iterator[Finding]:
         """What was found, after the last `add`."""
@@ -130,6 +146,23 @@ class Listing:
                 yield harmful("log-lost", place, detail)
             else:
                 yield note("orphans", place, f"{orphans} that no operation of the log names")
+        for (container_id, tag), unknown in sorted(self._unknown.items()):
+            place = f"container {container_id}"
+            if tag in self._stores:
+                yield note("other-store", place, f"{unknown} of store {self._stores[tag]}, which has its marker there")
+                continue
+            metadata = self._containers[container_id]
+            if metadata is not None and not metadata.sequence_number and len(self._stores) <= 1:
+                # Nobody else was ever here: an older version of this store made them.
+                detail = f"Tier 2 has {unknown} of this container, and its log has no operation: the log was lost"
+                yield harmful("log-lost", place, detail)
+            else:
+                detail = f"{unknown} without this store's tag, which no operation of the log names"
+                yield note(
+                    "unknown-owner",
+                    place,
+                    f"{detail}: of a store that is not known there, or an older version's orphans",
+                )
         if self._foreign.count:
             yield note("foreign-objects", "Tier 2", f"{self._foreign} that no container of this store can have made")
 

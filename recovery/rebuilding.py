@@ -10,20 +10,25 @@ one another, and each segment gets what is covered without a gap. Rules (docs/re
   each earlier run becomes a segment with a made-up name, for a gap may also be a loss: nothing found is dropped;
 - a merge that was not linked is linked if its source is whole or the target has the bytes, else the target ends before
   it and the source is a segment again;
-- of two segments with one name the younger has it: the name was free when it was made.
+- of two segments with one name the younger has it: the name was free when it was made;
+- of an object that is there in another size than recorded the whole blocks count; what the others held is lost, and named;
+- a name that no caller could have given (a control character, bytes that are no text) is replaced by a made-up one.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
+from recovery.restore_losses import GONE, losses_of
 from recovery.restore_report import FoundBlock, Gap, SegmentRestore
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, MergeRecord, SegmentMetadata
+from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 
 _LOOKS_MAX = 64
@@ -84,13 +89,14 @@ def rebuild(
     first_id: int,
     now_ms: int,
     fits: Callable[[str], bool],
+    cut: Sequence[FoundBlock] = (),
 ) -> Rebuilt:
     """The metadata of a container.
 
-    `blocks` are of objects the checkpoint does not know; `objects` are all of this container that are there. Ids from
-    `first_id` on are free. `fits` says whether a name is one of this container's. O(n log n) in chunks and blocks.
+    `blocks` are of objects that were walked, since the checkpoint does not know them or knows another size; `cut` are those
+    whose ends are missing. `objects` are all of this container that are there. Ids from `first_id` on are free. `fits` says whether a name is one of this container's. O(n log n) in chunks and blocks.
     """
-    return _Rebuilding(container_id, checkpoint, blocks, objects, first_id, now_ms, fits).run()
+    return _Rebuilding(container_id, checkpoint, blocks, objects, first_id, now_ms, fits, cut).run()
 
 
 class _Rebuilding:
@@ -103,6 +109,7 @@ class _Rebuilding:
         first_id: int,
         now_ms: int,
         fits: Callable[[str], bool],
+        cut: Sequence[FoundBlock],
     ) -> None:
         self._known = checkpoint if checkpoint is not None else ContainerMetadata(container_id)
         self._objects = objects
@@ -110,16 +117,17 @@ class _Rebuilding:
         self._fits = fits
         self._ids = itertools.count(first_id)
         self._last_id = first_id - 1
-        self._blocks: dict[int, list[FoundBlock]] = {}
-        for block in sorted(blocks, key=lambda block: (block.segment_id, block.start_offset, block.object_name)):
-            self._blocks.setdefault(block.segment_id, []).append(block)
+        self._blocks = _by_segment(blocks)
+        self._cut = _by_segment(cut)
+        self._placed = {(block.object_name, block.block_offset): block for block in blocks}
         self._runs: dict[int, list[Run]] = {}
         self._result = ContainerMetadata(container_id)
         self._reports: list[SegmentRestore] = []
 
     def run(self) -> Rebuilt:
         known = self._known.segments
-        made_later = [id_ for id_ in self._blocks if id_ not in known and id_ > self._known.sequence_number]
+        found = dict.fromkeys((*self._blocks, *self._cut))
+        made_later = [id_ for id_ in found if id_ not in known and id_ > self._known.sequence_number]
         for segment_id in (*known, *made_later):
             self._resolve(segment_id)
         linked = self._linked()
@@ -151,11 +159,24 @@ class _Rebuilding:
 
     def _chunks_there(self, segment: SegmentMetadata) -> Iterable[ChunkRecord]:
         for chunk in segment.chunks:
-            there = self._objects.get(chunk.object_name)
-            if there is not None and there.size == self._known.objects[chunk.object_name].record.size:
+            if self._is_whole(chunk.object_name) or self._is_in_whole_block(chunk):
                 yield chunk
             else:
                 yield from self._elsewhere(chunk)
+
+    def _is_whole(self, object_name: str) -> bool:
+        there = self._objects.get(object_name)
+        return there is not None and there.size == self._known.objects[object_name].record.size
+
+    def _is_in_whole_block(self, chunk: ChunkRecord) -> bool:
+        """Whether its block was found whole where the chunk says it is, in an object that is not."""
+        block = self._placed.get((chunk.object_name, chunk.block_offset))
+        return (
+            block is not None
+            and block.segment_id == chunk.block_segment_id
+            and block.start_offset <= chunk.block_start_offset
+            and chunk.block_start_offset + chunk.length <= block.end_offset
+        )
 
     def _elsewhere(self, chunk: ChunkRecord) -> Iterable[ChunkRecord]:
         """The chunk in the object its block was copied to. Needed for blocks of sources linked long ago: only chunks lead there."""
@@ -200,7 +221,9 @@ class _Rebuilding:
         runs = self._runs[segment_id]
         name, notes = self._name_of(segment_id, known)
         segment = SegmentMetadata(segment_id, name, known.created_ms if known is not None else self._now_ms)
-        stored = known.storage_length if known is not None else 0
+        cut = self._cut.get(segment_id, ())
+        stored = max((block.end_offset for block in cut), default=0)
+        stored = max(stored, known.storage_length) if known is not None else stored
         segment.start_offset = known.start_offset if known is not None else 0
         gaps = _gaps(runs, segment.start_offset, stored)
         if runs:
@@ -220,7 +243,25 @@ class _Rebuilding:
                 notes.append(f"it had been merged into segment {known.merged_into}, which does not have its bytes")
         pieces = [self._make_piece(segment, run) for run in runs[:-1]]
         notes += [f"what was found before a gap is segment {piece!r}" for piece in pieces]
-        self._add(segment, known.length if known is not None else None, gaps, notes)
+        # Of a segment that no checkpoint knows a truncation would leave the same as a loss.
+        unclear = gaps[0] if known is None and runs and gaps and not gaps[0].start_offset else None
+        losses = losses_of(segment, known, [gap for gap in gaps if gap is not unclear], cut, self._why)
+        report = self._add(segment, known.length if known is not None else None, gaps, notes)
+        self._reports[-1] = replace(
+            report,
+            losses=[loss._replace(container_id=self._result.container_id) for loss in losses],
+            unclear_bytes=unclear.end_offset - unclear.start_offset if unclear is not None else 0,
+        )
+
+    def _why(self, object_name: str) -> str:
+        """Why nothing more can be had from an object; empty if it is whole."""
+        there = self._objects.get(object_name)
+        if there is None:
+            return GONE
+        recorded = self._known.objects.get(object_name)
+        if recorded is None or there.size == recorded.record.size:
+            return ""
+        return f"the object has {there.size} bytes where {recorded.record.size} are recorded"
 
     def _make_piece(self, whole: SegmentMetadata, run: Run) -> str:
         """A segment of its own for bytes before a gap, at the offsets they had."""
@@ -237,39 +278,41 @@ class _Rebuilding:
 
     def _add(
         self, segment: SegmentMetadata, known_length: int | None, gaps: Sequence[Gap], notes: Sequence[str]
-    ) -> None:
+    ) -> SegmentRestore:
         self._result.segments[segment.segment_id] = segment
         self._result.names[segment.name] = segment.segment_id
         for chunk in segment.chunks:
             if chunk.object_name not in self._result.objects:
                 self._result.objects[chunk.object_name] = LiveObject(self._record_of(chunk.object_name))
-        self._reports.append(
-            SegmentRestore(
-                container_id=self._result.container_id,
-                segment_id=segment.segment_id,
-                name=segment.name,
-                start_offset=segment.start_offset,
-                restored_to=segment.length,
-                known_length=known_length,
-                gaps=gaps,
-                notes=notes,
-            )
+        report = SegmentRestore(
+            container_id=self._result.container_id,
+            segment_id=segment.segment_id,
+            name=segment.name,
+            start_offset=segment.start_offset,
+            restored_to=segment.length,
+            known_length=known_length,
+            gaps=gaps,
+            notes=notes,
         )
+        self._reports.append(report)
+        return report
 
     def _record_of(self, object_name: str) -> ObjectRecord:
-        known = self._known.objects.get(object_name)
-        if known is not None:
-            return known.record
-        there = self._objects[object_name]
-        return ObjectRecord(object_name, there.size, there.modified_ms)
+        known, there = self._known.objects.get(object_name), self._objects[object_name]
+        return ObjectRecord(object_name, there.size, there.modified_ms if known is None else known.record.created_ms)
 
     # --- names ------------------------------------------------------------------------------------
 
     def _name_of(self, segment_id: int, known: SegmentMetadata | None) -> tuple[str, list[str]]:
         name = known.name if known is not None else self._written_name(segment_id)
+        no_name = "" if name else self._no_name(segment_id)
+        if name and not may_name_a_segment(name):
+            name, no_name = "", name
         if name and name not in self._result.names and self._fits(name):
             return name, []
         made_up = self._made_up(f"recovered/{self._result.container_id:08x}/{segment_id}")
+        if no_name:
+            return made_up, [f"it was called {no_name!r}, and no segment may have that name"]
         if not name:
             return made_up, ["its blocks do not say what it was called"]
         if name in self._result.names:
@@ -277,7 +320,13 @@ class _Rebuilding:
         return made_up, [f"it was called {name!r}, which is no name of this container"]
 
     def _written_name(self, segment_id: int) -> str:
-        return next((block.segment_name for block in self._blocks[segment_id] if block.segment_name), "")
+        return next((block.segment_name for block in self._all_blocks(segment_id) if block.segment_name), "")
+
+    def _no_name(self, segment_id: int) -> str:
+        return next((block.no_name for block in self._all_blocks(segment_id) if block.no_name), "")
+
+    def _all_blocks(self, segment_id: int) -> Iterator[FoundBlock]:
+        return itertools.chain(self._blocks.get(segment_id, ()), self._cut.get(segment_id, ()))
 
     def _made_up(self, base: str) -> str:
         """A free name of this container that begins with `base`; tries about as many as there are containers."""
@@ -286,6 +335,13 @@ class _Rebuilding:
             number += 1
             name = f"{base}.{number}"
         return name
+
+
+def _by_segment(blocks: Iterable[FoundBlock]) -> dict[int, list[FoundBlock]]:
+    found: dict[int, list[FoundBlock]] = {}
+    for block in sorted(blocks, key=lambda block: (block.segment_id, block.start_offset, block.object_name)):
+        found.setdefault(block.segment_id, []).append(block)
+    return found
 
 
 def _chunk_of(block: FoundBlock) -> ChunkRecord:

@@ -1,10 +1,15 @@
-"""From an opened (fenced) log to a container's state: read every frame, replay every operation."""
+"""From an opened (fenced) log to a container's state: read every frame, replay every operation.
+
+The log is read faster than its bytes can be moved out of memory. Replay waits for them: dropped, each of them would have to be
+looked for in the log once more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import DurableDataLog
@@ -29,13 +34,25 @@ class RecoveryReport:
     """Size of the last checkpoint met."""
 
 
+class HomeOfBytes(Protocol):
+    """What keeps the bytes of replayed appends; the read index is one."""
+
+    @property
+    def room_bytes(self) -> int:
+        """What may be brought at one go after `wait_roomy`."""
+
+    async def wait_roomy(self) -> None:
+        """Return, without awaiting if they have room already, when what was brought has found room, or will find none."""
+
+
 async def recover(
     log: DurableDataLog,
     updater: MetadataUpdater,
     positions: LogPositions,
     on_commit: Callable[[Sequence[Operation]], None],
+    home: HomeOfBytes,
 ) -> RecoveryReport:
-    """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones.
+    """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones, at the speed of `home`.
 
     Raises DataCorruptionError (nothing was changed on disk by it). A log without operations leaves
     the metadata empty: the caller writes the first checkpoint.
@@ -47,13 +64,16 @@ async def recover(
         for frame in batch:
             frames += 1
             appends: list[Operation] = []
+            run_bytes = 0
             for record, first_address, last_address in reader.feed(frame):
                 operation = replay.decode(record, first_address)
                 is_append = type(operation) is AppendOperation
-                if appends and not is_append:
+                run_bytes += len(record)
+                if appends and (not is_append or run_bytes > home.room_bytes):
                     # As live (`commit_runs`): what is told of an operation sees the metadata as of it.
                     on_commit(appends)
-                    appends = []
+                    appends, run_bytes = [], len(record)
+                    await home.wait_roomy()
                 replay.apply_operation(operation, len(record), first_address, last_address)
                 if is_append:
                     appends.append(operation)
@@ -61,6 +81,7 @@ async def recover(
                     on_commit((operation,))
             if appends:
                 on_commit(appends)
+                await home.wait_roomy()
     reader.finish()
     replay.finish()
     return RecoveryReport(

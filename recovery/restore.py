@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -31,7 +32,7 @@ from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation
 from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.rebuilding import rebuild
-from recovery.restore_report import CheckpointUsed, ContainerRestore, FoundBlock, RestoreReport
+from recovery.restore_report import CheckpointUsed, ContainerRestore, Damage, FoundBlock, RestoreReport
 from recovery.restored_logs import LogsInFolder, RestoredLogs
 from recovery.store_check import check_store
 from segmentstore.config import StoreConfig
@@ -43,12 +44,14 @@ from segmentstore.contracts.errors import (
     StoreInUseError,
     TierUnavailableError,
 )
+from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.segment_mapper import container_of
 from segmentstore.store_folder import LOCK_NAME, new_store_id, write_store_file
 from tier2.checkpoint_object import CONTAINERS_MAX, parse_checkpoint_name
-from tier2.locations import MemoryStorages, open_object_storage
+from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
 from tier2.object_storage import ObjectStorage
 
 SEQUENCE_GAP = 1 << 32
@@ -74,6 +77,7 @@ async def restore_store(
     *,
     dry_run: bool = False,
     predecessors: bool = False,
+    store_id: str | None = None,
     logs: RestoredLogs | None = None,
     memory: MemoryStorages | None = None,
     on_progress: Progress = _no_progress,
@@ -81,13 +85,16 @@ async def restore_store(
     """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL) holds.
 
     `logs` is where its logs are made, None for the folder.
-    With `dry_run` nothing is made. Several stores that ever were on this bucket are refused, for whose an object is
-    cannot be told, unless `predecessors` says that each was restored from the one before. The old store must never run on this bucket again once the new one was opened.
-    Raises InvalidArgumentError (several stores), NotAStoreError (the folder is not empty; the bucket holds nothing of a store), DataCorruptionError (what is
+    With `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless `predecessors` says that each
+    was restored from the one before, or `store_id` names the one that is wanted: then what carries its tag, and what its own
+    metadata name, is restored, and the rest left alone. The old store must never run on this bucket again once the new one was opened.
+    Raises InvalidArgumentError (several stores; `location` is a URL), NotAStoreError (the folder is not empty; the bucket holds nothing of a store), DataCorruptionError (what is
     in the bucket cannot be of one store), StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for 1,000
     objects, one GET a container, and one or few GETs for each object the newest checkpoint does not know.
     """
-    location = os.path.abspath(location)
+    location = os.path.abspath(checked_folder(location))
+    wanted = _wanted_store(store_id, predecessors=predecessors)
+    check_object_storage_url(tier2, new=True)
     storage = open_object_storage(tier2, runtime, memory=memory)
     executor = runtime.executor("restore", 1)
     logs = logs if logs is not None else LogsInFolder(location, runtime)
@@ -95,7 +102,7 @@ async def restore_store(
         await _on_disk(executor, location, _check_folder, location, runtime)
         await logs.check()
         report, metadata = await _rebuild_all(
-            storage, location, runtime, on_progress, dry_run=dry_run, predecessors=predecessors
+            storage, location, runtime, on_progress, dry_run=dry_run, predecessors=predecessors, wanted=wanted
         )
         if not dry_run:
             lock = await _on_disk(executor, location, _take_folder, location, runtime)
@@ -121,15 +128,17 @@ async def _rebuild_all(
     *,
     dry_run: bool,
     predecessors: bool,
+    wanted: uuid.UUID | None,
 ) -> tuple[RestoreReport, list[ContainerMetadata]]:
     bucket = await list_bucket(storage)
     if bucket.is_empty:
         raise NotAStoreError(storage.url, "Tier 2 holds no object and no checkpoint of a segment store")
-    if len(bucket.stores) > 1 and not predecessors:
-        detail = f"the stores {', '.join(bucket.stores)} have been here: whose an object is cannot be told"
-        raise InvalidArgumentError(
-            "tier2", storage.url, f"{detail} (predecessors of one another must be said to be so)"
-        )
+    if wanted is not None:
+        _narrow(bucket, wanted, storage.url)
+    elif len(bucket.stores) > 1 and not predecessors:
+        detail = f"the stores {', '.join(bucket.stores)} have been here: which one is to be restored?"
+        advice = "name it by store_id, or say that they are predecessors of one another"
+        raise InvalidArgumentError("tier2", storage.url, f"{detail} ({advice})")
     report = RestoreReport(
         url=storage.url,
         location=location,
@@ -137,6 +146,7 @@ async def _rebuild_all(
         old_store_id=None,
         epoch=bucket.epoch + EPOCH_GAP,
         foreign_objects=bucket.foreign,
+        stores_there=bucket.stores,
     )
     _check_that_one_store_wrote_them(bucket)
     used: dict[int, CheckpointUsed] = {}
@@ -146,23 +156,59 @@ async def _rebuild_all(
         found[container_id] = ContainerRestore(container_id=container_id, checkpoint=checkpoint, damaged=damaged)
         if checkpoint is not None:
             used[container_id] = checkpoint
+            bucket.claim(container_id, checkpoint.metadata.objects)
     blocks: dict[int, list[FoundBlock]] = {}
+    cut: dict[int, list[FoundBlock]] = {}
     for container_id, container in found.items():
         objects = bucket.objects.get(container_id, {})
         unknown, container.passed_over = unknown_objects(objects, container.checkpoint)
         container.objects, container.surveyed = len(objects), len(unknown)
-        blocks[container_id], damaged = await survey(storage, container_id, unknown, partial(on_progress, container_id))
-        container.damaged += damaged
+        blocks[container_id], broken = await survey(storage, container_id, unknown, partial(on_progress, container_id))
+        cut[container_id] = [damage.cut for damage in broken if damage.cut is not None]
+        container.damaged += map(str, broken)
+        container.unreadable = _unknown_names(broken, container.checkpoint)
     count = _count_of_containers(used, found, blocks, report)
     metadata = []
     for container_id in range(count):
         container = found.get(container_id) or ContainerRestore(container_id=container_id, checkpoint=None)
         report.containers.append(container)
-        metadata.append(_rebuild_one(container, bucket, blocks.get(container_id, []), count, runtime))
-    if report.old_store_id is None and bucket.stores:
+        found_here, cut_here = blocks.get(container_id, []), cut.get(container_id, [])
+        metadata.append(_rebuild_one(container, bucket, found_here, cut_here, count, runtime))
+        if container_id not in found:
+            report.notes.append(f"of container {container_id} there is nothing: no object, and no copy of its metadata")
+    report.others_objects = sum(map(len, bucket.others.values()))
+    if wanted is not None:
+        report.old_store_id = str(wanted)
+    elif report.old_store_id is None and bucket.stores:
         report.old_store_id = bucket.stores[-1] if len(bucket.stores) == 1 else None
     _note_what_is_unknown(report, used)
     return report, metadata
+
+
+def _wanted_store(store_id: str | None, *, predecessors: bool) -> uuid.UUID | None:
+    if store_id is None:
+        return None
+    if predecessors:
+        raise InvalidArgumentError("store_id", store_id, "either one store is wanted, or all that were here")
+    try:
+        return uuid.UUID(store_id)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidArgumentError("store_id", store_id, "that is no id of a store") from None
+
+
+def _narrow(bucket: Bucket, wanted: uuid.UUID, url: str) -> None:
+    bucket.narrow(wanted)
+    if bucket.is_empty:
+        there = (
+            f"those that have a marker there: {', '.join(bucket.stores)}" if bucket.stores else "no store has a marker"
+        )
+        raise NotAStoreError(url, f"Tier 2 holds no object and no checkpoint of store {wanted} ({there})")
+
+
+def _unknown_names(broken: list[Damage], checkpoint: CheckpointUsed | None) -> list[str]:
+    """Objects that were not read to their end, and of which no checkpoint says what they held."""
+    names = [damage.object_name for damage in broken]
+    return names if checkpoint is None else [name for name in names if name not in checkpoint.metadata.objects]
 
 
 def _check_that_one_store_wrote_them(bucket: Bucket) -> None:
@@ -212,10 +258,15 @@ def _count_of_containers(
 
 
 def _rebuild_one(
-    container: ContainerRestore, bucket: Bucket, blocks: list[FoundBlock], count: int, runtime: Runtime
+    container: ContainerRestore,
+    bucket: Bucket,
+    blocks: list[FoundBlock],
+    cut: list[FoundBlock],
+    count: int,
+    runtime: Runtime,
 ) -> ContainerMetadata:
     container_id = container.container_id
-    highest = max((block.segment_id for block in blocks), default=0)
+    highest = max((block.segment_id for block in (*blocks, *cut)), default=0)
     for stored in bucket.checkpoints.get(container_id, ()):
         named = parse_checkpoint_name(stored.name)
         assert named is not None, stored
@@ -231,6 +282,7 @@ def _rebuild_one(
         first_id=highest + SEQUENCE_GAP,
         now_ms=runtime.clock.time_ms(),
         fits=lambda name: container_of(name, count) == container_id,
+        cut=cut,
     )
     container.segments = rebuilt.segments
     unused = {block.object_name for block in blocks} - rebuilt.metadata.objects.keys()
@@ -257,7 +309,10 @@ async def _write(
     executor: Executor,
     runtime: Runtime,
 ) -> None:
-    config = StoreConfig(containers=len(metadata), tier1=logs.tier1, tier2=tier2)
+    # The markers of those before it are still there: who restores a store means it to be where they were.
+    config = StoreConfig(
+        containers=len(metadata), tier1=logs.tier1, tier2=tier2, shared_tier2=bool(report.stores_there)
+    )
     store_id = new_store_id(runtime)
     await logs.begin(store_id)
     for each in metadata:
@@ -311,8 +366,8 @@ def _take_folder(location: str, runtime: Runtime) -> DiskFile:
     make_directories(runtime.disk, location)
     try:
         lock = runtime.disk.lock(os.path.join(location, LOCK_NAME))
-    except BlockingIOError:
-        raise StoreInUseError(location, "another process has it open") from None
+    except BlockingIOError as error:
+        raise StoreInUseError(location, owner_of(error)) from None
     try:
         _check_folder(location, runtime)
     except BaseException:

@@ -19,7 +19,9 @@ class FoundBlock(NamedTuple):
     start_offset: int
     length: int
     segment_name: str
-    """As the segment was called when the block was written; empty in blocks that do not say."""
+    """As the segment was called when the block was written; empty in blocks that do not say, or say `no_name`."""
+    no_name: str = ""
+    """What the header says where no segment may be called so; it may hold anything."""
 
     @property
     def end_offset(self) -> int:
@@ -32,6 +34,39 @@ class Gap(NamedTuple):
 
     start_offset: int
     end_offset: int
+
+
+class Loss(NamedTuple):
+    """Bytes [start_offset, end_offset) of a segment that were in Tier 2, and that nothing there holds now."""
+
+    container_id: int
+    segment_id: int
+    segment: str
+    """What the segment is called in the new store."""
+    start_offset: int
+    end_offset: int
+    object_name: str
+    """The object that held them; empty where nothing says which."""
+    reason: str
+
+    @property
+    def length(self) -> int:
+        """Bytes lost."""
+        return self.end_offset - self.start_offset
+
+
+class Damage(NamedTuple):
+    """An object that could not be walked to its end."""
+
+    object_name: str
+    position: int
+    """Place in the object where the walk ended."""
+    detail: str
+    cut: FoundBlock | None = None
+    """The block whose end is missing, where its header could be read: what was lost with it is known."""
+
+    def __str__(self) -> str:
+        return f"object {self.object_name} from {self.position} on: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +82,28 @@ class SegmentRestore:
     known_length: int | None
     """Length that the checkpoint knows of; None for a segment made after it. It may have been longer in the end."""
     gaps: Sequence[Gap] = ()
-    """Below `restored_to`, or below what the checkpoint says Tier 2 has."""
+    """Below `restored_to`, or below what the checkpoint or a cut block says Tier 2 had."""
+    losses: Sequence[Loss] = ()
+    """The gaps again, by the objects that held them; without `unclear_bytes`."""
+    unclear_bytes: int = 0
+    """Of the gaps: before all that was found of a segment no checkpoint knows. Truncated, or lost."""
     notes: Sequence[str] = ()
 
     @property
+    def lost_bytes(self) -> int:
+        """That were in Tier 2 and are not there any more."""
+        return sum(loss.length for loss in self.losses)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Known to have been acknowledged, and never seen in Tier 2: they were lost with the log."""
+        stored = max((loss.end_offset for loss in self.losses), default=0)
+        return max(0, (self.known_length or 0) - max(self.restored_to, stored))
+
+    @property
     def missing_bytes(self) -> int:
-        """Known to have been acknowledged, and not restored, behind `restored_to`."""
-        return max(0, self.known_length - self.restored_to) if self.known_length is not None else 0
+        """Known to have been acknowledged, and not restored: what Tier 2 has lost, and what it never had."""
+        return self.lost_bytes + self.unflushed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +135,8 @@ class ContainerRestore:
     segments: list[SegmentRestore] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """Objects that could not be read, a sentence each."""
+    unreadable: list[str] = field(default_factory=list)
+    """Names of damaged objects that the checkpoint does not know: what else they held nobody can tell."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +155,10 @@ class RestoreReport:
     containers: list[ContainerRestore] = field(default_factory=list)
     foreign_objects: int = 0
     """Objects of other names than ours."""
+    stores_there: list[str] = field(default_factory=list)
+    """Ids of all stores that have a marker in Tier 2."""
+    others_objects: int = 0
+    """Objects left alone because they are not of the store that was asked for."""
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     """Of the check of the new store."""
@@ -118,6 +174,31 @@ class RestoreReport:
         return sum(segment.restored_to - segment.start_offset for segment in self.segments)
 
     @property
+    def losses(self) -> list[Loss]:
+        """Every stretch that Tier 2 has lost, of all segments."""
+        return [loss for segment in self.segments for loss in segment.losses]
+
+    @property
+    def lost_bytes(self) -> int:
+        """That were in Tier 2 and are not there any more."""
+        return sum(segment.lost_bytes for segment in self.segments)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Known to have been acknowledged, and lost with the log."""
+        return sum(segment.unflushed_bytes for segment in self.segments)
+
+    @property
+    def unclear_bytes(self) -> int:
+        """Of which nothing says whether they were truncated or lost."""
+        return sum(segment.unclear_bytes for segment in self.segments)
+
+    @property
     def missing_bytes(self) -> int:
-        """Known to have been acknowledged and not restored: behind the segments' ends. Gaps are named by segment."""
-        return sum(segment.missing_bytes for segment in self.segments)
+        """Known to have been acknowledged and not restored: `lost_bytes` and `unflushed_bytes`."""
+        return self.lost_bytes + self.unflushed_bytes
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether Tier 2 does not hold any more what it held, be it countable or not."""
+        return self.lost_bytes > 0 or any(container.unreadable for container in self.containers)

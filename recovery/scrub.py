@@ -23,6 +23,7 @@ from recovery.block_check import ObjectCheck, check_object
 from recovery.scrub_state import ScrubPosition, ScrubState
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Clock
 from tier2.block_walk import PIECE_BYTES
 from tier2.object_storage import ObjectStorage
@@ -114,8 +115,8 @@ class Scrub:
         remaining = iter(names)
         while group := list(islice(remaining, self._at_once)):
             sizes = sum(_size(metadata, name) for name in group)
-            looked = await asyncio.gather(
-                *(self._look(container_id, name, chunks.pop(name, [])) for name in group), return_exceptions=True
+            looked = await gather_outcomes(
+                *(self._look(container_id, name, chunks.pop(name, [])) for name in group), name="scrub object"
             )
             for each in looked:
                 if isinstance(each, BaseException):

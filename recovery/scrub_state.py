@@ -121,7 +121,7 @@ def parse_state(text: str, store_id: str) -> ScrubState:
         return ScrubState(
             current=_parsed(document["current"]), previous=_parsed(previous) if previous is not None else None
         )
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ConfigError(FILE_NAME, f"it is not the state of a scrub: {error!r}") from None
 
 

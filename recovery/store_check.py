@@ -44,6 +44,7 @@ from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableEr
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import MemoryStorages, open_object_storage
+from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 OBJECTS_AT_ONCE = 8
@@ -69,10 +70,11 @@ async def check_store(
     *,
     deep: bool = False,
     memory: MemoryStorages | None = None,
+    store_id: str | None = None,
 ) -> list[Finding]:
     """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or its URL) these are.
 
-    `logs` has every container of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of every live object. Harmful
+    With its `store_id` objects of unknown owner are told from orphans. `logs` has every container of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of every live object. Harmful
     findings come first. Costs the replay of all logs and one `head` an object; deep, one read of all objects.
     Raises TierUnavailableError, ConfigError (a newer format), StoreInUseError (from a log elsewhere).
     """
@@ -92,7 +94,7 @@ async def check_store(
         executor.shutdown(wait=False)
     storage = open_object_storage(tier2, runtime, memory=memory) if isinstance(tier2, str) else tier2
     try:
-        findings += await _check_tier2(storage, containers, deep=deep)
+        findings += await _check_tier2(storage, containers, store_tag(store_id) if store_id else b"", deep=deep)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     finally:
@@ -184,7 +186,7 @@ class _LogCheck:
 
 
 async def _check_tier2(
-    storage: ObjectStorage, containers: Mapping[int, ContainerMetadata | None], *, deep: bool
+    storage: ObjectStorage, containers: Mapping[int, ContainerMetadata | None], tag: bytes, *, deep: bool
 ) -> list[Finding]:
     findings: list[Finding] = []
     for container_id, metadata in containers.items():
@@ -201,7 +203,7 @@ async def _check_tier2(
             )
             for result in results:
                 findings += result.findings
-    listing = Listing(containers)
+    listing = Listing(containers, tag)
     async for page in storage.list():
         for stored in page:
             listing.add(stored)

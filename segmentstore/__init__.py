@@ -16,18 +16,53 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from segmentstore.contracts import errors as _errors
 from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
-from segmentstore.contracts.errors import *  # noqa: F403 - every error is part of the public face
-from segmentstore.contracts.events import frame_event, frame_events, split_events
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    AppendTooLargeError,
+    BadAttributeUpdateError,
+    BadOffsetError,
+    ConfigError,
+    ContainerMismatchError,
+    ContainerNotServedError,
+    ContainerOwnedError,
+    ContainerStoppedError,
+    DataCorruptionError,
+    EndOfSegmentError,
+    ForkedStoreError,
+    InvalidArgumentError,
+    InvalidNameError,
+    MissingExtraError,
+    NotAStoreError,
+    NotPrimaryError,
+    ReadOnlyFileSystemError,
+    ReadOnlyViewError,
+    SegmentError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+    StoreClosedError,
+    StoreInUseError,
+    TasksCancelledError,
+    TierUnavailableError,
+    UnknownSettingWarning,
+    WrongEventLoopError,
+    WrongThreadError,
+)
 from segmentstore.contracts.segments import SegmentInfo
 
 if TYPE_CHECKING:
+    from segmentstore import blocking
     from segmentstore.catalog_export import CatalogExport
+    from segmentstore.contracts.events import frame_event, frame_events, split_events
     from segmentstore.garbage import GarbageReport
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
+    from segmentstore.options import StoreOptions
     from segmentstore.service import SegmentStore
     from segmentstore.sessions import SegmentReader, SegmentWriter
+    from segmentstore.stats_types import StoreStats
 
 _LAZY = {
     "CatalogExport": "segmentstore.catalog_export",
@@ -35,34 +70,78 @@ _LAZY = {
     "SegmentReader": "segmentstore.sessions",
     "SegmentStore": "segmentstore.service",
     "SegmentWriter": "segmentstore.sessions",
+    "StoreOptions": "segmentstore.options",
+    "StoreStats": "segmentstore.stats_types",
     "blocking": "segmentstore.blocking",
+    # They load the checksum's package, which takes longer than everything else here.
+    "frame_event": "segmentstore.contracts.events",
+    "frame_events": "segmentstore.contracts.events",
     "open": "segmentstore.opening",
+    "split_events": "segmentstore.contracts.events",
 }
 
-__all__ = [  # noqa: PLE0604 - every error, whatever there is
+__version__ = "0.1.0"
+
+# Written out: type checkers read it, and compute nothing.
+__all__ = [
+    "AppendOutcomeUnknownError",
+    "AppendTooLargeError",
     "AttributeUpdate",
+    "BadAttributeUpdateError",
+    "BadOffsetError",
     "CatalogExport",
+    "ConfigError",
+    "ContainerMismatchError",
+    "ContainerNotServedError",
+    "ContainerOwnedError",
+    "ContainerStoppedError",
+    "DataCorruptionError",
+    "EndOfSegmentError",
+    "ForkedStoreError",
     "GarbageReport",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "MissingExtraError",
+    "NotAStoreError",
+    "NotPrimaryError",
+    "ReadOnlyFileSystemError",
+    "ReadOnlyViewError",
+    "SegmentError",
+    "SegmentExistsError",
     "SegmentInfo",
+    "SegmentNotFoundError",
     "SegmentReader",
+    "SegmentSealedError",
     "SegmentStore",
+    "SegmentStoreError",
+    "SegmentTruncatedError",
     "SegmentWriter",
+    "StoreClosedError",
+    "StoreInUseError",
+    "StoreOptions",
+    "StoreStats",
+    "TasksCancelledError",
+    "TierUnavailableError",
+    "UnknownSettingWarning",
     "UpdateType",
+    "WrongEventLoopError",
+    "WrongThreadError",
+    "blocking",
     "frame_event",
     "frame_events",
     "open",
     "split_events",
-    *(name for name in vars(_errors) if name.endswith("Error")),
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Load the engine at the first use of what needs it."""
-    module_name = _LAZY.get(name)
-    if module_name is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    module = importlib.import_module(module_name)
-    value = module if name == "blocking" else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # Hidden from type checkers, to whom every misspelled name would be an attribute by it.
+    def __getattr__(name: str) -> object:
+        """Load the engine at the first use of what needs it."""
+        module_name = _LAZY.get(name)
+        if module_name is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        module = importlib.import_module(module_name)
+        value = module if name == "blocking" else getattr(module, name)
+        globals()[name] = value
+        return value

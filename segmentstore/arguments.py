@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
 from segmentstore.contracts.attributes import VALUE_MAX, VALUE_MIN, AttributeUpdate, KeyedUpdate, UpdateType, keyed
 from segmentstore.contracts.errors import InvalidArgumentError
+
+running_loop = asyncio._get_running_loop  # noqa: SLF001 - get_running_loop without its error: an append can afford it
+"""The event loop that runs in this thread; None if there is none."""
 
 OFFSET_MAX = 2**63 - 1
 UPDATES_MAX = 1024

@@ -5,144 +5,83 @@
         store.append("logs/web-1", b"hello")               # waits until durable
         future = store.append_nowait("logs/web-1", b"...")   # a concurrent.futures.Future
 
-Appends of one thread land in the order of its calls. A call costs a hop to the loop's thread and back
+Appends of one thread to a segment land in the order of its calls. A call costs a hop to the loop's thread and back
 (about 50 us): who needs throughput pipelines with `append_nowait` or batches.
+
+A call that an exception interrupts while it waits (KeyboardInterrupt, a signal handler that raises) gives
+up waiting, as a cancelled one of the asyncio API does: a change goes on and may take effect; everything else
+ends. `close` and the clean-up of `open` go on by themselves; called again, `close` waits for the same end.
+Done-callbacks of `append_nowait` run on the store's own thread: what would wait there raises WrongThreadError.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import inspect
 import os
-import threading
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from segmentstore.catalog_export import CatalogExport
 from segmentstore.contracts.attributes import AttributeUpdate
-from segmentstore.contracts.errors import StoreClosedError
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.garbage import GarbageReport
 from segmentstore.opening import open as open_async
+from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore as AsyncSegmentStore
 from segmentstore.sessions import SegmentReader as AsyncSegmentReader
 from segmentstore.sessions import SegmentWriter as AsyncSegmentWriter
+from segmentstore.sessions import snapshot
+from segmentstore.stats_types import StoreStats
+from segmentstore.store_thread import StoreThread
 
 T = TypeVar("T")
 
 
-class _LoopThread:
-    """One event loop in one daemon thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._waiting: set[concurrent.futures.Future[Any]] = set()
-        """What callers wait for; whatever is left when the loop ends is resolved then."""
-        self._thread = threading.Thread(target=self.loop.run_forever, name="segmentstore", daemon=True)
-        self._thread.start()
-
-    def submit(self, make: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
-        """Call `make` on the loop, in the order of submission, and follow what it returns."""
-        result: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def start() -> None:
-            try:
-                waiting = make()
-                future = asyncio.ensure_future(waiting, loop=self.loop)
-            except BaseException as error:  # noqa: BLE001 - the caller's thread gets whatever it was
-                result.set_exception(error)
-                return
-            future.add_done_callback(lambda done: _pass_on(done, result))
-
-        with self._lock:
-            if self._stopped:
-                result.set_exception(StoreClosedError())
-                return result
-            self._waiting.add(result)
-            result.add_done_callback(self._waiting.discard)
-            self.loop.call_soon_threadsafe(start)
-        return result
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it."""
-        try:
-            return self.submit(lambda: coroutine).result()
-        finally:
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED and self._stopped:
-                # The loop had ended: nobody else will begin or close it.
-                coroutine.close()
-
-    @property
-    def stopped(self) -> bool:
-        """True once `stop` was called."""
-        return self._stopped
-
-    def stop(self) -> None:
-        """End the loop and its thread."""
-        with self._lock:
-            if self._stopped:
-                return
-            self._stopped = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-        for result in list(self._waiting):
-            if not result.done():
-                result.set_exception(StoreClosedError())
-
-
-def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
-    if not result.set_running_or_notify_cancel():
-        return
-    if done.cancelled():
-        result.set_exception(StoreClosedError())
-        return
-    error = done.exception()
-    if error is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(done.result())
-
-
 class SegmentReader:
-    """A plain iterator over a segment's bytes; `offset` is where the next chunk begins."""
+    """A plain iterator over a segment's bytes; `offset` is where the next chunk begins. For one thread at a time.
 
-    def __init__(self, thread: _LoopThread, reader: AsyncSegmentReader) -> None:
+    The offset moves with the delivery of a chunk: a `next` that is interrupted while it waits skips nothing.
+    """
+
+    def __init__(self, thread: StoreThread, reader: AsyncSegmentReader, keeps: object) -> None:
         self._thread = thread
+        self._keeps = keeps
         self._reader = reader
+        self._offset = reader.offset
 
     @property
     def offset(self) -> int:
         """Where the next chunk begins."""
-        return self._reader.offset
+        return self._offset
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        data = self._thread.run(self._next())
-        if data is None:
-            raise StopIteration
-        return data
-
-    async def _next(self) -> bytes | None:
-        try:
-            return await self._reader.__anext__()
-        except StopAsyncIteration:
-            return None
+        while True:
+            offset = self._offset
+            data = self._thread.run(lambda: self._reader.fetch(offset))  # noqa: B023 - used within this round
+            end = offset + len(data)
+            # From here on nothing is called: no signal handler runs between the move and the delivery.
+            if self._offset != offset:
+                continue  # one has read on while this waited
+            if end == offset:
+                raise StopIteration
+            self._offset = end
+            return data
 
 
 class SegmentWriter:
     """An exactly-once writer session; see `segmentstore.SegmentWriter`."""
 
-    def __init__(self, thread: _LoopThread, writer: AsyncSegmentWriter) -> None:
+    def __init__(self, thread: StoreThread, writer: AsyncSegmentWriter, keeps: object) -> None:
         self._thread = thread
+        self._keeps = keeps
         self._writer = writer
 
     @property
@@ -150,13 +89,14 @@ class SegmentWriter:
         """The highest event number stored or sent; -1 for none."""
         return self._writer.last_event_number
 
-    def append(self, data: bytes, event_number: int | None = None) -> int | None:
+    def append(self, data: Buffer, event_number: int | None = None) -> int | None:
         """Append one event and wait until it is durable."""
-        return self.append_nowait(data, event_number).result()
+        return self._thread.run(lambda: self._writer.append(data, event_number), change=True)
 
-    def append_nowait(self, data: bytes, event_number: int | None = None) -> concurrent.futures.Future[int | None]:
+    def append_nowait(self, data: Buffer, event_number: int | None = None) -> concurrent.futures.Future[int | None]:
         """Append one event; the future gives its offset, None if it was there already."""
-        return self._thread.submit(lambda: self._writer.append(data, event_number))
+        data = snapshot(data)
+        return self._thread.submit(lambda: self._writer.append(data, event_number), change=True)
 
     def __enter__(self) -> Self:
         return self
@@ -170,10 +110,13 @@ class SegmentWriter:
 class SegmentStore:
     """An open store; every method means what `segmentstore.SegmentStore`'s of the same name means, and waits."""
 
-    def __init__(self, thread: _LoopThread, store: AsyncSegmentStore) -> None:
+    def __init__(self, thread: StoreThread, store: AsyncSegmentStore) -> None:
         self._thread = thread
         self._store = store
-        self._closing = threading.Lock()
+        # The thread has the store as well: it is this object that a program drops.
+        registered = store._parts.registered  # noqa: SLF001 - the other half of this class
+        assert registered is not None
+        registered.watch(self, thread.begin_end)
 
     def __enter__(self) -> Self:
         return self
@@ -184,65 +127,66 @@ class SegmentStore:
         self.close()
 
     def close(self) -> None:
-        """Close the store and end its thread. Idempotent."""
-        with self._closing:
-            if self._thread.stopped:
-                return
-            try:
-                self._thread.run(self._store.close())
-            finally:
-                self._thread.stop()
+        """Close the store and end its thread. Idempotent; interrupted, it goes on, and another call waits for its end.
+
+        In a forked child there is nothing to release.
+        """
+        self._thread.end()
 
     def append(
         self,
         name: str,
-        data: bytes,
+        data: Buffer,
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> int:
         """Append and wait until durable; gives the offset."""
-        return self.append_nowait(name, data, expected_offset, attributes).result()
+        return self._thread.run(lambda: self._store.append(name, data, expected_offset, attributes), change=True)
 
     def append_nowait(
         self,
         name: str,
-        data: bytes,
+        data: Buffer,
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> concurrent.futures.Future[int]:
-        """Append without waiting; the future gives the offset once durable."""
-        return self._thread.submit(lambda: self._store.append(name, data, expected_offset, attributes))
+        """Append without waiting; the future gives the offset once durable. `data` may be changed after the call.
+
+        The future's `cancel` succeeds only while the append is not begun, and then it has no effect.
+        """
+        data = snapshot(data)
+        return self._thread.submit(lambda: self._store.append(name, data, expected_offset, attributes), change=True)
 
     def append_batch(
         self,
         name: str,
-        items: Iterable[bytes],
+        items: Iterable[Buffer],
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> int:
         """Append several byte strings as one and wait; gives the offset of the first."""
-        items = list(items)
-        return self._thread.submit(lambda: self._store.append_batch(name, items, expected_offset, attributes)).result()
+        items = [snapshot(item) for item in items]
+        return self._thread.run(lambda: self._store.append_batch(name, items, expected_offset, attributes), change=True)
 
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
         """An exactly-once writer session."""
-        return SegmentWriter(self._thread, self._call(lambda: self._store.writer(name, writer_id)))
+        return SegmentWriter(self._thread, self._call(lambda: self._store.writer(name, writer_id)), self)
 
     def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
         """Read from an offset; waits up to `wait` seconds at the tail."""
-        return self._thread.run(self._store.read(name, offset, max_length, wait))
+        return self._thread.run(lambda: self._store.read(name, offset, max_length, wait))
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """A plain iterator of chunks."""
-        return SegmentReader(self._thread, self._call(lambda: self._store.reader(name, offset, follow=follow)))
+        return SegmentReader(self._thread, self._call(lambda: self._store.reader(name, offset, follow=follow)), self)
 
     def create_segment(self, name: str, attributes: Sequence[AttributeUpdate] = ()) -> SegmentInfo:
         """Make an empty segment."""
-        return self._thread.run(self._store.create_segment(name, attributes))
+        return self._thread.run(lambda: self._store.create_segment(name, attributes), change=True)
 
     def get_info(self, name: str) -> SegmentInfo:
         """The segment's properties."""
-        return self._thread.run(self._store.get_info(name))
+        return self._thread.run(lambda: self._store.get_info(name))
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         """Segments by prefix, as of now."""
@@ -250,53 +194,53 @@ class SegmentStore:
         async def collect() -> list[SegmentInfo]:
             return [info async for info in self._store.list_segments(prefix)]
 
-        return iter(self._thread.run(collect()))
+        return iter(self._thread.run(collect))
 
     def seal(self, name: str) -> int:
         """Seal; gives the final length."""
-        return self._thread.run(self._store.seal(name))
+        return self._thread.run(lambda: self._store.seal(name), change=True)
 
     def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`."""
-        self._thread.run(self._store.truncate(name, offset))
+        self._thread.run(lambda: self._store.truncate(name, offset), change=True)
 
     def merge(self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()) -> int:
         """Append the whole source to the target and delete the source."""
-        return self._thread.run(self._store.merge(target, source, attributes))
+        return self._thread.run(lambda: self._store.merge(target, source, attributes), change=True)
 
     def delete(self, name: str) -> None:
         """Remove the segment."""
-        self._thread.run(self._store.delete(name))
+        self._thread.run(lambda: self._store.delete(name), change=True)
 
     def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         """Update attributes, all or none."""
-        self._thread.run(self._store.update_attributes(name, updates))
+        self._thread.run(lambda: self._store.update_attributes(name, updates), change=True)
 
     def get_attributes(self, name: str, ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, int]:
         """Attribute values."""
-        return self._thread.run(self._store.get_attributes(name, ids))
+        return self._thread.run(lambda: self._store.get_attributes(name, ids))
 
     def flush(self, name: str | None = None) -> None:
         """Move everything acknowledged so far to Tier 2."""
-        self._thread.run(self._store.flush(name))
+        self._thread.run(lambda: self._store.flush(name))
 
     def checkpoint(self) -> None:
         """Write a metadata checkpoint, truncate the log."""
-        self._thread.run(self._store.checkpoint())
+        self._thread.run(self._store.checkpoint)
 
     def collect_garbage(self) -> GarbageReport:
         """Look through all of Tier 2 for what nobody needs, and delete what is due."""
-        return self._thread.run(self._store.collect_garbage())
+        return self._thread.run(self._store.collect_garbage)
 
     def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2."""
-        return self._thread.run(self._store.export_catalog())
+        return self._thread.run(self._store.export_catalog)
 
     def process_mailbox(self) -> int:
         """Answer what jobs ask of the containers served here, now; give the number of answers."""
-        return self._thread.run(self._store.process_mailbox())
+        return self._thread.run(self._store.process_mailbox)
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> StoreStats:
         """Numbers by container and part."""
         return self._call(self._store.stats)
 
@@ -308,20 +252,20 @@ class SegmentStore:
         async def call() -> T:
             return function()
 
-        return self._thread.run(call())
+        return self._thread.run(call)
 
 
 def open(  # noqa: A001 - the public name, as in `segmentstore.open`
-    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: object
+    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: Unpack[StoreOptions]
 ) -> SegmentStore:
-    """Open a store as `segmentstore.open` does, and wait until it serves."""
-    thread = _LoopThread()
+    """Open a store as `segmentstore.open` does, and wait until it serves.
 
-    async def opened() -> AsyncSegmentStore:
-        return await open_async(location, runtime=runtime, **options)
-
+    Interrupted, it waits until everything is released again; interrupted in that too, the thread does it alone.
+    """
+    thread = StoreThread(lambda: open_async(location, runtime=runtime, **options))
     try:
-        return SegmentStore(thread, thread.run(opened()))
+        return SegmentStore(thread, thread.open())
     except BaseException:
-        thread.stop()
+        with suppress(Exception):
+            thread.end()
         raise

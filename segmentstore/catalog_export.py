@@ -14,17 +14,20 @@ as of one sequence number, and for less than a checkpoint costs. A thread makes 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from segmentstore.config import StoreConfig
-from segmentstore.contracts.errors import ConfigError, TierUnavailableError
+from segmentstore.contracts.errors import TierUnavailableError, describe
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.retry import BackOff, TierHealth
+from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 if TYPE_CHECKING:
@@ -98,13 +101,14 @@ class CatalogExporter:
         store_id: str,
         config: StoreConfig,
     ) -> None:
-        """Raises ConfigError if there is a schedule and pyarrow is missing."""
+        """Raises MissingExtraError if there is a schedule and pyarrow is missing."""
         every_s = config.catalog_export_s
         if every_s:
-            require_pyarrow(SETTING)
+            require_extra("arrow", SETTING)
         self._storage = storage
         self._sources = sources
         self._runtime = runtime
+        self._aging = dataclasses.replace(runtime, clock=SteadyWallClock(runtime))
         self._store_id = store_id
         self._containers = config.containers
         self._every_s = every_s
@@ -124,7 +128,7 @@ class CatalogExporter:
         """Begin to export by schedule, if there is one: a first time once `every_s` is over. Once."""
         assert self._task is None, "it starts once"
         if self._every_s:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="catalog export")
+            self._task = own_task(self._run(), name="catalog export")
 
     async def stop(self) -> None:
         """End the schedule, and what it has under way. Idempotent."""
@@ -156,10 +160,10 @@ class CatalogExporter:
     async def export(self, source: ExportSource) -> CatalogExport:
         """Export one container as it is when its turn comes.
 
-        Raises ConfigError (pyarrow is missing), TierUnavailableError, ContainerStoppedError, NotPrimaryError. Costs a
+        Raises MissingExtraError (pyarrow), TierUnavailableError, ContainerStoppedError, NotPrimaryError. Costs a
         checkpoint's copy on the loop at most, some five microseconds a chunk in a thread, four requests and a listing.
         """
-        require_pyarrow("catalog export")
+        require_extra("arrow", "an export of the catalog")
         async with self._lock:
             source.check_running()
             health = self._health[source.container_id]
@@ -211,10 +215,11 @@ class CatalogExporter:
             time_ms=time_ms,
             encoded=encoded,
         )
-        await _delete_old(self._storage, self._runtime, manifest)
+        await _delete_old(self._storage, self._aging, manifest)
         return manifest
 
     async def _run(self) -> None:
+        self._aging.clock.time_ms()
         loop = asyncio.get_running_loop()
         due = {source.container_id: loop.time() + self._every_s for source in self._sources}
         while True:
@@ -234,20 +239,28 @@ class CatalogExporter:
         try:
             await self.export(source)
         except Exception as error:  # noqa: BLE001 - whatever it is: a snapshot is not worth a store
-            _log.info("catalog export of container %d: %s", source.container_id, error)
+            _log.info("catalog export of container %d: %s", source.container_id, describe(error))
             return min(self._back_off.failed(), self._every_s) - self._every_s
         self._back_off.succeeded()
         return 0.0
 
 
 async def export_metadata(
-    storage: ObjectStorage, runtime: Runtime, metadata: ContainerMetadata, *, store_id: str, containers: int, epoch: int
+    storage: ObjectStorage,
+    runtime: Runtime,
+    metadata: ContainerMetadata,
+    *,
+    store_id: str,
+    containers: int,
+    epoch: int,
+    time_ms: int,
 ) -> CatalogExport:
     """Export a container that nobody has open, from its metadata, which nobody changes meanwhile.
 
-    Raises ConfigError (pyarrow is missing), TierUnavailableError.
+    `time_ms`: of a moment, wall time, before `epoch` and `metadata` were read, and at which nobody had it open.
+    Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
-    require_pyarrow("catalog export")
+    require_extra("arrow", "an export of the catalog")
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it
 
     try:
@@ -258,19 +271,14 @@ async def export_metadata(
             containers=containers,
             container_id=metadata.container_id,
             epoch=epoch,
-            time_ms=runtime.clock.time_ms(),
+            time_ms=time_ms,
             metadata=metadata,
+            stopped=True,
         )
         await _delete_old(storage, runtime, manifest)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     return export_of(manifest)
-
-
-def require_pyarrow(asked_by: str) -> None:
-    """Raise ConfigError unless pyarrow is installed. Does not load it."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(asked_by, "it needs pyarrow, which is not installed; it comes with segmentstore[spark]")
 
 
 def _encode(copy: CatalogCopy) -> dict[str, EncodedTable]:

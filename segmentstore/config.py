@@ -8,14 +8,21 @@ later is refused. The file's page: docs/formats/store-toml.md.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
+import os
+import pathlib
 import tomllib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.urls import redacted
+from tier2.credentials import refuse_secrets, stands_for
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -24,6 +31,19 @@ GIB = 1024 * MIB
 FILE_NAME = "store.toml"
 FILE_VERSION = 1
 ENVIRONMENT_PREFIX = "SEGMENTSTORE_"
+OTHER_VARIABLES = frozenset(
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        "BOOKKEEPER_CLIENT_SETTINGS",
+        "BOOKKEEPER_JARS",
+        "BOOKKEEPER_PASSWORD",
+        "GATEWAY_LOG",
+        "GATEWAY_TOKEN",
+        "SERVICES",
+        "ZOOKEEPER_AUTH",
+    )
+)
+"""Variables of ours that are no settings; a test finds them in the sources."""
 APPEND_BYTES_LIMIT = 1 * GIB
 """No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
 
@@ -53,11 +73,15 @@ class StoreConfig:
     """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed), or on BookKeeper
     (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open one store."""
     tier2: str = ""
-    """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the store's."""
+    """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the store's.
+    `open` takes a `pathlib.Path` too, and makes it absolute."""
 
     # What this process does.
     serve: str = "all"
-    """Containers that are opened here: "all", or as "0,2-3". Who opens one takes it from whoever has it."""
+    """Containers that are opened here: "all", or as "0,2-3"."""
+    take_over: bool = False
+    """Whether containers on BookKeeper are taken from an owner that was seen alive, which fences it. One that has ended is
+    followed without this."""
 
     # What callers may do.
     append_bytes_max: int = _bytes(8 * MIB, 1, APPEND_BYTES_LIMIT)
@@ -100,6 +124,11 @@ class StoreConfig:
     """Whether small and mostly dead objects are made into large ones, in the background."""
     consolidation_bytes: int = _bytes(256 * MIB, 1, 4 * GIB)
     """What is made of them has about so many bytes; 64 to 512 MiB is sensible. Held in memory, where the store cannot copy."""
+    consolidation_download_bytes_per_s: int = _bytes(0, 0)
+    """Bytes a second that consolidation of the store may download where Tier 2 cannot copy, on the average; 0: no bound."""
+    shared_tier2: bool = False
+    """Whether other stores are meant to keep their objects where this one does. Else it is not made, nor opened for the first
+    time, where another one is; and where one came later no orphans are looked for."""
     deletion_lag_s: float = _seconds(4 * 3600.0)
     """Objects nothing refers to stay so long before they are deleted."""
     orphan_sweep_spacing_s: float = _seconds(60.0)
@@ -132,6 +161,10 @@ class StoreConfig:
     """Address that port is opened on."""
     local_face: bool = False
     """Whether other processes of this machine may append through a socket in the store's folder."""
+
+    def __repr__(self) -> str:
+        values = ((setting.name, getattr(self, setting.name)) for setting in dataclasses.fields(self))
+        return f"StoreConfig({', '.join(f'{name}={_shown(value)}' for name, value in values)})"
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
@@ -187,7 +220,8 @@ def served_ranges(text: str, containers: int) -> list[range]:
 
 
 COMPRESSIONS = ("none", "zstd")
-FIXED = ("containers", "tier1", "tier2")
+_URLS = ("tier1", "tier2")
+FIXED = ("containers", *_URLS)
 """Settings that belong to the store, not to the process that opens it."""
 _KINDS: Mapping[type, str] = {str: "text", bool: "true or false"}
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -200,7 +234,8 @@ class StoreFile:
     """What `store.toml` says."""
 
     store_id: str
-    settings: Mapping[str, object]
+    settings: Mapping[str, object] = field(repr=False)
+    """As they stand there: a store of old may have a URL with a password."""
 
 
 def parse_store_file(text: str) -> StoreFile:
@@ -233,21 +268,38 @@ def render_store_file(store_id: str, config: StoreConfig) -> str:
     ]
     for name in FIXED:
         value = getattr(config, name)
-        lines.append(f"{name} = {value}" if isinstance(value, int) else f"{name} = {_quoted(value)}")
+        lines.append(f"{name} = {value}" if isinstance(value, int) else f"{name} = {quoted(value)}")
+    if config.shared_tier2:
+        lines.append("shared_tier2 = true")
     return "\n".join(lines) + "\n"
 
 
 def merge_settings(
     options: Mapping[str, object], environment: Mapping[str, str], file: Mapping[str, object], *, existing: bool
 ) -> StoreConfig:
-    """The settings in force. Raises ConfigError for an unknown or malformed one, or a fixed one that differs."""
+    """The settings in force. Raises ConfigError for an unknown or malformed one, or a fixed one that differs.
+
+    Of a `tier1` on BookKeeper it is fixed which store it names; who opens the store sees whether the servers have it.
+    """
     values: dict[str, object] = dict(file)
+    stored = values.get("tier2")
     for source in (_from_environment(environment), {name: _typed(name, value) for name, value in options.items()}):
         for name, value in source.items():
-            if existing and name in FIXED and value != values[name]:
-                raise ConfigError(name, f"{value!r} asked for, but the store was made with {values[name]!r}")
+            if name in _URLS:
+                refuse_secrets(str(value), file.get(name), setting=name)
+            fixed = existing and name in FIXED and not (name == "tier2" and stands_for(value, stored))
+            if fixed and name == "tier1" and is_bookkeeper_url(str(value)) and is_bookkeeper_url(str(values[name])):
+                check_may_follow(str(values[name]), str(value))
+                fixed = False
+            if fixed and value != values[name]:
+                asked, made = _shown(value), _shown(values[name])
+                raise ConfigError(name, f"{asked} asked for, but the store was made with {made}")
             values[name] = value
     return StoreConfig(**values)  # type: ignore[arg-type] # each value was checked against its field
+
+
+def _shown(value: object) -> str:
+    return repr(redacted(value) if isinstance(value, str) else value)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -257,6 +309,22 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         if key.startswith(ENVIRONMENT_PREFIX) and name in _FIELDS:
             values[name] = _parsed(name, text, key)
     return values
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that looks like one of ours and is none. Cheap: called at each opening."""
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in _FIELDS} | OTHER_VARIABLES
+    return [
+        f"{key} in the environment is no setting of a segment store, and is ignored{did_you_mean(key, known)}"
+        for key in environment
+        if key.startswith(ENVIRONMENT_PREFIX) and key not in known
+    ]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The closest of the known names as the end of a sentence; empty if none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _parsed(name: str, text: str, key: str) -> object:
@@ -275,8 +343,10 @@ def _parsed(name: str, text: str, key: str) -> object:
 def _typed(name: str, value: object) -> object:
     setting = _FIELDS.get(name)
     if setting is None:
-        raise ConfigError(name, "there is no such setting")
+        raise ConfigError(name, f"there is no such setting{did_you_mean(name, _FIELDS)}")
     kind = type(setting.default)
+    if name == "tier2" and isinstance(value, os.PathLike):
+        return pathlib.Path(checked_folder(value, name)).absolute().as_uri()
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
@@ -284,6 +354,7 @@ def _typed(name: str, value: object) -> object:
     return value
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A string as it stands in the file."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -5,7 +5,7 @@ The parts know nothing of each other; what flows between them flows through here
 - the operation processor commits operations -> `_on_commit` tells the read index and the storage writer;
 - the storage writer asks for bytes and commits what it uploaded -> this is its WriterDataSource;
 - Tier 2 has moved on -> the log is truncated behind it, and whoever was throttled is looked at again;
-- the cache has lost un-flushed bytes -> the one rescan of the log brings them back;
+- the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait (`LogRescan`);
 - any part fails for good -> everything stops, and everybody who waits is told.
 
 Life: new -> recovering -> running -> stopped; it never runs twice.
@@ -16,21 +16,20 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from durablelog.data_frame_reader import DataFrameReader
-from durablelog.durable_data_log import DurableDataLog
+from durablelog.durable_data_log import DurableDataLog, LogFullError
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operation_codec import decode_operation
 from durablelog.operation_processor import OperationProcessor, ProcessorConfig, ProcessorStatistics
 from durablelog.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,
     MergeOperation,
-    ObjectsDeletedOperation,
     Operation,
+    OwnersOperation,
     ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
@@ -39,20 +38,26 @@ from durablelog.operations import (
 from durablelog.throttler import Load, Throttle, throttle
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
-from readindex.config import ReadIndexConfig
 from readindex.read_index import ReadIndex
+from readindex.unflushed_reads import GoneError
 from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
+    ForkedStoreError,
     NotPrimaryError,
     SegmentNotFoundError,
+    SegmentStoreError,
     TierUnavailableError,
+    describe,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from storagewriter.config import StorageWriterConfig
+from segmentstore.contracts.waiting import outlast
+from segmentstore.log_rescan import LogRescan
+from segmentstore.part_configs import read_index_config, writer_config
 from storagewriter.metadata_backup import MetadataBackup
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_reader import BlockReader
@@ -60,13 +65,8 @@ from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 _log = logging.getLogger(__name__)
 
-
 _LANDING_PATIENCE_S = 5.0
 """Longest that an ordinary close waits for uploads on their way, and as long again for a copy of the metadata."""
-
-
-_READ_AHEAD_GETS = 8
-"""Requests of the best size that are ahead of a reader at most."""
 
 
 class ContainerState(enum.Enum):
@@ -95,11 +95,15 @@ class SegmentContainer:
         made: bool = False,
     ) -> None:
         self.container_id = container_id
+        self.store_id = store_id
         self.state = ContainerState.NEW
         self.failure: BaseException | None = None
+        self.stop_cause: BaseException | None = None
+        """Why it is being stopped, if nobody called `close`: what calls get from then on."""
         self.recovery: RecoveryReport | None = None
         self.metadata = ContainerMetadata(container_id)
         self.log = log
+        log.on_room = self._log_room_changed
         self._config = config
         self._runtime = runtime
         self._made = made
@@ -110,26 +114,36 @@ class SegmentContainer:
             storage, container_id, runtime, extent_bytes=config.extent_bytes, object_size=self._object_size
         )
         self.read_index = ReadIndex(
-            self.metadata, cache, addresses, self._reader, self._refill, _read_index_config(config, storage), runtime
+            self.metadata, cache, addresses, self._reader, self._refill, read_index_config(config, storage), runtime
         )
-        self.writer = StorageWriter(self, storage, _writer_config(config), runtime)
+        self.writer = StorageWriter(self, storage, writer_config(config), runtime)
         self.writer.on_advance = self._storage_advanced
         self.writer.on_failure = self._failed
+        self.read_index.unflushed_bytes = lambda: self.writer.unflushed_bytes
+        self.read_index.call_when_spilled(self._spilled)
+        self._rescan = LogRescan(log, self.metadata, self._positions, self.read_index, self.writer, self.check_primary)
         self.backup = MetadataBackup(self, storage, store_id, config.containers, runtime)
         self._processor: OperationProcessor | None = None
         self._truncating: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._rescan_lock = asyncio.Lock()
+        self._made_room = False
 
     # --- life -------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Open the log (fencing whoever had it), recover, serve. On any failure everything is released again."""
+    async def start(self, view: SegmentStoreError | None = None) -> None:
+        """Open the log (fencing whoever had it), recover, serve. On any failure everything is released again.
+
+        With `view` the log is not ours, and reads alone are served: nothing is sequenced, flushed, deleted or answered.
+        There is no processor then, and the storage writer ends before it begins; refused calls name `view` as the cause.
+        """
         assert self.state is ContainerState.NEW
         self.state = ContainerState.RECOVERING
         try:
             await self.log.open()
-            self.recovery = await recover(self.log, self._updater, self._positions, self._on_commit)
+            self.recovery = await recover(self.log, self._updater, self._positions, self._on_commit, self.read_index)
+            if view is not None:
+                await self._begin_view(view, self.recovery)
+                return
             self._updater.begin_epoch()
             self._processor = OperationProcessor(
                 log=self.log,
@@ -145,6 +159,7 @@ class SegmentContainer:
                 on_commit=self._on_commit,
                 on_failure=self._failed,
                 throttle=self._throttle,
+                unflushed_of=self.writer.unflushed_bytes_of,
             )
             self._processor.note_replayed(
                 self.recovery.operations_since_checkpoint,
@@ -153,14 +168,25 @@ class SegmentContainer:
             )
             if not self.recovery.operations:
                 await self._refuse_a_lost_log()
-                await self._processor.checkpoint()
+                await self._processor.first_checkpoint()
             self.state = ContainerState.RUNNING
             self.writer.start()
             self.backup.start()
         except BaseException as error:
             self.failure = error
-            await self._stop_parts()
+            # In a task of its own: whoever is cancelled once more here must not leave half of it open.
+            self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
+            await outlast(self._stopping)
+            if not self._stopping.cancelled():
+                self._stopping.exception()  # the first failure is the one to tell
             raise
+
+    async def _begin_view(self, reason: SegmentStoreError, recovery: RecoveryReport) -> None:
+        if not recovery.operations:
+            await self._refuse_a_lost_log()
+        self.writer.check_log()
+        await self.writer.stop(reason)
+        self.stop_cause, self.state = reason, ContainerState.RUNNING
 
     async def _refuse_a_lost_log(self) -> None:
         """The log holds nothing. If it ever held something, an owner of it would in time delete what a restore wants.
@@ -183,15 +209,13 @@ class SegmentContainer:
     async def stop(self) -> None:
         """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
         if self.state is ContainerState.RUNNING and self._processor is not None:
-            await self._processor.close()
+            await self._processor.close(self.stop_cause)
             await self.writer.land(_LANDING_PATIENCE_S)
             await self.backup.finish(_LANDING_PATIENCE_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return
-            self._stopping = asyncio.get_running_loop().create_task(
-                self._stop_parts(), name=f"stop-{self.container_id}"
-            )
+            self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
         await asyncio.shield(self._stopping)
 
     def _failed(self, error: BaseException) -> None:
@@ -199,22 +223,27 @@ class SegmentContainer:
         if self.failure is not None or self._stopping is not None or self.state is ContainerState.STOPPED:
             return
         self.failure = error
-        _log.error("container %d stops: %s", self.container_id, error)
+        _log.error("container %d stops: %s", self.container_id, describe(error))
         if self._processor is not None:
             self._processor.fail(error)
-        self._stopping = asyncio.get_running_loop().create_task(self._stop_parts(), name=f"stop-{self.container_id}")
+        self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
 
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
-        await self.writer.stop()
+        await self.writer.stop(self.stop_cause)
         await self.backup.stop()
         if self._truncating is not None:
             await asyncio.wait([self._truncating])
         if self._processor is not None:
-            self._processor.fail(self.failure or ContainerStoppedError(self.container_id))
+            self._processor.fail(self.failure or self.stop_cause or ContainerStoppedError(self.container_id))
         await self.read_index.close()
         await self._reader.close()
         await self.log.close()
+
+    def forked(self, process_id: int) -> None:
+        """This process is a fork of the owner's: from here on no call does anything, and nothing is stopped either."""
+        self.failure = ForkedStoreError(process_id)
+        self.state = ContainerState.STOPPED
 
     @property
     def processor(self) -> OperationProcessor:
@@ -229,11 +258,13 @@ class SegmentContainer:
         if self.state is not ContainerState.RUNNING:
             raise self.stopped_error()
 
-    def stopped_error(self) -> ContainerStoppedError | NotPrimaryError:
+    def stopped_error(self) -> ContainerStoppedError | NotPrimaryError | ForkedStoreError:
         """What a call on this container gets when it does not run."""
+        if isinstance(self.failure, ForkedStoreError):
+            return self.failure
         if isinstance(self.failure, NotPrimaryError):
             return NotPrimaryError(self.container_id, "this owner was fenced")
-        return ContainerStoppedError(self.container_id, self.failure)
+        return ContainerStoppedError(self.container_id, self.failure or self.stop_cause)
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -256,13 +287,11 @@ class SegmentContainer:
         """Of the log as opened by this container."""
         return self.log.epoch
 
-    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[bytes] | GoneError]:
         """Committed bytes for an upload, from wherever they lie."""
-        return await self.read_index.read_unflushed(segment_id, offset, length)
+        return await self.read_index.read_unflushed(ranges)
 
-    async def commit(
-        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
-    ) -> None:
+    async def commit(self, operation: OwnersOperation) -> None:
         """An operation of the storage writer, through the log, past the throttle."""
         await self.processor.submit(operation, own=True)
 
@@ -329,21 +358,63 @@ class SegmentContainer:
             Load(
                 cache=self.read_index.pressure,
                 unflushed=self.writer.unflushed_bytes / config.unflushed_bytes_max,
+                log=1.0 if self.log.full else 0.0,
             )
         )
-        if asked.delay_s:
-            # Writers must never wait for bytes that nobody is moving: a cache that refuses holds them back long
-            # before the flush targets are reached.
-            self.writer.hurry()
-        return asked
+        if not asked.delay_s:
+            return asked
+        if self.log.full and not self.log.short:
+            return asked  # for the moment until the next file is there: no flush helps
+        # Writers must never wait for bytes that nobody moves: a cache may refuse long before the targets.
+        self.writer.hurry()
+        if self.log.full:
+            # What room is left in the log is not for callers.
+            return replace(asked, relief_bytes=self.log.relief_bytes)
+        unflushed = self.writer.unflushed_bytes
+        room_held = int(config.tail_bytes_max * (1.0 - self.read_index.pressure))  # the cache may refuse
+        room = min(config.unflushed_bytes_max - unflushed, room_held)
+        # Half the mean: of segments that use about the same none goes before the others.
+        fair = unflushed // (2 * max(1, self.writer.pending_segments))
+        return replace(asked, room_bytes=room, fair_bytes=fair)
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""
         if self._processor is not None:
             self._processor.relieve()
         self._begin_truncation()
+        if self.log.short:
+            self._make_room()
+
+    def _spilled(self) -> None:
+        if self._processor is not None:
+            self._processor.relieve()
+
+    async def _refill(self, wanted: Mapping[int, int]) -> None:
+        """Bring back un-flushed bytes that memory and cache have lost. The read index asks for one at a time."""
+        await self._rescan.run(wanted)
 
     # --- the log's head ---------------------------------------------------------------------------
+
+    def _log_room_changed(self) -> None:
+        if self._processor is None or self.state is not ContainerState.RUNNING:
+            return
+        if self.log.short:
+            self._make_room()
+        else:
+            self._made_room = False
+            self._processor.relieve()
+            # One that found no room may find it now.
+            self._begin_truncation()
+
+    def _make_room(self) -> None:
+        """The log's disk is full: flush, then write a checkpoint where one lets more be truncated, then truncate."""
+        assert self._processor is not None
+        self.writer.hurry()
+        if self._positions.newer_would_free(self.writer.first_unflushed_sequence()):
+            # Once, even if nothing was logged since: the checkpoint may be in an older file than what comes.
+            self._processor.checkpoint_soon(even_if_empty=not self._made_room)
+            self._made_room = True
+        self._begin_truncation()
 
     async def checkpoint(self) -> None:
         """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
@@ -357,13 +428,11 @@ class SegmentContainer:
         self.check_running()
 
     def _begin_truncation(self) -> None:
-        if self._truncating is not None or self.state is not ContainerState.RUNNING:
+        if self._truncating is not None or self.state is not ContainerState.RUNNING or self._processor is None:
             return
         if self._positions.truncation_point(self.writer.first_unflushed_sequence()) is None:
             return
-        self._truncating = asyncio.get_running_loop().create_task(
-            self._truncate_log(), name=f"truncate-{self.container_id}"
-        )
+        self._truncating = own_task(self._truncate_log(), name=f"truncate-{self.container_id}")
 
     async def _truncate_log(self) -> None:
         try:
@@ -373,43 +442,13 @@ class SegmentContainer:
                 await self.log.truncate(address)
                 self._positions.truncated(sequence_number)
                 self.backup.request()
+        except LogFullError as error:
+            # Health says so; the log asks again when it looks for room.
+            _log.warning("container %d: %s", self.container_id, error)
         except Exception as error:  # noqa: BLE001 - a log that cannot say what it holds must not be written on
             self._failed(error)
         finally:
             self._truncating = None
-
-    async def _refill(self, segment_id: int) -> None:
-        """Bring back un-flushed bytes that memory and cache have lost: one rescan of the log at a time, for all."""
-        async with self._rescan_lock:
-            wanted = {
-                segment.segment_id
-                for segment in self.metadata.segments.values()
-                if segment.storage_length < segment.length and self.read_index.missing_ranges(segment.segment_id)
-            }
-            if segment_id not in wanted:
-                return
-            first_needed = self.writer.first_unflushed_sequence()
-            start = self._positions.scan_start(first_needed) if first_needed is not None else None
-            reader = DataFrameReader()
-            async for batch in self.log.read(start):
-                for frame in batch:
-                    for record, _, _ in reader.feed(frame):
-                        self._refill_from(record, wanted)
-            if self.read_index.missing_ranges(segment_id):
-                # A new owner flushes and truncates: what is not in its log any more is not lost, but not ours to serve.
-                await self.check_primary()
-
-    def _refill_from(self, record: bytes | memoryview, wanted: set[int]) -> None:
-        if record[0] != AppendOperation.type_id:
-            return
-        operation = decode_operation(record)
-        if isinstance(operation, AppendOperation) and operation.segment_id in wanted:
-            segment = self.metadata.segments.get(operation.segment_id)
-            if (
-                segment is not None
-                and segment.storage_length < operation.offset + len(operation.data) <= segment.length
-            ):
-                self.read_index.insert_refilled(operation.segment_id, operation.offset, operation.data)
 
     # --- numbers ----------------------------------------------------------------------------------
 
@@ -421,7 +460,7 @@ class SegmentContainer:
         """What is wrong, one sentence each; empty when all is well."""
         findings = []
         if self.failure is not None:
-            findings.append(f"container {self.container_id} is stopped: {self.failure}")
+            findings.append(f"container {self.container_id} is stopped: {describe(self.failure)}")
         log = self.log.health()
         if log is not None and self.failure is None:
             findings.append(f"container {self.container_id}: {log}")
@@ -436,38 +475,3 @@ class SegmentContainer:
             if throttled_by:
                 findings.append(f"container {self.container_id}: writers are held back by {throttled_by}")
         return findings
-
-
-def _read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndexConfig:
-    return ReadIndexConfig(
-        tail_bytes_max=config.tail_bytes_max,
-        cache_bytes_max=config.cache_bytes_max // config.served_count,
-        random_bytes=min(config.extent_bytes, config.piece_bytes),
-        get_bytes_max=max(config.piece_bytes, storage.get_bytes_best),
-        piece_bytes=config.piece_bytes,
-        # So many of the largest requests hide the latency of one; where that is small, more only costs memory.
-        read_ahead_bytes_max=min(config.read_ahead_bytes_max, _READ_AHEAD_GETS * storage.get_bytes_best),
-        fetched_bytes_max=config.fetched_bytes_max,
-        catch_up_bytes_per_s=config.catch_up_bytes_per_s,
-    )
-
-
-def _writer_config(config: StoreConfig) -> StorageWriterConfig:
-    # Flushing under pressure must begin well before writers are held for it, or both would wait for each other.
-    held_at = min(config.unflushed_bytes_max, config.tail_bytes_max + config.cache_bytes_max // config.served_count)
-    return StorageWriterConfig(
-        flush_bytes=config.flush_bytes,
-        flush_age_s=config.flush_age_s,
-        object_bytes=config.object_bytes,
-        extent_bytes=config.extent_bytes,
-        compression=config.compression,
-        unflushed_target_bytes=max(1, min(config.unflushed_target_bytes, held_at // 2)),
-        uploads_max=config.uploads_max,
-        upload_bytes_max=config.upload_bytes_max,
-        deletion_lag_s=config.deletion_lag_s,
-        consolidation=config.consolidation,
-        consolidation_bytes=config.consolidation_bytes,
-        # The setting is the store's: its containers take turns.
-        orphan_sweep_spacing_s=config.orphan_sweep_spacing_s * config.containers,
-        mailbox_poll_s=config.mailbox_poll_s,
-    )

@@ -7,9 +7,10 @@ orphan sweepers of the containers, then what is due is deleted. The rules stay t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, NamedTuple
 
 from durablelog.bookkeeper.ledger_store import LedgerError
@@ -17,12 +18,14 @@ from durablelog.bookkeeper.orphan_ledgers import OrphanLedger, OrphanSearch, fin
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
-from segmentstore.contracts.runtime import Clock
+from segmentstore.contracts.runtime import Clock, Runtime
 from segmentstore.tier1 import SharedTier1, translated
+from storagewriter.deletion_clock import clock_at, remaining_ms
 from storagewriter.orphan_rules import Verdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
-from tier2.object_names import parse_object_name
+from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
+from tier2.store_markers import stores_at
 
 GarbageState = Literal[
     "deleted", "waiting", "due", "orphan", "aborted upload", "unfinished upload", "orphan ledger", "deleted ledger"
@@ -45,7 +48,7 @@ class GarbageItem(NamedTuple):
     size: int | None
     """Bytes; None for an upload, of which no provider tells, and a ledger that was never closed."""
     until: datetime | None
-    """When the deletion lag of what is waiting is over."""
+    """When the deletion lag of what is waiting is over, at the latest if the store stays open."""
     name: str
 
 
@@ -57,6 +60,8 @@ class GarbageReport:
     """By state, container and name."""
     problems: tuple[str, ...]
     """Why something was left undone, one sentence each; empty when all was done that could be."""
+    notes: tuple[str, ...] = ()
+    """What else is in the place, one sentence each."""
 
     def count(self, *states: GarbageState) -> int:
         """How many items are in these states; all if none is named."""
@@ -69,7 +74,7 @@ class GarbageReport:
     def with_orphan_ledgers(self, found: OrphanSearch) -> GarbageReport:
         """With what was found on BookKeeper, and not deleted."""
         items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
-        return _report([*self.items, *items], [*self.problems, *found.problems])
+        return _report([*self.items, *items], [*self.problems, *found.problems], self.notes)
 
 
 class StoppedContainer(NamedTuple):
@@ -81,14 +86,15 @@ class StoppedContainer(NamedTuple):
 
 
 async def collect_garbage(
-    containers: Sequence[SegmentContainer], storage: ObjectStorage, lag_s: float, clock: Clock
+    containers: Sequence[SegmentContainer], storage: ObjectStorage, clock: Clock
 ) -> GarbageReport:
     """Condemn all orphans, abort abandoned uploads, delete what is due. See `SegmentStore.collect_garbage`."""
     before = {container.container_id: dict(container.metadata.garbage) for container in containers}
     items: list[GarbageItem] = []
     problems: list[str] = []
+    notes: list[str] = []
     try:
-        items += await _sweep(containers, storage, before, problems)
+        items += await _sweep(containers, storage, before, problems, notes)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     for container in containers:
@@ -99,11 +105,11 @@ async def collect_garbage(
             problems.append(f"container {container.container_id}: {collector.health.describe()}")
         container_id, metadata = container.container_id, container.metadata
         # Now, not when it began: what was condemned a moment ago may be due.
-        items += _waiting(metadata, lag_s, clock.time_ms())
+        items += _waiting(metadata, collector.remaining_ms, clock.time_ms())
         for name, garbage in before[container_id].items():
             if name not in metadata.garbage:
                 items.append(GarbageItem("deleted", container_id, garbage.record.size, None, name))
-    return _report(items, problems)
+    return _report(items, problems, notes)
 
 
 async def collect_orphan_ledgers(
@@ -129,7 +135,7 @@ async def collect_orphan_ledgers(
                 items.append(_ledger_item("deleted ledger", orphan))
             else:
                 problems.append(holds_entries(orphan))
-    return _report(items, problems)
+    return _report(items, problems, report.notes)
 
 
 def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
@@ -139,7 +145,7 @@ def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
 
 
 async def survey_garbage(
-    containers: Mapping[int, StoppedContainer], storage: ObjectStorage, lag_s: float, now_ms: int
+    containers: Mapping[int, StoppedContainer], storage: ObjectStorage, store_id: str, lag_s: float, runtime: Runtime
 ) -> GarbageReport:
     """What `collect_garbage` would find in a store that nobody has open; changes nothing.
 
@@ -148,15 +154,20 @@ async def survey_garbage(
     items: list[GarbageItem] = []
     problems: dict[int, str] = {}
     nothing: frozenset[str] = frozenset()
+    tag = store_tag(store_id)
+    lag_ms, now_ms = int(lag_s * 1000), runtime.clock.time_ms()
     try:
+        others = _Others(await _other_stores(storage, store_id))
         async for page in storage.list():
             for container_id, stored in _by_container(page):
                 known = containers.get(container_id)
                 if known is None:
                     continue
-                verdict = judge_object(stored.name, known.metadata, known.last_epoch + 1, nothing)
+                verdict = judge_object(stored.name, known.metadata, known.last_epoch + 1, nothing, tag)
                 if verdict is Verdict.ORPHAN:
                     items.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
+                elif verdict is Verdict.UNKNOWN_OWNER:
+                    others.add(stored)
                 elif verdict is not Verdict.KNOWN and verdict is not Verdict.LEFT_ALONE:
                     detail = f"{stored.name} is of an epoch after the last of the log, {known.last_epoch}"
                     problems.setdefault(container_id, f"container {container_id}: {detail}: this log is not the newest")
@@ -164,13 +175,15 @@ async def survey_garbage(
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     for container_id, known in containers.items():
-        items += _waiting(known.metadata, lag_s, now_ms)
+        clock_ms = clock_at(known.metadata.deletion_clock, runtime.boot())
+        items += _waiting(known.metadata, partial(_remaining_ms, lag_ms, clock_ms), now_ms)
         items += [
             GarbageItem("unfinished upload", container_id, None, None, upload.name)
             for upload in uploads
-            if is_abandoned(upload, container_id, known.last_epoch + 1, nothing, now_ms)
+            if is_abandoned(upload, container_id, known.last_epoch + 1, nothing, now_ms, tag)
         ]
-    return _report(items, [problems[container_id] for container_id in sorted(problems)])
+    told = [*(problems[container_id] for container_id in sorted(problems)), *others.problems()]
+    return _report(items, told, others.notes())
 
 
 async def _sweep(
@@ -178,11 +191,13 @@ async def _sweep(
     storage: ObjectStorage,
     before: dict[int, dict[str, GarbageObject]],
     problems: list[str],
+    notes: list[str],
 ) -> list[GarbageItem]:
     """One sweep of all containers. What was condemned is added to `before`; the rest of what was found is returned."""
     sweepers = {container.container_id: container.writer.orphan_sweeper for container in containers}
     metadata_of = {container.container_id: container.metadata for container in containers}
     left: list[GarbageItem] = []
+    others = _Others(await _other_stores(storage, containers[0].store_id))
     try:
         await sweepers[containers[0].container_id].check_alone()
         uploads = await storage.list_unfinished()
@@ -198,6 +213,8 @@ async def _sweep(
                 if container_id not in sweepers:
                     continue
                 metadata = metadata_of[container_id]
+                for stored in sweepers[container_id].of_unknown_owner(mine):
+                    others.add(stored)
                 try:
                     found = sweepers[container_id].sift(mine)
                     condemned = await sweepers[container_id].condemn(found)
@@ -213,7 +230,56 @@ async def _sweep(
                         left.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
     except SweepStoppedError as error:
         problems.append(f"nothing was searched for orphans: {error}")
+    problems += others.problems()
+    notes += others.notes()
     return left
+
+
+async def _other_stores(storage: ObjectStorage, store_id: str) -> list[str]:
+    return [store for store in await stores_at(storage) if store != store_id]
+
+
+class _Others:
+    """Objects that no operation of the log names, and that do not carry the tag of the store."""
+
+    def __init__(self, stores: Iterable[str]) -> None:
+        """`stores` have their markers in the place."""
+        self._heaps = {store_tag(store): (store, _Heap()) for store in stores}
+        self._unknown = _Heap()
+
+    def add(self, stored: StoredObject) -> None:
+        named = parse_object_name(stored.name)
+        assert named is not None, stored
+        _, heap = self._heaps.get(named.unique_id[:STORE_TAG_BYTES], ("", self._unknown))
+        heap.add(stored)
+
+    def problems(self) -> list[str]:
+        """What there is to say of those that nobody answers for."""
+        if not self._unknown.count:
+            return []
+        return [f"{self._unknown} are of unknown owner: orphans that an older version or a store before this one left"]
+
+    def notes(self) -> list[str]:
+        """Whose the others are."""
+        return [
+            f"{heap} are of store {store}, which has its marker there"
+            for store, heap in self._heaps.values()
+            if heap.count
+        ]
+
+
+class _Heap:
+    def __init__(self) -> None:
+        self._first = ""
+        self.count = self._bytes = 0
+
+    def add(self, stored: StoredObject) -> None:
+        self._first = self._first or stored.name
+        self.count += 1
+        self._bytes += stored.size
+
+    def __str__(self) -> str:
+        return f"{self.count:,} objects ({self._bytes:,} bytes; the first: {self._first})"
 
 
 def _by_container(page: Iterable[StoredObject]) -> Iterator[tuple[int, StoredObject]]:
@@ -223,14 +289,21 @@ def _by_container(page: Iterable[StoredObject]) -> Iterator[tuple[int, StoredObj
             yield parts.container_id, stored
 
 
-def _waiting(metadata: ContainerMetadata, lag_s: float, now_ms: int) -> Iterator[GarbageItem]:
+def _remaining_ms(lag_ms: int, clock_ms: int, _name: str, garbage: GarbageObject) -> int:
+    return remaining_ms(garbage, lag_ms, clock_ms)
+
+
+def _waiting(
+    metadata: ContainerMetadata, remaining: Callable[[str, GarbageObject], int], now_ms: int
+) -> Iterator[GarbageItem]:
+    """What waits; `remaining` tells how much of an object's lag is left, `until` says that by the wall clock."""
     for name, garbage in metadata.garbage.items():
-        due_ms = garbage.unreferenced_ms + int(lag_s * 1000)
-        state: GarbageState = "waiting" if due_ms > now_ms else "due"
-        until = datetime.fromtimestamp(due_ms / 1000, UTC) if state == "waiting" else None
+        left_ms = remaining(name, garbage)
+        state: GarbageState = "waiting" if left_ms else "due"
+        until = datetime.fromtimestamp((now_ms + left_ms) / 1000, UTC) if left_ms else None
         yield GarbageItem(state, metadata.container_id, garbage.record.size, until, name)
 
 
-def _report(items: list[GarbageItem], problems: Sequence[str]) -> GarbageReport:
+def _report(items: list[GarbageItem], problems: Sequence[str], notes: Sequence[str]) -> GarbageReport:
     items.sort(key=lambda item: (item.state, item.container_id, item.name))
-    return GarbageReport(items=tuple(items), problems=tuple(problems))
+    return GarbageReport(items=tuple(items), problems=tuple(problems), notes=tuple(notes))

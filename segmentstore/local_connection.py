@@ -31,6 +31,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
     TierUnavailableError,
+    describe,
 )
 from segmentstore.contracts.local_protocol import (
     FRAME_ROOM,
@@ -51,6 +52,7 @@ from segmentstore.contracts.local_protocol import (
     LastEvent,
     ListNames,
     LocalProtocolError,
+    LookAtMailbox,
     Merge,
     Names,
     Refused,
@@ -73,6 +75,8 @@ OUTSTANDING_BYTES_MAX: Final = 16 << 20
 OUTSTANDING_MAX: Final = 4096
 SESSIONS_MAX: Final = 1024
 """Writers of one connection that are remembered."""
+GREETING_S: Final = 10.0
+"""Longest that a connection may take to greet."""
 _CLOSE_PATIENCE_S: Final = 5.0
 _TURN: Final = 64
 """Requests that are served in one turn of the loop."""
@@ -103,6 +107,10 @@ class LocalConnection:
         self._outstanding = 0
         self._outstanding_bytes = 0
         self._answered = asyncio.Event()
+        self.greeted = False
+        self.active_at = asyncio.get_running_loop().time()
+        """When the last whole request was served, in the loop's time."""
+        self._serving = False
 
     async def serve(self) -> None:
         """Greet, then answer until the other side hangs up. Ends with the connection closed, whatever happens."""
@@ -127,6 +135,11 @@ class LocalConnection:
                 finally:
                     self._writer.transport.abort()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing that it asked for is on its way."""
+        return not self._serving and not self._outstanding
+
     def refuse(self, request: int, error: BaseException) -> None:
         """Answer with a refusal."""
         name = type(error).__name__
@@ -136,18 +149,29 @@ class LocalConnection:
             code = code_of(error)
             if code is Code.FAILED:
                 _log.error("a request over the local face failed", exc_info=error)
-        self._answer(request, Refused(code, name, str(error)))
+        self._answer(
+            request, Refused(code, name, str(error) if isinstance(error, LocalProtocolError) else describe(error))
+        )
 
     async def _converse(self) -> None:
-        await self._greet()
+        try:
+            async with asyncio.timeout(GREETING_S):
+                await self._greet()
+        except TimeoutError:
+            detail = f"there was no greeting for {GREETING_S:g} s"
+            raise LocalProtocolError(Code.GREETING_FIRST, detail) from None
+        self.greeted = True
         served = 0
         while (frame := await self._frame(self._store.config.append_bytes_max + FRAME_ROOM)) is not None:
+            self._serving = True
             try:
                 request, message = decode_request(frame)
             except LocalProtocolError as error:
                 self.refuse(error.request, error)
             else:
                 await self._serve_one(request, message, len(frame))
+            self._serving = False
+            self.active_at = asyncio.get_running_loop().time()
             await self._writer.drain()
             served += 1
             if not served % _TURN:
@@ -218,7 +242,7 @@ class LocalConnection:
         try:
             if session.writer is None:
                 session.writer = self._store.writer(message.segment, uuid.UUID(bytes=message.writer_id))
-            future = session.writer.append(message.data, message.event_number)  # type: ignore[arg-type] # any buffer
+            future = session.writer.append(message.data, message.event_number)
         except SegmentStoreError as error:
             session.refusal = error
             self.refuse(request, error)
@@ -275,6 +299,9 @@ class LocalConnection:
                 return await self._merge(message)
             case Delete():
                 await store.delete(message.segment)
+                return Done()
+            case LookAtMailbox():
+                store.wake_mailbox()
                 return Done()
             case ListNames():
                 return await self._names(message)

@@ -5,6 +5,8 @@ Rules of this file:
 - the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's lock may replace what a crash
   left there; nobody else opens a face;
 - a connection is one task, made by asyncio for it; closing ends it once what it took is answered, or after 5 s;
+- connections are bounded, and silent ones shut nobody out: one that does not greet in time ends, and at the bound a new
+  one takes the place of one that has not greeted, or of the one that has been idle longest;
 - closed before anything else of the store, so that nobody asks what is half closed.
 
 What is said over it: docs/formats/local-face.md. How a connection is served: segmentstore/local_connection.py.
@@ -18,6 +20,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.local_protocol import Code, LocalProtocolError
 from segmentstore.contracts.local_socket import SOCKET_NAME, socket_address
@@ -27,6 +30,8 @@ from segmentstore.service import SegmentStore
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 256
+IDLE_S: Final = 10.0
+"""A connection that has asked for nothing so long may have to make room."""
 _BACKLOG: Final = 64
 
 
@@ -39,6 +44,8 @@ class LocalFace:
         self.path = Path(location).absolute() / SOCKET_NAME
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], LocalConnection] = {}
+        self._evicted: set[asyncio.Task[None]] = set()
+        """No connection any more, but not ended yet."""
         self._closing = False
 
     @classmethod
@@ -66,7 +73,7 @@ class LocalFace:
         self._closing = True
         if self._server is not None:
             self._server.close()
-        tasks = list(self._connections)
+        tasks = [*self._connections, *self._evicted]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -75,7 +82,7 @@ class LocalFace:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = LocalConnection(self._store, self._store_id, reader, writer)
-        if self._closing or len(self._connections) >= CONNECTIONS_MAX:
+        if self._closing or not self._has_room():
             connection.refuse(0, LocalProtocolError(Code.BUSY, f"{CONNECTIONS_MAX} connections are open already"))
             writer.close()
             return
@@ -85,19 +92,43 @@ class LocalFace:
         try:
             await connection.serve()
         except asyncio.CancelledError:
-            if not self._closing:
+            if task not in self._evicted and not self._closing:
                 raise
         except Exception:  # noqa: BLE001 - of one connection: the others and the store go on
             _log.exception("a connection to %s ended", self.path)
         finally:
-            del self._connections[task]
+            self._connections.pop(task, None)
+            self._evicted.discard(task)
+
+    def _has_room(self) -> bool:
+        """Whether there is room for one more; made, where a connection does nothing."""
+        if len(self._connections) < CONNECTIONS_MAX:
+            return True
+        since = asyncio.get_running_loop().time() - IDLE_S
+        idle = [
+            (one.greeted, one.active_at, task)
+            for task, one in self._connections.items()
+            if not one.greeted or (one.idle and one.active_at <= since)
+        ]
+        if not idle or len(self._evicted) >= CONNECTIONS_MAX:
+            return False
+        _, _, task = min(idle, key=lambda entry: entry[:2])
+        self._evicted.add(task)
+        connection = self._connections.pop(task)
+        detail = f"there are {CONNECTIONS_MAX} connections, and this one has been idle longest"
+        connection.refuse(0, LocalProtocolError(Code.BUSY, detail))
+        task.cancel()
+        return True
 
 
 def _listener(location: str, path: Path) -> socket.socket:
     """A listening socket in the folder, in place of whatever was there. Raises OSError."""
     # We hold the store's lock: nobody can be listening on what is there.
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with forks.no_fork():
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # What connects is to find an owner, or nobody: not a forked child that never answers.
+        forks.in_child(listener, socket.socket.close)
     try:
         with socket_address(location) as address:
             listener.bind(address)

@@ -49,6 +49,8 @@ STORE_METRICS = [
         cache.bytes_max | cache_max_bytes | What the cache may hold.
         cache.blocks | cache_blocks | Blocks in the cache.
         cache.healthy | cache_healthy | 1 while the cache works; 0: the store works without it, slower.
+        losses.objects | lost_objects | Objects in Tier 2 that reads found gone or damaged, and that are still wanted.
+        losses.places | lost_places | Stretches of segments in them that were asked for.
         scrub.bytes_per_s | scrub_bytes_per_second_max | The rate that the background scrub keeps to.
         scrub.objects | scrub_pass_objects | Objects checked in the current pass.
         scrub.blocks | scrub_pass_blocks | Blocks checked in the current pass.
@@ -67,6 +69,7 @@ STORE_METRICS = [
         cache.inserts | cache_inserts | Blocks put into the cache.
         cache.hits | cache_hits | Blocks the cache gave back.
         cache.misses | cache_misses | Blocks asked for that the cache had dropped.
+        losses.seen | losses_seen | Fetches from Tier 2 that failed because bytes were gone or damaged.
         scrub.unavailable | scrub_unavailable | Times that Tier 2 did not answer the scrub.
         catalog.exports | catalog_exports | Snapshots of a container's catalog that were put into Tier 2.
         catalog.failures | catalog_export_failures | Exports of a container's catalog that failed.
@@ -97,6 +100,7 @@ CONTAINER_METRICS = [
         read_index.sequential_readers | read_index_sequential_readers | Places being read in sequence now.
         storage_writer.segments_pending | flush_pending_segments | Segments with bytes that are not in Tier 2.
         storage_writer.unflushed_bytes | unflushed_bytes | Bytes that are not in Tier 2: they hold the log.
+        storage_writer.unflushed_age_s | unflushed_age_seconds | Age of the oldest of them, since they were committed, or replayed by this owner.
         storage_writer.uploads_in_flight | uploads_in_flight | Objects being uploaded.
         storage_writer.upload_bytes_in_flight | uploads_in_flight_bytes | Bytes being uploaded.
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
@@ -117,6 +121,9 @@ CONTAINER_METRICS = [
         "gauge",
         """
         sequence_number | sequence_number | Of the last committed operation.
+        log.bookies_behind | log_bookies_behind | Servers of BookKeeper that do not keep up with the log.
+        log.bookie_owed_bytes_max | log_bookie_owed_bytes | The most that one of them was sent and has not answered.
+        log.gateway_bytes | log_gateway_bytes | Memory of the gateway to BookKeeper for entries; one for all containers.
         log.epoch | log_epoch | Rises with every opening of the log: a jump without a restart is another owner.
         read_index.pressure | read_index_pressure | How full memory and cache are of un-flushed bytes, 0 to 1; above 0.75 writers are slowed.
         recovery.seconds | recovery_seconds | What the recovery took.
@@ -164,6 +171,7 @@ CONTAINER_METRICS = [
         storage_writer.proposals_committed | proposals_committed | Objects of jobs that segments are read from now, at least in part.
         storage_writer.proposals_refused | proposals_refused | Objects of jobs that were refused: what they replace had changed, most often.
         storage_writer.mailbox_failures | mailbox_failures | Looks at the mailbox that a tier did not answer.
+        storage_writer.wall_clock_jumps | wall_clock_jumps | Times that the wall clock moved by more than a minute beside the time that passed.
         processor.requests_committed | requests_committed | Calls made durable.
         processor.operations_committed | operations_committed | Operations committed; one may hold the appends of many calls.
         processor.frames_committed | frames_committed | Frames committed.
@@ -180,6 +188,8 @@ OPERATION_METRICS = [
         """
         requests | tier2_requests | Requests sent, those under way included: what the provider bills.
         retries | tier2_retries | Of these, repeats of an earlier one of the same call.
+        hedges | tier2_hedges | Of these repeats, second requests sent beside a first one that was late.
+        hedges_won | tier2_hedges_won | Of these, those that had the answer first.
         bytes_sent | tier2_sent_bytes | Bytes of objects sent.
         bytes_received | tier2_received_bytes | Bytes of objects received.
         """,

@@ -1,6 +1,6 @@
 """MetricsEndpoint: the port on which Prometheus finds a store's numbers.
 
-The server and its threads are prometheus_client's; they are daemons, so a program that forgets to close its store still
+What is answered is prometheus_client's; the server's thread is a daemon, so a program that forgets to close its store still
 ends. Rules: a thread of the server reads nothing of the store, it asks the event loop for a snapshot and waits a bounded
 time; closing ends the server first, so that nobody asks a store that is half closed.
 """
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Executor
-from typing import Any
-from wsgiref.simple_server import WSGIServer
+from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import start_wsgi_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.metrics_server import CONNECTIONS_MAX, MetricsServer
 
 ANSWER_S = 5.0
 """Longest that a scrape waits for the event loop."""
@@ -29,9 +30,8 @@ Take = Callable[[], Mapping[str, Any]]
 class MetricsEndpoint:
     """An open port. Made by `open`."""
 
-    def __init__(self, server: WSGIServer, join: Callable[[], None], executor: Executor) -> None:
-        self._server = server
-        self._join = join
+    def __init__(self, serving: _Serving, executor: Executor) -> None:
+        self._serving = serving
         self._executor = executor
 
     @classmethod
@@ -48,37 +48,63 @@ class MetricsEndpoint:
             return _ask(loop, taken)
 
         executor = runtime.executor("metrics", 1)
-        starting = loop.run_in_executor(executor, functools.partial(start_wsgi_server, port, host, registry_of(ask)))
+        starting = loop.run_in_executor(executor, _start, host, port, registry_of(ask), runtime)
         try:
             # Shielded: a caller who gives up must not leave behind a port that nobody knows of.
-            server, thread = await asyncio.shield(starting)
+            serving = await asyncio.shield(starting)
         except OSError as error:
             executor.shutdown(wait=False)
             raise ConfigError("metrics_port", f"{host} port {port} cannot be opened: {error}") from None
         except asyncio.CancelledError:
             starting.add_done_callback(functools.partial(_give_up, executor))
             raise
-        return cls(server, thread.join, executor)
+        # The port is the owner's alone: a forked child that outlives it must not keep it taken.
+        forks.in_child(serving.server, _close_copy)
+        return cls(serving, executor)
 
     async def close(self) -> None:
-        """End the server and its thread; scrapes that wait for us get their answer or none. To be called once."""
+        """End the server, its connections and threads; scrapes that wait for us get their answer or none. To be called once."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, _end, self._server, self._join)
+            await loop.run_in_executor(self._executor, _end, self._serving)
         finally:
             self._executor.shutdown(wait=False)
 
 
-def _end(server: WSGIServer, join: Callable[[], None]) -> None:
-    server.shutdown()
-    server.server_close()
-    join()
+class _Serving(NamedTuple):
+    server: MetricsServer
+    thread: threading.Thread
+    requests: Executor
 
 
-def _give_up(executor: Executor, starting: asyncio.Future[Any]) -> None:
+def _start(host: str, port: int, registry: CollectorRegistry, runtime: Runtime) -> _Serving:
+    requests = runtime.executor("metrics-requests", CONNECTIONS_MAX)
+    try:
+        server = MetricsServer(host, port, requests, runtime.lock())
+    except BaseException:
+        requests.shutdown(wait=False)
+        raise
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True)
+    thread.start()
+    return _Serving(server, thread, requests)
+
+
+def _close_copy(server: MetricsServer) -> None:
+    server.socket.close()
+
+
+def _end(serving: _Serving) -> None:
+    serving.server.shutdown()
+    serving.server.server_close()
+    serving.thread.join()
+    serving.server.end_connections()
+    serving.requests.shutdown(wait=True)
+
+
+def _give_up(executor: Executor, starting: asyncio.Future[_Serving]) -> None:
     if not starting.cancelled() and starting.exception() is None:
-        server, thread = starting.result()
-        executor.submit(_end, server, thread.join)
+        executor.submit(_end, starting.result())
     executor.shutdown(wait=False)
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Generator, Mapping
 from types import TracebackType
+from typing import Unpack
 
-from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.config import unknown_variables
+from segmentstore.contracts.errors import StoreInUseError, UnknownSettingWarning
+from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.open_stores import make_way, register
+from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import open_store
+from segmentstore.store_files import StoreParts, open_store
 
 
 class OpeningStore:
@@ -25,28 +33,45 @@ class OpeningStore:
         self._store: SegmentStore | None = None
 
     async def _open(self) -> SegmentStore:
-        parts = await open_store(self._location, self._options, self._environment, self._runtime)
+        return await open_or_release(self._open_all(), SegmentStore.close, "open store and its ports")
+
+    async def _open_all(self) -> SegmentStore:
+        parts = await self._open_parts()
+        try:
+            # What serves others must not keep alive what the program uses: it has the store by an object of its own.
+            await self._listen(SegmentStore(parts), parts)
+        except BaseException:
+            closing = parts.begin_close()
+            await outlast(closing)
+            if not closing.cancelled():
+                closing.exception()  # what matters to the caller is why it was not opened
+            raise
         store = SegmentStore(parts)
+        register(parts).watch(store)
+        return store
+
+    async def _listen(self, store: SegmentStore, parts: StoreParts) -> None:
         if parts.config.metrics_port:
+            require_extra("metrics", "metrics_port")
             # Not at the top: only who watches pays for it.
             from segmentstore.metrics import registry  # noqa: PLC0415
             from segmentstore.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415
 
             host, port = parts.config.metrics_host, parts.config.metrics_port
-            try:
-                parts.endpoint = await MetricsEndpoint.open(host, port, store.stats, registry, self._runtime)
-            except BaseException:
-                await store.close()
-                raise
+            parts.endpoint = await MetricsEndpoint.open(host, port, store.stats, registry, self._runtime)
         if parts.config.local_face:
             from segmentstore.local_face import LocalFace  # noqa: PLC0415
 
-            try:
-                parts.face = await LocalFace.open(store, parts.location, parts.store_id)
-            except BaseException:
-                await store.close()
+            parts.face = await LocalFace.open(store, parts.location, parts.store_id)
+
+    async def _open_parts(self) -> StoreParts:
+        arguments = (self._location, self._options, self._environment, self._runtime)
+        try:
+            return await open_store(*arguments)
+        except StoreInUseError:
+            if not await make_way(self._location):
                 raise
-        return store
+        return await open_store(*arguments)
 
     def __await__(self) -> Generator[object, None, SegmentStore]:
         return self._open().__await__()
@@ -63,18 +88,19 @@ class OpeningStore:
 
 
 def open(  # noqa: A001 - the public name, as in `io.open`
-    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: object
+    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: Unpack[StoreOptions]
 ) -> OpeningStore:
     """Open the store in a folder, making it if the folder is empty or absent.
 
-    `options` are the fields of `segmentstore.config.StoreConfig`; each overrides `SEGMENTSTORE_<NAME>` in the environment,
-    which overrides the store's `store.toml`. `runtime` replaces clock, randomness, threads and disk, for tests.
+    `options` are `segmentstore.StoreOptions`, the fields of `segmentstore.config.StoreConfig`; each overrides `SEGMENTSTORE_<NAME>` in the environment,
+    which overrides the store's `store.toml`. Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning). `runtime` replaces clock, randomness, threads and disk, for tests.
 
-    Raises (when awaited or entered) NotAStoreError (the folder holds something else; nothing is touched),
-    StoreInUseError, ConfigError, DataCorruptionError (every file is left as it was), TierUnavailableError.
+    Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`), and
+    (when awaited or entered) NotAStoreError (the folder holds something else; nothing is touched),
+    StoreInUseError, ConfigError, MissingExtraError (a Tier or a setting needs one), DataCorruptionError (every file is left as it was), TierUnavailableError.
     Costs the replay of the log since its last truncation point.
     """
-    if not isinstance(location, str | os.PathLike):
-        raise InvalidArgumentError("location", location, "it is a path")
-    path = os.fspath(location)
+    path = checked_folder(location)
+    for sentence in unknown_variables(os.environ):
+        warnings.warn(sentence, UnknownSettingWarning, stacklevel=2)
     return OpeningStore(path, options, os.environ, runtime if runtime is not None else Runtime())

@@ -1,7 +1,8 @@
 """SegmentStore: the Python face. Finds the container of a name, checks arguments at the door, and asks it.
 
 Appends are enqueued when the call is made and return a future: a caller can have thousands on the way
-without a task each, and they land in the order of the calls. Everything else is a coroutine.
+without a task each, and those of a segment land in the order of the calls. Under back-pressure alone, appends to a
+segment that uses little may land before earlier ones to another. Everything else is a coroutine.
 """
 
 from __future__ import annotations
@@ -21,25 +22,32 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from segmentstore.arguments import checked_offset, checked_updates, checked_wait
+from segmentstore.arguments import checked_offset, checked_updates, checked_wait, running_loop
 from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
+from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import AttributeUpdate, KeyedUpdate
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ContainerMismatchError,
     ContainerNotServedError,
     InvalidArgumentError,
+    InvalidNameError,
     SegmentNotFoundError,
     SegmentStoreError,
     TierUnavailableError,
+    WrongEventLoopError,
 )
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
 from segmentstore.garbage import GarbageReport, collect_garbage, collect_orphan_ledgers
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
+from segmentstore.stats_types import StoreStats
 from segmentstore.store_files import StoreParts
 from tier2.object_storage import StorageUnavailableError
 
@@ -49,9 +57,12 @@ _HOMES_MAX = 100_000
 class SegmentStore:
     """An open store. Made by `segmentstore.open`; used on the event loop that opened it.
 
-    Every call may raise ContainerStoppedError (the container was closed, or failed: `cause` says why),
+    Every call raises WrongEventLoopError elsewhere, and may raise ContainerStoppedError (the container was closed, or failed: `cause` says why),
     NotPrimaryError (another owner has the log; its kind ContainerNotServedError: the container is not in `serve`)
-    and, for changes on their way when that happened, AppendOutcomeUnknownError.
+    and, for changes on their way when that happened, AppendOutcomeUnknownError. In a forked child every call raises
+    ForkedStoreError but `close`, which has nothing to release there and does nothing.
+
+    A program that cancels all tasks of the loop closes the store by it, as `close()` does; so does the end of `asyncio.run`.
     """
 
     def __init__(self, parts: StoreParts) -> None:
@@ -60,6 +71,9 @@ class SegmentStore:
         self._containers = parts.containers
         self._by_id = {container.container_id: container for container in parts.containers}
         self._homes: dict[str, SegmentContainer] = {}
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
+        forks.in_child(self, SegmentStore._begin_child)
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +88,9 @@ class SegmentStore:
 
         Does not flush to Tier 2: what is not there yet is in the log and is recovered from it.
         """
-        await self._parts.close()
+        if self._birth.here:
+            self._check_loop()
+            await self._parts.close()
 
     @property
     def config(self) -> StoreConfig:
@@ -86,7 +102,7 @@ class SegmentStore:
     def append(
         self,
         name: str,
-        data: bytes,
+        data: Buffer,
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> asyncio.Future[int]:
@@ -96,29 +112,32 @@ class SegmentStore:
         only if the segment's length is that (BadOffsetError); with `attributes` only if all their conditions
         hold (BadAttributeUpdateError, checked first). Also SegmentNotFoundError, SegmentSealedError,
         AppendTooLargeError (above `append_bytes_max`), TierUnavailableError (too much waits already: nothing
-        was taken). All errors come through the future. Cost: a few microseconds and a share of one sync.
+        was taken). All errors come through the future, but WrongEventLoopError. Cost: a few microseconds and a share of one sync.
         """
+        if running_loop() is not self._loop:
+            self._check_loop()
         try:
             home = self._homes.get(name) if type(name) is str else None
             home = home or self._home(name)
             segment_id = home.metadata.names.get(name)
             if segment_id is None:
                 raise SegmentNotFoundError(name)
-            if type(data) is not bytes or len(data) > self._config.append_bytes_max:
-                data = checked_data(data, self._config.append_bytes_max)
+            payload = data
+            if type(payload) is not bytes or len(payload) > self._config.append_bytes_max:
+                payload = checked_data(data, self._config.append_bytes_max)
             updates: tuple[KeyedUpdate, ...] | None = None
             if attributes != ():
                 updates = checked_updates(attributes) or None
             if expected_offset is not None:
                 checked_offset("expected_offset", expected_offset)
-            return home.processor.append(segment_id, data, expected_offset, updates)  # type: ignore[return-value] # None only for events
+            return home.processor.append(segment_id, payload, expected_offset, updates)  # type: ignore[return-value] # None only for events
         except SegmentStoreError as error:
             return failed_future(error)
 
     def append_batch(
         self,
         name: str,
-        items: Iterable[bytes],
+        items: Iterable[Buffer],
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> asyncio.Future[int]:
@@ -126,7 +145,7 @@ class SegmentStore:
         try:
             data = b"".join(items)
         except TypeError:
-            detail = "a batch is an iterable of bytes"
+            detail = "a batch is an iterable of bytes, bytearray or memoryview"
             return failed_future(InvalidArgumentError("items", type(items).__name__, detail))
         return self.append(name, data, expected_offset, attributes)
 
@@ -134,7 +153,7 @@ class SegmentStore:
         """An exactly-once writer session: `async with store.writer(name, id) as writer`. Raises SegmentNotFoundError."""
         if not isinstance(writer_id, uuid.UUID):
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
-        return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max)
+        return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max, self)
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -154,7 +173,7 @@ class SegmentStore:
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """An async iterator of chunks from `offset`; with `follow` it waits for more until the segment is sealed."""
         checked_offset("offset", offset)
-        return SegmentReader(self._home(name), name, offset, self._config.piece_bytes, follow=follow)
+        return SegmentReader(self._home(name), name, offset, self._config.piece_bytes, follow=follow, keeps=self)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -176,6 +195,7 @@ class SegmentStore:
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Segments whose names begin with `prefix`, by name; each as it is when it is given. O(n log n)."""
+        self._check_loop()
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
         for container in self._containers:
@@ -264,14 +284,16 @@ class SegmentStore:
             home.check_running()
             await home.writer.flush(home.find(name).segment_id)
             return
+        self._check_loop()
         # One that was taken over keeps its siblings from nothing.
-        outcomes = await asyncio.gather(*map(_flush_all, self._containers), return_exceptions=True)
+        outcomes = await gather_outcomes(*map(_flush_all, self._containers), name="flush")
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
     async def checkpoint(self) -> None:
         """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2 holds."""
+        self._check_loop()
         failures: list[SegmentStoreError] = []
         for container in self._containers:
             try:
@@ -290,11 +312,11 @@ class SegmentStore:
         does not answer; what was done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
         look at each ledger of the cluster.
         """
+        self._check_loop()
         for container in self._containers:
             container.check_running()
         parts = self._parts
-        lag_s, clock = self._config.deletion_lag_s, parts.runtime.clock
-        report = await collect_garbage(parts.containers, parts.storage, lag_s, clock)
+        report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
         if parts.tier1 is not None:
             report = await collect_orphan_ledgers(report, parts.tier1, parts.store_id, self._by_id)
         return report
@@ -302,9 +324,11 @@ class SegmentStore:
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2, for jobs (docs/formats/catalog.md).
 
-        Each is consistent as of one sequence number. Raises ConfigError if pyarrow is missing, TierUnavailableError. Costs a
+        Each is consistent as of one sequence number. Raises MissingExtraError if pyarrow is missing, TierUnavailableError. Costs a
         checkpoint's copy of the metadata, a pass over it in a thread, and some requests for each container.
         """
+        self._birth.check()
+        self._check_loop()
         assert self._parts.exporter is not None
         return await self._parts.exporter.export_all()
 
@@ -314,6 +338,7 @@ class SegmentStore:
         The store does so by itself, every `mailbox_poll_s`; this is for who does not want to wait. Raises TierUnavailableError;
         what was answered by then is answered. Costs a listing of each container's mailbox.
         """
+        self._check_loop()
         answered = 0
         for container in self._containers:
             container.check_running()
@@ -323,15 +348,30 @@ class SegmentStore:
                 raise TierUnavailableError("tier2", str(error)) from error
         return answered
 
-    def stats(self) -> dict[str, object]:
+    def wake_mailbox(self) -> None:
+        """Have the containers served here look into their mailboxes now, for somebody who has put messages there. O(containers).
+
+        Does not wait; costs a look of each, at most four a second however often it is called. Nothing where
+        `mailbox_poll_s` is 0.
+        """
+        self._check_loop()
+        for container in self._containers:
+            container.writer.mailbox.pace.wake()
+
+    def stats(self) -> StoreStats:
         """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well.
 
         What each means is in docs/metrics.md. O(objects in Tier 2).
         """
+        self._birth.check()
         return store_stats(self._parts)
 
     def metrics_text(self) -> bytes:
-        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves. See docs/metrics.md."""
+        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves. See docs/metrics.md.
+
+        Raises MissingExtraError without the extra `metrics`.
+        """
+        require_extra("metrics", "metrics_text()")
         # Not at the top: only who watches pays for it.
         from segmentstore.metrics import metrics_text  # noqa: PLC0415
 
@@ -339,11 +379,32 @@ class SegmentStore:
 
     # --- helpers ----------------------------------------------------------------------------------
 
+    def _begin_child(self) -> None:
+        """In a forked child: the store is the parent's; what it is made of is not even to be collected here."""
+        forks.keep_for_ever(self)
+        self._homes.clear()
+        for container in self._containers:
+            container.forked(self._birth.process_id)
+
+    def _check_loop(self) -> None:
+        """The door of every call. Raises WrongEventLoopError, ForkedStoreError."""
+        if running_loop() is not self._loop:
+            self._birth.check()
+            raise WrongEventLoopError
+
     def _home(self, name: object) -> SegmentContainer:
-        """The container a name lives in. Raises InvalidNameError, ContainerNotServedError."""
+        """The container a name lives in. Raises InvalidNameError, ContainerNotServedError, WrongEventLoopError."""
+        self._check_loop()
         home = self._homes.get(name) if isinstance(name, str) else None
         if home is None:
-            name = check_segment_name(name)
+            # A forked child remembers no name: so it is found out here, and costs an append nothing.
+            self._birth.check()
+            try:
+                name = check_segment_name(name)
+            except InvalidNameError:
+                # A restore of an earlier version may have made such a segment: it can be read, and deleted.
+                if not isinstance(name, str) or not any(name in each.metadata.names for each in self._containers):
+                    raise
             container_id = container_of(name, self._config.containers)
             home = self._by_id.get(container_id)
             if home is None:

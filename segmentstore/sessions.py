@@ -11,14 +11,17 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
-from segmentstore.arguments import checked_offset
+from segmentstore.arguments import checked_offset, running_loop
 from segmentstore.container import SegmentContainer
+from segmentstore.contracts import forks
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     EndOfSegmentError,
     InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
+    WrongEventLoopError,
 )
 
 _FOLLOW_WAIT_S = 60.0
@@ -32,29 +35,46 @@ class SegmentReader:
     segment is deleted or merged away.
     """
 
-    def __init__(self, container: SegmentContainer, name: str, offset: int, chunk_bytes: int, *, follow: bool) -> None:
+    def __init__(
+        self, container: SegmentContainer, name: str, offset: int, chunk_bytes: int, *, follow: bool, keeps: object
+    ) -> None:
         self._container = container
         self._segment_id = container.find(name).segment_id
         self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
         self._chunk_bytes = chunk_bytes
         self._follow = follow
+        # The store is closed when nobody uses it: who has a session of it does.
+        self._keeps = keeps
         self.offset = offset
+        self._turn = asyncio.Lock()
+        """Two who ask at once get one chunk each, in order, and not the same one."""
 
     def __aiter__(self) -> SegmentReader:
         return self
 
     async def __anext__(self) -> bytes:
+        _check_loop(self._loop, self._birth)
+        async with self._turn:
+            data = await self.fetch(self.offset)
+            if not data:
+                raise StopAsyncIteration
+            # Nothing is awaited from here on: who is cancelled before finds the offset unmoved.
+            self.offset += len(data)
+            return data
+
+    async def fetch(self, offset: int) -> bytes:
+        """The chunk that begins at an offset; b"" at the end. Moves nothing."""
+        _check_loop(self._loop, self._birth)
         wait = _FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
-                data = await self._container.read_segment(self._segment_id, self.offset, self._chunk_bytes, wait)
+                data = await self._container.read_segment(self._segment_id, offset, self._chunk_bytes, wait)
             except EndOfSegmentError:
-                raise StopAsyncIteration from None
-            if data:
-                self.offset += len(data)
+                return b""
+            if data or not self._follow:
                 return data
-            if not self._follow:
-                raise StopAsyncIteration
 
 
 class SegmentWriter:
@@ -69,11 +89,16 @@ class SegmentWriter:
     for it, not the append.
     """
 
-    def __init__(self, container: SegmentContainer, name: str, writer_id: uuid.UUID, append_bytes_max: int) -> None:
+    def __init__(
+        self, container: SegmentContainer, name: str, writer_id: uuid.UUID, append_bytes_max: int, keeps: object
+    ) -> None:
         self._container = container
         self._name = name
         self._key = writer_id.bytes
         self._append_bytes_max = append_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
+        self._keeps = keeps
         segment = container.find(name)
         self._segment_id = segment.segment_id
         self.writer_id = writer_id
@@ -89,13 +114,15 @@ class SegmentWriter:
     ) -> None:
         """Nothing to release: what is in flight stays in flight."""
 
-    def append(self, data: bytes, event_number: int | None = None) -> asyncio.Future[int | None]:
+    def append(self, data: Buffer, event_number: int | None = None) -> asyncio.Future[int | None]:
         """Append one event, enqueued when called; await it for the acknowledgement.
 
         `event_number` defaults to the last + 1 and may skip numbers. Gives the event's offset, or None if
         its number is not above the last one the segment has: it was there already and was dropped. A malformed
         call raises at once, so that no later event of a pipeline goes in before the caller knows.
         """
+        if running_loop() is not self._loop:
+            _check_loop(self._loop, self._birth)
         number = self.last_event_number + 1 if event_number is None else event_number
         checked_offset("event_number", number)
         payload = checked_data(data, self._append_bytes_max)
@@ -116,11 +143,31 @@ class SegmentWriter:
         return future
 
 
+def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
+    if running_loop() is not loop:
+        birth.check()
+        raise WrongEventLoopError
+
+
 def failed_future(error: BaseException) -> asyncio.Future[Any]:
-    """A future that tells the caller of a refusal, as every other outcome is told."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    """A future that tells the caller of a refusal, as every other outcome is told. Raises it where no loop runs."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise error from None
+    future: asyncio.Future[Any] = loop.create_future()
     future.set_exception(error)
     return future
+
+
+def snapshot(data: Buffer) -> Buffer:
+    """Data that its owner cannot change any more; what cannot be copied is left for `checked_data` to refuse."""
+    if isinstance(data, bytearray | memoryview):
+        try:
+            return bytes(data)
+        except ValueError:
+            return data
+    return data
 
 
 def checked_data(data: object, length_max: int) -> bytes:

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from segmentstore.container import SegmentContainer
+from segmentstore.stats_types import (
+    CacheStats,
+    CatalogStats,
+    ContainerStats,
+    LogStats,
+    LossStats,
+    ProcessorStats,
+    ReadIndexStats,
+    RecoveryStats,
+    ScrubStats,
+    StorageWriterStats,
+    StoreStats,
+    Tier2Stats,
+)
 from segmentstore.tier1 import TIER1_PREFIX
 from tier2.object_storage import ObjectStorage
 
@@ -13,20 +27,32 @@ if TYPE_CHECKING:
     from segmentstore.store_files import StoreParts
 
 
-def store_stats(parts: StoreParts) -> dict[str, object]:
+def store_stats(parts: StoreParts) -> StoreStats:
     """Everything the parts count, as of now. O(containers)."""
     return {
         "store_id": parts.store_id,
         "health": [
             *_tier1_and_containers(parts),
-            *(parts.tier2_start.health() if parts.tier2_start is not None else ()),
+            *parts.findings,
+            *parts.tier2_start.health(),
+            *parts.markers.health(),
+            *(parts.losses.health() if parts.losses is not None else ()),
             *(parts.scrub.health() if parts.scrub is not None else ()),
             *(parts.exporter.health() if parts.exporter is not None else ()),
         ],
-        "cache": dataclasses.asdict(parts.cache.statistics()),
+        "cache": cast("CacheStats", dataclasses.asdict(parts.cache.statistics())),
         "tier2": _tier2_stats(parts.storage),
-        "catalog": dataclasses.asdict(parts.exporter.statistics()) if parts.exporter is not None else None,
-        "scrub": dataclasses.asdict(parts.scrub.statistics()) if parts.scrub is not None else None,
+        "catalog": (
+            cast("CatalogStats", dataclasses.asdict(parts.exporter.statistics()))
+            if parts.exporter is not None
+            else None
+        ),
+        "losses": (
+            cast("LossStats", dataclasses.asdict(parts.losses.statistics()))
+            if parts.losses is not None
+            else {"objects": 0, "places": 0, "seen": 0}
+        ),
+        "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics())) if parts.scrub is not None else None,
         "containers": {container.container_id: _container_stats(container) for container in parts.containers},
     }
 
@@ -39,7 +65,7 @@ def _tier1_and_containers(parts: StoreParts) -> list[str]:
     return [*shared, *(finding for finding in of_containers if not said or not finding.endswith(said))]
 
 
-def _tier2_stats(storage: ObjectStorage) -> dict[str, object]:
+def _tier2_stats(storage: ObjectStorage) -> Tier2Stats:
     statistics = storage.statistics()
     return {
         "url": storage.url,
@@ -51,9 +77,9 @@ def _tier2_stats(storage: ObjectStorage) -> dict[str, object]:
     }
 
 
-def _container_stats(container: SegmentContainer) -> dict[str, object]:
+def _container_stats(container: SegmentContainer) -> ContainerStats:
     metadata = container.metadata
-    result: dict[str, object] = {
+    result: ContainerStats = {
         "state": container.state.value,
         "segments": len(metadata.names),
         "sequence_number": metadata.sequence_number,
@@ -61,13 +87,13 @@ def _container_stats(container: SegmentContainer) -> dict[str, object]:
         "object_bytes": sum(live.record.size for live in metadata.objects.values()),
         "garbage_objects": len(metadata.garbage),
         "sweep_stopped_by": container.writer.orphan_sweeper.stopped_by,
-        "log": dataclasses.asdict(container.log.statistics()),
-        "read_index": dataclasses.asdict(container.read_index.statistics()),
-        "storage_writer": dataclasses.asdict(container.writer.statistics()),
+        "log": cast("LogStats", dataclasses.asdict(container.log.statistics())),
+        "read_index": cast("ReadIndexStats", dataclasses.asdict(container.read_index.statistics())),
+        "storage_writer": cast("StorageWriterStats", dataclasses.asdict(container.writer.statistics())),
     }
     if container.recovery is not None:
-        result["recovery"] = dataclasses.asdict(container.recovery)
+        result["recovery"] = cast("RecoveryStats", dataclasses.asdict(container.recovery))
     statistics = container.processor_statistics()
     if statistics is not None:
-        result["processor"] = dataclasses.asdict(statistics)
+        result["processor"] = cast("ProcessorStats", dataclasses.asdict(statistics))
     return result

@@ -10,45 +10,55 @@ tier2/         objects, unless tier2 names another place
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from durablelog.bookkeeper.store_node import StoreIdentity
-from durablelog.durable_data_log import DurableDataLog
-from durablelog.file.file_log import FileLog
-from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
-from readindex.rocksdb_cache import RocksDbCache
-from recovery import scrub_state
 from recovery.background_scrub import BackgroundScrub
+from recovery.loss_keeper import LossKeeper
+from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import ENVIRONMENT_PREFIX, StoreConfig, StoreFile, merge_settings
-from segmentstore.container import ContainerState, SegmentContainer
-from segmentstore.contracts.disk import DiskFile, make_directories
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.disk import DiskFile, is_read_only
 from segmentstore.contracts.errors import (
     ConfigError,
-    StoreInUseError,
+    ReadOnlyFileSystemError,
     TierUnavailableError,
 )
-from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
+from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.store_adapters import DefaultAdapters, StoreAdapters
 from segmentstore.store_folder import (
     LOCK_NAME,
+    change_tier1,
+    check_tier2_is_not_misplaced,
     keep_store_file,
+    keep_to_ourselves,
+    kept_secrets,
+    leave_nothing,
+    lock_folder,
     log_directory,
     new_store_id,
     read_store_file,
     unmake_store_file,
     write_store_file,
 )
-from segmentstore.tier1 import BookKeeperClients, SharedTier1, open_clients
+from segmentstore.tier1 import SharedTier1
 from segmentstore.tier2_start import Tier2Start
-from tier2.locations import check_object_storage_url, open_object_storage
+from segmentstore.tier2_watch import has_objects, losses_of, scrub_of
+from storagewriter.mailbox_pace import wake_together
+from tier2.locations import check_object_storage_url
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
 
@@ -66,65 +76,22 @@ if TYPE_CHECKING:
     # Loaded only where there is one.
     from segmentstore.local_face import LocalFace
     from segmentstore.metrics_endpoint import MetricsEndpoint
+    from segmentstore.open_stores import OpenStore
+
+_log = logging.getLogger(__name__)
 
 _CONTAINER_STARTS_AT_ONCE = 2
 
 
-class StoreAdapters(Protocol):
-    """What a store's outside parts are made by: production's are `DefaultAdapters`, a simulated world has its own."""
-
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
-        """Tier 1 of one container, where it is not on BookKeeper."""
-
-    async def bookkeeper(
-        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
-    ) -> BookKeeperClients:
-        """What the store speaks to BookKeeper by, opened; the store closes it. Raises ConfigError, TierUnavailableError."""
-
-    def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
-        """Tier 2. Raises ConfigError."""
-
-    def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
-        """The cache of the store."""
-
-
-class DefaultAdapters:
-    """File log (or memory), Tier 2 by its URL, RocksDB."""
-
-    def __init__(self) -> None:
-        self._memory = MemoryLogStore()
-
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
-        if config.tier1 == "memory":
-            return MemoryDataLog(self._memory, container_id, payload_bytes_max=config.frame_bytes_max)
-        return FileLog(
-            log_directory(location, container_id),
-            container_id,
-            runtime,
-            file_bytes=config.log_file_bytes,
-            payload_bytes_max=config.frame_bytes_max,
-        )
-
-    async def bookkeeper(
-        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
-    ) -> BookKeeperClients:
-        return await open_clients(location, environment, runtime)
-
-    def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
-        return open_object_storage(url, runtime)
-
-    def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
-        return RocksDbCache(os.path.join(location, "cache"), runtime, config.cache_bytes_max)
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StoreParts:
     """Everything an open store is made of."""
 
     location: str
     store_id: str
     config: StoreConfig
-    lock: DiskFile
+    lock: DiskFile | None
+    """None of a view, which owns nothing."""
     runtime: Runtime
     storage: ObjectStorage
     cache: CacheStorage
@@ -132,23 +99,35 @@ class StoreParts:
     """Those that are served here, ascending."""
     tier1: SharedTier1 | None = None
     """What their logs share, on BookKeeper."""
-    markers: StoreMarkers | None = None
-    """Of the stores whose objects are where ours are; None in the store's own folder."""
-    tier2_start: Tier2Start | None = None
+    markers: StoreMarkers
+    """Of the stores whose objects are where ours are."""
+    tier2_start: Tier2Start
     scrub: BackgroundScrub | None = None
+    losses: LossKeeper | None = None
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
     face: LocalFace | None = None
+    findings: Sequence[str] = ()
+    """What is wrong with how the store is kept, a sentence each, for its health."""
     closing: asyncio.Task[None] | None = None
+    watch: CancellationWatch | None = None
+    registered: OpenStore | None = None
+    """What the process knows it by, if it was opened for a program."""
 
     async def close(self) -> None:
         """Stop the containers, then release what they shared; goes on past a part that fails.
 
         Done once, whoever asks and whoever stops waiting: all who call wait for the same end.
         """
+        await asyncio.shield(self.begin_close())
+
+    def begin_close(self) -> asyncio.Task[None]:
+        """The task that closes."""
         if self.closing is None:
-            self.closing = asyncio.get_running_loop().create_task(self._close(), name="close store")
-        await asyncio.shield(self.closing)
+            self.closing = own_task(self._close(), name="close store")
+            if self.watch is not None:
+                self.closing.add_done_callback(self.watch.end)
+        return self.closing
 
     async def _close(self) -> None:
         if self.face is not None:
@@ -159,9 +138,10 @@ class StoreParts:
             await self.scrub.stop()
         if self.exporter is not None:
             await self.exporter.stop()
-        if self.tier2_start is not None:
-            await self.tier2_start.stop()
-        outcomes = await asyncio.gather(*(container.stop() for container in self.containers), return_exceptions=True)
+        await self.tier2_start.stop()
+        outcomes = await gather_outcomes(*(container.stop() for container in self.containers), name="stop container")
+        if self.losses is not None:
+            await self.losses.stop()
         try:
             await self.cache.close()
             await self.storage.close()
@@ -170,7 +150,8 @@ class StoreParts:
                 if self.tier1 is not None:
                     await self.tier1.close()
             finally:
-                self.lock.close()
+                if self.lock is not None:
+                    self.lock.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -192,27 +173,36 @@ async def open_store(
     runtime: Runtime,
     adapters: StoreAdapters | None = None,
 ) -> StoreParts:
-    """Open the store in a folder, making what is not there. On any failure everything is released again."""
-    adapters = adapters if adapters is not None else DefaultAdapters()
-    location = os.path.abspath(location)
+    """Open the store in a folder, making what is not there. Failed or cancelled, it ends when everything is released."""
+    opening = _open_store(os.path.abspath(location), options, environment, runtime, adapters or DefaultAdapters())
+    return await open_or_release(opening, StoreParts.close, "open store")
+
+
+async def _open_store(
+    location: str,
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    runtime: Runtime,
+    adapters: StoreAdapters,
+) -> StoreParts:
     files = runtime.executor("open", 1)
     loop = asyncio.get_running_loop()
     taking = loop.run_in_executor(files, _take, location, options, environment, runtime)
+    cancelled = await outlast(taking)
+    files.shutdown(wait=False)
     try:
-        # Shielded: a caller who gives up must not leave behind a lock that nobody knows of.
-        taken = await asyncio.shield(taking)
-        logs = os.path.dirname(log_directory(location, 0))
-        had_logs = not taken.config.tier2 or await loop.run_in_executor(files, runtime.disk.exists, logs)
-    except asyncio.CancelledError:
-        taking.add_done_callback(_let_go)
-        raise
+        taken = taking.result()
     except OSError as error:
+        if is_read_only(error):
+            raise ReadOnlyFileSystemError(location) from error
         raise TierUnavailableError("tier1", f"{location}: {error}") from error
-    finally:
-        files.shutdown(wait=False)
     parts: StoreParts | None = None
     tier1: SharedTier1 | None = None
+    storage: ObjectStorage | None = None
     try:
+        if cancelled:
+            raise asyncio.CancelledError
+        had_logs = taken.had_logs
         if is_bookkeeper_url(taken.config.tier1):
             where = BookKeeperLocation.parse(taken.config.tier1)
             tier1 = SharedTier1(where, await adapters.bookkeeper(where, environment, runtime), runtime)
@@ -222,6 +212,7 @@ async def open_store(
         assert taken.file is not None
         storage = adapters.storage(tier2_url(location, config), runtime)
         cache = adapters.cache(location, config, runtime)
+        markers = StoreMarkers(storage, taken.file.store_id, is_meant=config.shared_tier2)
         parts = StoreParts(
             location=location,
             store_id=taken.file.store_id,
@@ -231,40 +222,66 @@ async def open_store(
             storage=storage,
             cache=cache,
             containers=[],
+            markers=markers,
+            tier2_start=Tier2Start(storage, markers, is_own_folder=not config.tier2),
             tier1=tier1,
+            findings=kept_secrets(taken.file, taken.node.tier2 if taken.node is not None else None),
         )
-        if config.tier2:
-            parts.markers = StoreMarkers(storage, parts.store_id)
-            parts.tier2_start = Tier2Start(storage, parts.markers)
-            if had_logs:
-                parts.tier2_start.begin()
-            else:
-                await _insist(parts, taken)
+        if had_logs:
+            parts.tier2_start.begin()
+        else:
+            await _insist(parts, taken)
         if tier1 is not None:
             await _pin(parts, tier1, taken)
+            await tier1.ask_owners(config.served, location, take_over=config.take_over)
         _add_containers(parts, runtime, adapters, made=made)
         parts.exporter = CatalogExporter(storage, parts.containers, runtime, parts.store_id, config)
         for container in parts.containers:
             container.writer.mailbox.export = parts.exporter.hook(container)
+        wake_together([container.writer.mailbox for container in parts.containers])
         await cache.open()
         await _start(parts.containers)
+        await parts.tier2_start.looked(partial(has_objects, parts), made=made)
+        parts.losses = losses_of(parts)
+        await parts.losses.start()
         if tier2_url(location, config) != _own_tier2(location):
             await _stay(parts)
         parts.exporter.start()
         if config.scrub_bytes_per_s:
-            parts.scrub = _scrub(parts, runtime)
+            parts.scrub = scrub_of(parts)
             parts.scrub.start()
+        parts.watch = CancellationWatch(parts.location, parts.containers, parts.begin_close)
     except BaseException:
-        if parts is not None:
-            await parts.close()
-        else:
-            try:
-                if tier1 is not None:
-                    await tier1.close()
-            finally:
-                taken.lock.close()
+        releasing = own_task(_release(taken, tier1, storage, parts, runtime), name="release store")
+        await outlast(releasing)
+        if not releasing.cancelled() and (failure := releasing.exception()) is not None:
+            _log.error("what an opening of %s had opened was not all released", location, exc_info=failure)
         raise
     return parts
+
+
+async def _release(
+    taken: _Taken,
+    tier1: SharedTier1 | None,
+    storage: ObjectStorage | None,
+    parts: StoreParts | None,
+    runtime: Runtime,
+) -> None:
+    if taken.new or taken.file is None:
+        files = runtime.executor("open", 1)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(files, leave_nothing, taken.location, taken.lock, taken.made_folders, runtime)
+        files.shutdown(wait=False)
+    if parts is not None:
+        await parts.close()
+        return
+    try:
+        if storage is not None:
+            await storage.close()
+        if tier1 is not None:
+            await tier1.close()
+    finally:
+        taken.lock.close()
 
 
 class _Taken(NamedTuple):
@@ -279,11 +296,12 @@ class _Taken(NamedTuple):
     """The store was made by this very opening."""
     new: bool
     """The folder became a store's by this very opening, which made the store or joined it."""
-
-
-def _let_go(taking: asyncio.Future[_Taken]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        taking.result().lock.close()
+    had_logs: bool
+    """A container was opened before, as far as this folder can tell."""
+    node: StoreIdentity | None = None
+    """What the store's root node says, on BookKeeper."""
+    made_folders: Sequence[str] = ()
+    """Those that were made for it, the lowest first."""
 
 
 def _take(location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime) -> _Taken:
@@ -294,14 +312,12 @@ def _take(location: str, options: Mapping[str, object], environment: Mapping[str
     if is_bookkeeper_url(config.tier1):
         BookKeeperLocation.parse(config.tier1)
     elif config.tier1 not in {"file", "memory"}:
-        raise ConfigError("tier1", f'{config.tier1!r} is not "file", "memory" or a bookkeeper:// URL')
+        raise ConfigError("tier1", f'{redacted(config.tier1)!r} is not "file", "memory" or a bookkeeper:// URL')
     # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be mended.
-    check_object_storage_url(tier2_url(location, config))
-    make_directories(disk, location)
-    try:
-        lock = disk.lock(os.path.join(location, LOCK_NAME))
-    except BlockingIOError:
-        raise StoreInUseError(location, "another process has it open") from None
+    check_object_storage_url(tier2_url(location, config), new=file is None)
+    if file is not None and not config.tier2:
+        check_tier2_is_not_misplaced(location, runtime)
+    made_folders, lock = lock_folder(location, runtime)
     try:
         # Looked at again under the lock: two processes may be making the same store.
         file = read_store_file(location, runtime)
@@ -313,12 +329,15 @@ def _take(location: str, options: Mapping[str, object], environment: Mapping[str
                 made, config = False, _merged(options, environment, file)
         elif file is not None:
             config = _merged(options, environment, file)
+            keep_to_ourselves(location, file, runtime)
             # Who made it may have died between giving it its name and making that durable.
             disk.sync_directory(location)
+        had_logs = not config.tier2 or disk.exists(os.path.dirname(log_directory(location, 0)))
     except BaseException:
+        leave_nothing(location, lock, made_folders, runtime)
         lock.close()
         raise
-    return _Taken(location, lock, file, config, made=made, new=made)
+    return _Taken(location, lock, file, config, made=made, new=made, had_logs=had_logs, made_folders=made_folders)
 
 
 def _merged(options: Mapping[str, object], environment: Mapping[str, str], file: StoreFile | None) -> StoreConfig:
@@ -355,16 +374,22 @@ async def _join(
     """The settings a store on BookKeeper has by its node, which is made if this folder may make a store."""
     wished = StoreIdentity(new_store_id(runtime), taken.config.containers, tier2_url(taken.location, taken.config))
     identity, made = await tier1.agree(taken.file, wished)
-    settings = dict(taken.file.settings) if taken.file is not None else {"tier1": taken.config.tier1}
-    settings |= {"containers": identity.containers, "tier2": identity.tier2}
+    settings: dict[str, object] = {"tier1": taken.config.tier1} if taken.file is None else dict(taken.file.settings)
+    settings["containers"] = identity.containers
+    if taken.file is None:
+        settings["tier2"] = identity.tier2
     config = merge_settings(*_without_own_folder(options, environment), settings, existing=True)
     check_object_storage_url(config.tier2)
     file = taken.file
+    writes: Callable[[], StoreFile] | None = None
     if file is None:
+        writes = partial(write_store_file, taken.location, identity.store_id, config, runtime, wished.store_id)
+    elif file.settings["tier1"] != config.tier1:
+        # Its servers have this very store: `agree` has seen its id there.
+        writes = partial(change_tier1, taken.location, file, config.tier1, runtime)
+    if writes is not None:
         executor = runtime.executor("open", 1)
-        writing = asyncio.get_running_loop().run_in_executor(
-            executor, write_store_file, taken.location, identity.store_id, config, runtime, wished.store_id
-        )
+        writing = asyncio.get_running_loop().run_in_executor(executor, writes)
         try:
             file = await asyncio.shield(writing)
         except asyncio.CancelledError:
@@ -375,11 +400,10 @@ async def _join(
             raise TierUnavailableError("tier1", f"{taken.location}: {error}") from error
         finally:
             executor.shutdown(wait=False)
-    return taken._replace(file=file, config=config, made=made, new=taken.file is None)
+    return taken._replace(file=file, config=config, made=made, new=taken.file is None, node=identity)
 
 
 async def _insist(parts: StoreParts, taken: _Taken) -> None:
-    assert parts.tier2_start is not None
     try:
         await parts.tier2_start.insist()
     except BaseException:
@@ -399,6 +423,7 @@ async def _pin(parts: StoreParts, tier1: SharedTier1, taken: _Taken) -> None:
             # Who makes the store may take it back: then this folder would be of a store that is nowhere. The maker of a store
             # whose objects are in this very folder was of this folder, and takes nothing back.
             await _leave(parts)
+            await parts.markers.withdraw()
         raise
 
 
@@ -449,23 +474,8 @@ def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters
                 made=made,
             )
         )
-        if parts.markers is not None:
-            parts.containers[-1].writer.orphan_sweeper.shared_with = parts.markers.shared_with
-            parts.containers[-1].writer.upload_after(parts.markers.ensure)
-
-
-def _scrub(parts: StoreParts, runtime: Runtime) -> BackgroundScrub:
-    def live(container: SegmentContainer) -> Callable[[], ContainerMetadata | None]:
-        return lambda: container.metadata if container.state is ContainerState.RUNNING else None
-
-    return BackgroundScrub(
-        parts.storage,
-        {container.container_id: live(container) for container in parts.containers},
-        runtime,
-        bytes_per_s=parts.config.scrub_bytes_per_s,
-        path=os.path.join(parts.location, scrub_state.FILE_NAME),
-        store_id=parts.store_id,
-    )
+        markers = parts.markers
+        parts.containers[-1].writer.beside(markers.ensure, markers.shared_with, is_meant=markers.is_meant)
 
 
 async def _start(containers: list[SegmentContainer]) -> None:
@@ -475,7 +485,7 @@ async def _start(containers: list[SegmentContainer]) -> None:
         async with turns:
             await container.start()
 
-    results = await asyncio.gather(*(start(container) for container in containers), return_exceptions=True)
+    results = await gather_outcomes(*map(start, containers), name="start container")
     for result in results:
         if isinstance(result, BaseException):
             raise result

@@ -7,15 +7,23 @@ with it. Blocking.
 from __future__ import annotations
 
 import os
+import re
 import uuid
+from collections.abc import Sequence
+from contextlib import suppress
 
-from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, parse_store_file, render_store_file
-from segmentstore.contracts.disk import remove_if_there
+from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, parse_store_file, quoted, render_store_file
+from segmentstore.contracts.disk import DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError
+from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import has_secret
+from tier2.credentials import advice
+from tier2.file_urls import printable
 
 LOCK_NAME = "lock"
 _NEW = ".new"
+_TIER1_LINE = re.compile(r"^tier1[ \t]*=.*$", re.MULTILINE)
 
 
 def log_directory(location: str, container_id: int) -> str:
@@ -48,6 +56,8 @@ def write_store_file(location: str, store_id: str, config: StoreConfig, runtime:
             remove_if_there(disk, os.path.join(location, name))
     file = disk.open(written, write=True, create=True)
     try:
+        # Before anything stands in it.
+        disk.make_private(written)
         file.pwrite([text.encode()], 0)
         file.sync()
     finally:
@@ -118,10 +128,103 @@ def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime
         runtime.disk.sync_directory(location)
 
 
+def missing_folders(location: str, runtime: Runtime) -> list[str]:
+    """The folders that are not there yet, of a path: the lowest first."""
+    missing = []
+    while not runtime.disk.exists(location):
+        missing.append(location)
+        location = os.path.dirname(location)
+    return missing
+
+
+def lock_folder(location: str, runtime: Runtime) -> tuple[Sequence[str], DiskFile]:
+    """Make the folder if it is absent, and lock it; which folders were made for that, the lowest first. Blocking.
+
+    Raises StoreInUseError, OSError.
+    """
+    disk = runtime.disk
+    for left in (1, 0):
+        made = missing_folders(location, runtime)
+        make_directories(disk, location)
+        try:
+            return made, disk.lock(os.path.join(location, LOCK_NAME))
+        except BlockingIOError as error:
+            raise StoreInUseError(location, owner_of(error)) from None
+        except FileNotFoundError:
+            # A maker that failed took the folder away again.
+            if not left:
+                raise
+        except BaseException:
+            leave_nothing(location, None, made, runtime)
+            raise
+    raise AssertionError(location)
+
+
+def leave_nothing(location: str, lock: DiskFile | None, made: Sequence[str], runtime: Runtime) -> None:
+    """Take away what a making of a store that failed leaves: its lock, and the folders it made, `made`, the lowest first.
+
+    Nothing happens if the folder is a store's, or holds anything else. `lock` is still held, and its caller closes it: who
+    opened the file meanwhile finds that it has no name any more (`Disk.lock`). Blocking; what fails stays, for a
+    folder with a lock alone counts as empty.
+    """
+    disk = runtime.disk
+    with suppress(OSError):
+        there = disk.list_directory(location)
+        if not all(map(is_left_over, there)):
+            return
+        if lock is not None and not lock.is_at(os.path.join(location, LOCK_NAME)):
+            return
+        for name in sorted(there, key=LOCK_NAME.__eq__):
+            if name != LOCK_NAME or lock is not None:
+                remove_if_there(disk, os.path.join(location, name))
+        for folder in made:
+            disk.remove_directory(folder)
+        disk.sync_directory(os.path.dirname(made[-1]) if made else location)
+
+
 def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> None:
     """Put the file back if who made the store has taken it away meanwhile. Raises OSError."""
     if not runtime.disk.exists(os.path.join(location, FILE_NAME)):
         write_store_file(location, store_id, config, runtime, new_store_id(runtime))
+
+
+def change_tier1(location: str, file: StoreFile, tier1: str, runtime: Runtime) -> StoreFile:
+    """Let a store's `store.toml` name another URL of the same store, durably; everything else in it stays as it is.
+
+    The caller holds the folder's lock. Raises ConfigError (the line cannot be found: a person's move), OSError.
+    """
+    disk, path = runtime.disk, os.path.join(location, FILE_NAME)
+    text = _read(path, runtime)
+    line = f"tier1 = {quoted(tier1)}"
+    changed, count = _TIER1_LINE.subn(lambda _: line, text, count=1)
+    if count != 1 or parse_store_file(changed).settings != {**file.settings, "tier1": tier1}:
+        raise ConfigError("tier1", f"{path} has no line of its own for tier1: write there by hand {line}")
+    written = f"{path}.{new_store_id(runtime)}{_NEW}"
+    target = disk.open(written, write=True, create=True)
+    try:
+        disk.make_private(written)
+        target.pwrite([changed.encode()], 0)
+        target.sync()
+    finally:
+        target.close()
+    disk.rename(written, path)
+    disk.sync_directory(location)
+    return parse_store_file(changed)
+
+
+def keep_to_ourselves(location: str, file: StoreFile, runtime: Runtime) -> None:
+    """Close a store.toml that holds a secret to others, as well as that can be done."""
+    if has_secret(str(file.settings["tier2"])):
+        with suppress(OSError):
+            runtime.disk.make_private(os.path.join(location, FILE_NAME))
+
+
+def kept_secrets(file: StoreFile | None, tier2_of_node: str | None) -> list[str]:
+    """Where a URL with a secret is kept, from times when that was taken, and how to get it out; for people."""
+    kept = {} if file is None else {FILE_NAME: str(file.settings["tier2"])}
+    if tier2_of_node is not None:
+        kept["the store's node in ZooKeeper"] = tier2_of_node
+    return [found for where, url in kept.items() if (found := advice(url, where)) is not None]
 
 
 def _read(path: str, runtime: Runtime) -> str:
@@ -130,3 +233,17 @@ def _read(path: str, runtime: Runtime) -> str:
         return file.pread(0, file.size()).decode()
     finally:
         file.close()
+
+
+def check_tier2_is_not_misplaced(location: str, runtime: Runtime) -> None:
+    """Raise ConfigError if an earlier version put the objects of this store into another folder. Blocking.
+
+    It decoded the bytes of a name that is not UTF-8 as text.
+    """
+    mistaken = os.fsencode(location).decode("utf-8", "replace")
+    if mistaken == location:
+        return
+    own, other = os.path.join(location, "tier2"), os.path.join(mistaken, "tier2")
+    if not runtime.disk.exists(own) and runtime.disk.exists(other):
+        detail = f"an earlier version put the objects of {printable(location)} into {printable(other)}"
+        raise ConfigError("tier2", f"{detail}: copy that folder to {printable(own)}, and open the store again")

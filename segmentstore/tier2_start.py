@@ -1,4 +1,4 @@
-"""What is done about a Tier 2 that others can see when a store opens: it is looked over, and the store makes itself known there.
+"""What is done about Tier 2 when a store opens: it is looked over, and the store makes itself known there.
 
 Rules of this file:
 
@@ -6,40 +6,62 @@ Rules of this file:
 - a store that was made before opens whatever Tier 2 does: appends need the log alone. The check runs beside it then,
   and what is wrong shows in `health` until a check has passed;
 - the marker (tier2/store_markers.py) is there before the store's first object: uploads see to it too, for a store that
-  was just restored has none yet, and opens as one that was there before.
+  was just restored has none yet, and opens as one that was there before;
+- where another store has its marker and this one has none, it is refused unless `shared_tier2` says that it is meant. A store
+  that was there is asked about this in one listing beside its recovery, and opens if Tier 2 does not answer soon: then its
+  uploads are held back by the same question;
+- a marker that is gone, though this store has objects there, is put back, at the opening and later: one look in LOOK_EVERY_S;
+- the store's own folder is not checked, but marked like any other place: another store may name it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
+from segmentstore.contracts.owned_tasks import own_task
 from tier2.object_storage import ObjectStorage, ObjectStorageError, StorageRefusedError, StorageUnavailableError
-from tier2.store_markers import StoreMarkers
+from tier2.store_markers import PlaceTakenError, StoreMarkers
 
 AGAIN_S = 60.0
-"""From a check that failed to the next."""
+"""From a check that failed to the next, at most; the first ones come sooner, from AGAIN_MIN_S on."""
+AGAIN_MIN_S = 5.0
 LATER_S = 5.0
-"""From the opening to the check of a store that was there: who only looks in costs no requests, and leaves no probe."""
+"""From the opening to the check of a store that was there: who only looks in costs one listing, and leaves no probe."""
+LOOK_EVERY_S = 600.0
+"""Between two looks for the marker while the store is open."""
+LOOK_PATIENCE_S = 2.0
+"""How long an opening waits for the listing of the markers."""
 PATIENCE_S = 2.0
 """How long a close lets a check come to its end: cut off, it may leave its probe behind."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Tier2Start:
     """The beginning of one store's life with its Tier 2."""
 
-    def __init__(self, storage: ObjectStorage, markers: StoreMarkers) -> None:
+    def __init__(self, storage: ObjectStorage, markers: StoreMarkers, *, is_own_folder: bool = False) -> None:
         self._storage = storage
+        self._is_own_folder = is_own_folder
         self._markers = markers
         self._task: asyncio.Task[None] | None = None
+        self._look: asyncio.Task[bool] | None = None
         self._finding = ""
+        self._outlived: Callable[[], bool] = _never
         self._checking = False
 
     async def insist(self) -> None:
         """For a store being made. Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError."""
         try:
+            known = await self._markers.look()
             await self._storage.check()
-            await self._markers.ensure()
+            if not known:
+                await self._markers.make()
         except StorageUnavailableError as error:
             if not isinstance(error, StorageRefusedError):
                 raise TierUnavailableError("tier2", str(error)) from error
@@ -49,11 +71,38 @@ class Tier2Start:
             raise ConfigError("tier2", str(error)) from error
 
     def begin(self) -> None:
-        """For a store that was there: check in the background until a check has passed."""
-        self._task = asyncio.create_task(self._keep_trying(), name="tier2 check")
+        """For a store that was there, or is in its own folder: check in the background until a check has passed."""
+        self._look = own_task(self._markers.look(), name="tier2 markers")
+        self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
+        self._task = own_task(self._keep_trying(), name="tier2 check")
+
+    async def looked(self, has_objects: Callable[[], bool], *, made: bool) -> None:
+        """The end of the look that `begin` has begun. Raises ConfigError: another store is there, and this one is not known.
+
+        The marker is put back if `has_objects` says that this store has put objects there, and put at once if the store
+        was just `made`: in its own folder, where that costs next to nothing.
+        """
+        if self._look is None:
+            return
+        await asyncio.wait((self._look,), timeout=LOOK_PATIENCE_S)
+        if not self._look.done():
+            return
+        try:
+            if not self._look.result():
+                if made:
+                    await self._markers.ensure()
+                elif has_objects():
+                    await self._markers.restore()
+        except PlaceTakenError as error:
+            raise ConfigError("tier2", str(error)) from error
+        except ObjectStorageError:
+            pass  # The check says so in health.
 
     async def stop(self) -> None:
         """End what runs and wait for it. Idempotent."""
+        if self._look is not None and not self._look.done():
+            self._look.cancel()
+            await asyncio.wait((self._look,))
         if self._task is not None:
             if self._checking:
                 await asyncio.wait((self._task,), timeout=PATIENCE_S)
@@ -63,23 +112,31 @@ class Tier2Start:
                 await asyncio.wait((self._task,), timeout=PATIENCE_S)
 
     def health(self) -> list[str]:
-        """What the last check found; nothing once one has passed."""
-        return [f"tier2 failed its check at the start: {self._finding}"] if self._finding else []
+        """What the last check found; nothing once one has passed, or the provider that did not answer has answered others."""
+        found = self._finding and not self._outlived()
+        return [f"tier2 failed its check at the start: {self._finding}"] if found else []
 
     async def _keep_trying(self) -> None:
-        pause = LATER_S
+        pause, again = LATER_S, AGAIN_MIN_S
         while True:
             await asyncio.sleep(pause)
             self._checking = True
             try:
                 # Not behind the check: what fails it may take objects all the same.
                 await self._markers.ensure()
-                await self._storage.check()
-            except ObjectStorageError as error:
-                self._finding = str(error)
-                pause = AGAIN_S
+                await self._markers.shared_with()
+                if not self._is_own_folder:
+                    await self._storage.check()
+            except Exception as error:  # noqa: BLE001 - whatever it is: without the check nothing else would tell of it
+                self._finding = str(error) or repr(error)
+                self._outlived = error.outlived if isinstance(error, StorageUnavailableError) else _never
+                pause, again = again, min(2 * again, AGAIN_S)
             else:
                 self._finding = ""
-                return
+                break
             finally:
                 self._checking = False
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            with suppress(StorageUnavailableError):
+                await self._markers.shared_with()

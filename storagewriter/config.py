@@ -36,6 +36,8 @@ class StorageWriterConfig:
     """Whether small and mostly dead objects are made into large ones."""
     consolidation_bytes: int = 256 * MIB
     """Living bytes that a consolidated object has at least; one that has half of it is left as it is."""
+    consolidation_download_bytes_per_s: int = 0
+    """Bytes a second that consolidation may download on the average, where Tier 2 cannot copy; 0: no bound."""
     deletion_lag_s: float = 4 * 3600.0
     """How long an object must have been unreferenced in the log before it is deleted."""
     orphan_sweep_spacing_s: float = 60.0
@@ -59,6 +61,8 @@ class StorageWriterConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"{getattr(self, name)} is not at least 1")
+        if self.consolidation_download_bytes_per_s < 0:
+            raise ConfigError("consolidation_download_bytes_per_s", "a number of bytes is not negative")
         if self.compression not in CODECS_BY_NAME:
             raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(CODECS_BY_NAME)}")
         if self.flush_bytes > self.object_bytes:
@@ -84,6 +88,8 @@ class StorageWriterStatistics:
     segments_pending: int
     """Segments with un-flushed bytes."""
     unflushed_bytes: int
+    unflushed_age_s: float
+    """Of the oldest of them, since it was committed, or replayed after an opening; 0.0 if there are none."""
     uploads_in_flight: int
     upload_bytes_in_flight: int
     objects_written: int
@@ -127,3 +133,5 @@ class StorageWriterStatistics:
     proposals_refused: int
     mailbox_failures: int
     """Looks at the mailbox that a tier did not answer."""
+    wall_clock_jumps: int
+    """Times that the wall clock was seen to have moved by more than a minute beside the time that passed."""

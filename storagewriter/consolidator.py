@@ -7,6 +7,7 @@ store copy their blocks or download and write them anew, commit. Rules:
 - what is read is pinned (`in_use`): the garbage collector leaves it alone until the consolidation has ended;
 - every byte that passes through here was checked (BlockReader), and gets checksums of its own again;
 - an object that is lost or corrupt is left alone from then on, counted and told in `health`; it holds up nothing;
+- a group that must be downloaded waits for the `DownloadBudget`; what can be copied goes on meanwhile;
 - only the committed operation changes where bytes are read from. The old objects become garbage by it, and go after
   the deletion lag; cut off anywhere, a consolidation leaves at most an object nobody refers to.
 
@@ -35,6 +36,7 @@ from storagewriter.consolidation_plan import (
     runs_of,
 )
 from storagewriter.data_source import WriterDataSource
+from storagewriter.download_budget import DownloadBudget
 from storagewriter.object_uploader import INLINE_BYTES, OPERATION_CHUNKS, ObjectUploader
 from storagewriter.retry import BackOff, TierHealth
 from tier2.block_reader import BlockReader
@@ -95,6 +97,9 @@ class Consolidator:
         self._wake.set()
         self._pinned: dict[str, ObjectRecord] = {}
         self._left_alone: dict[str, str] = {}
+        self._budget = DownloadBudget(config.consolidation_download_bytes_per_s)
+        self._held_up: set[str] = set()
+        """Objects of groups that wait for the budget; they are tried again when it has room."""
         self.health = TierHealth(f"consolidation in tier2 {storage.url}", runtime.clock)
         self.landing = False
         """Nothing new may begin."""
@@ -122,12 +127,18 @@ class Consolidator:
 
     async def run(self) -> None:
         """Consolidate until cancelled. Raises what a commit raises."""
+        loop = asyncio.get_running_loop()
         while True:
-            await self._wake.wait()
+            paid_off = loop.call_later(self._budget.wait_s(loop.time()), self._wake.set) if self._held_up else None
+            try:
+                await self._wake.wait()
+            finally:
+                if paid_off is not None:
+                    paid_off.cancel()
             self._wake.clear()
-            begun = asyncio.get_running_loop().time()
+            begun = loop.time()
             candidates = await self._candidates()
-            delay = max(PASS_SPACING_S, PASS_SPACINGS * (asyncio.get_running_loop().time() - begun))
+            delay = max(PASS_SPACING_S, PASS_SPACINGS * (loop.time() - begun))
             try:
                 await self._consolidate_what_is_worth_it(candidates)
                 self._back_off.succeeded()
@@ -158,9 +169,11 @@ class Consolidator:
         metadata, consolidation_bytes = self._source.metadata, self._config.consolidation_bytes
         for name in [name for name in self._left_alone if name not in metadata.objects]:
             del self._left_alone[name]
+        if self._budget.wait_s(asyncio.get_running_loop().time()) <= 0:
+            self._held_up.clear()
         found: dict[str, LiveObject] = {}
         for number, (name, live) in enumerate(list(metadata.objects.items())):
-            if is_candidate(live, consolidation_bytes) and name not in self._left_alone:
+            if is_candidate(live, consolidation_bytes) and name not in self._left_alone and name not in self._held_up:
                 found[name] = live
             if number % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -171,8 +184,11 @@ class Consolidator:
         self._pinned = {live.record.name: live.record for live in group if live.record.name in known}
         try:
             runs = await self._gather()
-            if runs:
-                await (self._copy(plan, runs) if (plan := self._copy_plan(runs)) is not None else self._rewrite(runs))
+            plan = self._copy_plan(runs) if runs else None
+            if runs and plan is None and self._budget.wait_s(asyncio.get_running_loop().time()) > 0:
+                self._held_up.update(self._pinned)
+            elif runs:
+                await (self._copy(plan, runs) if plan is not None else self._rewrite(runs))
                 self.health.succeeded()
                 self.consolidations += 1
                 self.sources += len(self._pinned)
@@ -280,6 +296,8 @@ class Consolidator:
             for run in self._reader.plan(name, size, chunks, run_bytes):
                 if self.landing:
                     return {}
+                # As it is asked for, whatever becomes of it: it may be billed though it fails a check.
+                self._budget.charge(asyncio.get_running_loop().time(), run.end - run.start)
                 found = await self._reader.read_run(run)
                 # Views hold all that was fetched: worth it only where that is mostly wanted.
                 sparse = 2 * sum(len(payload.data) for payload in found) < run.end - run.start

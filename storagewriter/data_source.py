@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from durablelog.operations import ObjectsDeletedOperation, ReplaceChunksOperation, StorageUpdateOperation
+from durablelog.operations import OwnersOperation
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata
 
 
@@ -17,18 +18,23 @@ class WriterDataSource(Protocol):
         """The committed metadata; read only."""
 
     @property
+    def store_id(self) -> str:
+        """Of the store, a UUID: its tag is in the name of everything that is written to Tier 2."""
+
+    @property
     def epoch(self) -> int:
         """Of the container's log; stamped on everything written to Tier 2."""
 
-    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
-        """Exactly these committed bytes, from wherever they lie, in pieces; may take a rescan of the log.
+    async def read_unflushed(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> Sequence[Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError]:
+        """For each (segment id, offset, length) exactly these committed bytes, from wherever they lie, in pieces.
 
-        Raises SegmentNotFoundError or SegmentTruncatedError if the segment has changed meanwhile.
+        May take a rescan of the log, one for all of them. Where the segment has changed meanwhile the error stands in the
+        place of its bytes. Raises TierUnavailableError if the log does not answer: nothing has been read then.
         """
 
-    async def commit(
-        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
-    ) -> None:
+    async def commit(self, operation: OwnersOperation) -> None:
         """Put an operation through the log; returns when it is committed to the metadata.
 
         Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops then.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import nlargest
+from itertools import islice
 from typing import NamedTuple
 
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -152,20 +153,23 @@ def _take_along(
 def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
     """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to link them.
 
-    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation leaves over.
+    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation leaves over: a target
+    cut off by it is a candidate again once these links are made.
     """
     links: list[tuple[int, int]] = []
     while pending.link_candidates and len(links) < LINKS_MAX:
         target = metadata.segments.get(pending.link_candidates.pop())
         if target is not None and target.segment_id not in pending.busy:
-            links += _links_of(target, pending, metadata)
+            links += _links_of(target, pending, metadata, LINKS_MAX - len(links))
     return links
 
 
-def _links_of(target: SegmentMetadata, pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
-    links = []
+def _links_of(
+    target: SegmentMetadata, pending: PendingSegments, metadata: ContainerMetadata, links_max: int
+) -> list[tuple[int, int]]:
+    links: list[tuple[int, int]] = []
     reached = target.storage_length
-    for merge in target.merges:
+    for merge in islice(target.merges, links_max):
         source = metadata.segments[merge.source_id]
         whole = source.storage_length == source.length and not source.merges and source.segment_id not in pending.busy
         if reached < merge.offset or not whole:

@@ -6,8 +6,8 @@ in the order of names; then what is to be condemned; and last one export, which 
 
 - the commit comes first, the answer after it: cut off anywhere, the next look, by this owner or the next, finds the
   message without an answer and judges it by what the metadata say then;
-- a refusal is said only by who is still the primary afterwards, and where no other store has its marker: what a stale
-  owner, or another store's, does not know may be quite right;
+- a refusal is said only by who is still the primary afterwards, and to a message that is for this store: what a stale
+  owner, or another store's, does not know may be quite right (`message_owners`);
 - nothing is deleted here but messages, answered long ago or never: orphans become garbage by the log;
 - a message never harms its container: what it makes fail is set aside, counted, and told in `health`;
 - Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for is passed over, and
@@ -19,13 +19,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
+from storagewriter.mailbox_pace import MailboxPace
+from storagewriter.message_owners import MessageOwners
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
 from storagewriter.proposal_committer import ProposalCommitter
@@ -44,6 +47,7 @@ from tier2.mailbox.messages import (
     Verdict,
     one_sentence,
 )
+from tier2.object_names import store_tag
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,
@@ -52,9 +56,6 @@ from tier2.object_storage import (
     StoredObject,
 )
 
-QUICK_POLL_S = 1.0
-QUICK_FOR_S = 300.0
-"""How often it looks, and for how long, after something was found: more will come."""
 MESSAGES_PER_LOOK = 1000
 """Messages without an answer that one look takes; the rest comes with the next."""
 KEEP_MS = 7 * 24 * 3600 * 1000
@@ -122,9 +123,12 @@ class MailboxKeeper:
         self._storage = storage
         self._runtime = runtime
         self._poll_s = config.mailbox_poll_s
+        self.pace = MailboxPace(config.mailbox_poll_s, source.metadata.container_id)
         self._uploader = uploader
         self._sweeper = sweeper
         self._executor = executor
+        self._owners = MessageOwners(source.store_id, self._shared_with)
+        self._tag = store_tag(source.store_id)
         self._committer = ProposalCommitter(source, storage, runtime, uploader, sweeper, on_garbage)
         self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
         self._lock = asyncio.Lock()
@@ -142,6 +146,9 @@ class MailboxKeeper:
         """Messages that had no answer when the mailbox was last looked at, and got none by then."""
         self.answered = self.proposals_committed = self.proposals_refused = 0
 
+    async def _shared_with(self) -> str | None:
+        return await self._sweeper.shared_with()
+
     def describe(self) -> str | None:
         """None while healthy, else one sentence. That Tier 2 does not answer matters here only if something waits."""
         if self._set_aside:
@@ -154,20 +161,14 @@ class MailboxKeeper:
         """Answer until cancelled; ends at once if that is off. Raises what a commit raises."""
         if not self._poll_s:
             return
-        loop = asyncio.get_running_loop()
-        quick_until = loop.time()
-        # The first look of each container comes at another time, or all of a store would look at once.
-        delay = self._poll_s * (1 + self._source.metadata.container_id % 16) / 16
         while True:
-            await asyncio.sleep(delay)
+            await self.pace.until_due()
             try:
-                if await self.look_now():
-                    # Who asked for one thing will ask for more. What nobody here may answer does not count.
-                    quick_until = loop.time() + QUICK_FOR_S
-                delay = min(QUICK_POLL_S, self._poll_s) if loop.time() < quick_until else self._poll_s
+                # What nobody here may answer does not count.
+                self.pace.looked(await self.look_now())
                 self._back_off.succeeded()
             except StorageUnavailableError:
-                delay = max(self._poll_s, self._back_off.failed())
+                self.pace.failed(self._back_off.failed())
 
     async def look_now(self) -> int:
         """Look at the mailbox once, and answer what has no answer; return how many answers were given.
@@ -230,6 +231,8 @@ class MailboxKeeper:
                     look.old.append(entry)
                 continue
             assert entry.message is not None, entry
+            if self._owners.knows_as_anothers(entry.key):
+                continue
             is_stale = now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
             reason = self._set_aside.get(entry.key)
             if reason is not None:
@@ -255,7 +258,8 @@ class MailboxKeeper:
         look.failures_in_a_row = 0
         for entry in (*look.old, *unanswered):
             try:
-                await remove_entry(self._storage, entry)
+                if await self._owners.may_remove(self._storage, entry):
+                    await remove_entry(self._storage, entry)
                 look.failures_in_a_row = 0
             except StorageUnavailableError as error:
                 look.note_failure(error)
@@ -271,7 +275,9 @@ class MailboxKeeper:
     async def _take_one(self, entry: MailboxEntry, look: _Look) -> None:
         """See what a message is, and answer it if it is a proposal."""
         message = await self._take(entry)
-        if isinstance(message, ReplaceProposal):
+        if message is not None and self._owners.is_anothers(message):
+            self.waiting -= 1
+        elif isinstance(message, ReplaceProposal):
             await self._propose(message)
         elif isinstance(message, CondemnRequest):
             look.condemns.append(message)
@@ -333,13 +339,14 @@ class MailboxKeeper:
     async def _answer(self, answer: Answer, *, ours: bool = False) -> bool:
         """Put an answer, unless it may be another's to give; whether it was put.
 
-        `ours`: the metadata show that the message is for this very store. What is committed stays so, whoever says it.
+        `ours`: the message says that it is for this very store, or the metadata show it. What is committed stays so, whoever
+        says it.
         """
         if not ours and await self._sweeper.shared_with() is not None:
             return False
         if answer.verdict != "committed":
             await self._source.check_primary()
-        await put_answer(self._storage, self._runtime, answer)
+        await put_answer(self._storage, self._runtime, replace(answer, store_id=self._owners.store_id))
         self._just_answered[answer.key] = None
         self.answered += 1
         self.waiting -= 1
@@ -350,7 +357,7 @@ class MailboxKeeper:
     async def _propose(self, proposal: ReplaceProposal) -> None:
         answer = await self._committer.commit(proposal)
         committed = answer.verdict in {"committed", "committed_in_part"}
-        if await self._answer(answer, ours=committed):
+        if await self._answer(answer, ours=committed or bool(proposal.store_id)):
             self.proposals_committed += committed
             self.proposals_refused += not committed
 
@@ -394,14 +401,16 @@ class MailboxKeeper:
             if stored.name not in gone:
                 kept[stored.name] = self._reason_to_keep(stored.name, proposed) or "too much waits for deletion already"
         detail = {"condemned": list(gone), "left_alone": kept}
-        await self._answer(Answer(*request.key, "condemned", "", detail))
+        await self._answer(Answer(*request.key, "condemned", "", detail), ours=bool(request.store_id))
 
     def _reason_to_keep(self, name: str, proposed: Container[str]) -> str | None:
-        return reason_to_keep(name, self._source.metadata, self._source.epoch, self._uploader.in_flight, proposed)
+        return reason_to_keep(
+            name, self._source.metadata, self._source.epoch, self._uploader.in_flight, proposed, self._tag
+        )
 
     async def _old_enough(self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]) -> list[StoredObject]:
         """Those of the names that are there, and old; why not goes into `kept`."""
-        heads = await asyncio.gather(*(self._storage.head(name) for name in names), return_exceptions=True)
+        heads = await gather_outcomes(*map(self._storage.head, names), name="condemned objects")
         found: list[StoredObject] = []
         for name, stored in zip(names, heads, strict=True):
             if isinstance(stored, BaseException):
@@ -451,18 +460,20 @@ class MailboxKeeper:
             return
         look.failures_in_a_row = 0
         first = look.exports[0].key
-        outcome = await self._try(first, self._exported(), look)
+        addressed = any(request.store_id for request in look.exports)
+        outcome = await self._try(first, self._exported(addressed=addressed), look)
         for request in look.exports:
             if look.is_hopeless or self.landing:
                 return
             if outcome is not None:
-                await self._try(request.key, self._answer(Answer(*request.key, *outcome)), look)
+                answer = Answer(*request.key, *outcome)
+                await self._try(request.key, self._answer(answer, ours=bool(request.store_id)), look)
             elif first in self._set_aside:
                 self._set_aside[request.key] = self._set_aside[first]
 
-    async def _exported(self) -> tuple[Verdict, str, dict[str, Any]] | None:
-        """Export once; what every answer says, None for nothing."""
-        if await self._sweeper.shared_with() is not None:
+    async def _exported(self, *, addressed: bool) -> tuple[Verdict, str, dict[str, Any]] | None:
+        """Export once; what every answer says, None for nothing. `addressed`: who asks has named this store."""
+        if not addressed and await self._sweeper.shared_with() is not None:
             return None
         if self.export is None:
             return "failed", "this owner exports no catalog", {}

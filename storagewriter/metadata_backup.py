@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from durablelog.checkpoint_codec import encode_checkpoint
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.retry import BackOff, TierHealth
 from tier2.checkpoint_object import (
@@ -68,7 +69,7 @@ class MetadataBackup:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._attempted = asyncio.Event()
-        self._wanted = self._urgent = self._saving = False
+        self._wanted = self._urgent = self._saving = self._stopped = False
         self._not_before = 0.0
         self._saved_sequence = -1
         self._durable: list[str] | None = None  # names, oldest first; None until they were listed
@@ -79,8 +80,13 @@ class MetadataBackup:
     def start(self) -> None:
         """Begin to write when asked; the first copy at once: it shows the epoch."""
         assert self._task is None, "it starts once"
-        self._task = asyncio.create_task(self._run(), name=f"metadata backup {self._source.metadata.container_id}")
+        name = f"metadata backup {self._source.metadata.container_id}"
+        self._task = own_task(self._run(), name=name, on_failure=self._ended)
         self.request()
+
+    def _ended(self, error: BaseException) -> None:
+        if not self._stopped:
+            self.health.failed(error)
 
     def request(self, *, now: bool = False) -> None:
         """Have the metadata written soon, as they are then; `now`: however short ago the last time was. O(1)."""
@@ -124,6 +130,7 @@ class MetadataBackup:
 
     async def stop(self) -> None:
         """Cancel what runs and wait for it. Idempotent."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))

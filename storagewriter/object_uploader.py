@@ -1,8 +1,9 @@
 """ObjectUploader: makes one object from a plan and gets it into Tier 2, however long that takes.
 
 Rules:
-- bytes are read only when the upload begins, so waiting plans hold no memory; those that only Tier 1 has are asked for
-  again while it does not answer, which is no reason to end what it will serve again;
+- bytes are read only when the upload begins, so waiting plans hold no memory; then all of a plan are asked for at once,
+  because what only Tier 1 has costs a rescan of the log, for one block as for all;
+- a Tier 1 that does not answer is asked again, which is no reason to end what it will serve again;
 - after a lost reply the same object is put again under the same name and unique id: put-if-absent
   recognises its own, so there is one object whatever was lost;
 - nothing here makes a chunk visible: that is the operation's, once it is committed.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
@@ -24,7 +26,7 @@ from storagewriter.flush_plan import BlockPlan, ObjectPlan
 from storagewriter.retry import BackOff, TierHealth
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import ObjectKind, new_unique_id, object_name
+from tier2.object_names import ObjectKind, new_tagged_id, object_name, store_tag
 from tier2.object_storage import ObjectExistsError, ObjectStorage, ObjectStorageError, StorageUnavailableError
 
 BLOCKS_PER_TURN = 64
@@ -37,6 +39,10 @@ OPERATION_CHUNKS = 1024
 """Chunks that one operation makes visible, or replaces: bounds the turn of the loop that commits it, and its size."""
 PIECE_BYTES_MIN = 4096
 """Pieces shorter than this on average are joined: each costs about as much as the checksum of so many bytes."""
+
+
+_Read = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
+"""What has come of one block."""
 
 
 async def _nothing_first() -> None:
@@ -55,6 +61,7 @@ class ObjectUploader:
         executor: Executor,
     ) -> None:
         self._source = source
+        self._tag = store_tag(source.store_id)
         self._storage = storage
         self._config = config
         self._runtime = runtime
@@ -83,8 +90,9 @@ class ObjectUploader:
             self._config.extent_bytes,
             codec=CODECS_BY_NAME[self._config.compression],
         )
+        read = deque(await self._read(plan))
         for number, block in enumerate(plan.blocks, start=1):
-            await self._add_block(builder, block)
+            await self._add_block(builder, block, read.popleft())
             if number % BLOCKS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if not builder.placements:
@@ -102,30 +110,27 @@ class ObjectUploader:
         """All that an upload led to is committed: what becomes of the object is up to the metadata alone."""
         self.in_flight.pop(name, None)
 
-    async def _add_block(self, builder: ObjectBuilder, block: BlockPlan) -> None:
-        try:
-            parts = await self._read(block)
-        except (SegmentNotFoundError, SegmentTruncatedError):
-            segment = self._source.metadata.segments.get(block.segment_id)
-            if segment is not None and segment.start_offset <= block.offset:
-                raise  # The metadata say the bytes are there: planning again would only come here again.
-            return
-        length = sum(map(len, parts))
-        assert length == block.length, (block, length)
+    async def _add_block(self, builder: ObjectBuilder, block: BlockPlan, read: _Read) -> None:
         segment = self._source.metadata.segments.get(block.segment_id)
+        if isinstance(read, (SegmentNotFoundError, SegmentTruncatedError)):
+            if segment is not None and segment.start_offset <= block.offset:
+                raise read  # The metadata say the bytes are there: planning again would only come here again.
+            return
+        length = sum(map(len, read))
+        assert length == block.length, (block, length)
         name = segment.name if segment is not None else ""
         if block.length <= (INLINE_BYTES if self._config.compression == "none" else INLINE_COMPRESSED_BYTES):
-            _build(builder, block, parts, name)
+            _build(builder, block, read, name)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, _build, builder, block, parts, name)
+            await loop.run_in_executor(self._executor, _build, builder, block, read, name)
 
-    async def _read(self, block: BlockPlan) -> Sequence[bytes]:
-        """Its bytes, from wherever they lie."""
+    async def _read(self, plan: ObjectPlan) -> Sequence[_Read]:
+        """The bytes of its blocks, from wherever they lie."""
         back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
         while True:
             try:
-                parts = await self._source.read_unflushed(block.segment_id, block.offset, block.length)
+                read = await self._source.read_unflushed(plan.blocks)
             except TierUnavailableError as error:
                 self.reading.failed(error)
                 # A successor truncates: what we owe is gone from the log then, and nobody else would ever tell us.
@@ -133,7 +138,7 @@ class ObjectUploader:
                     await self._source.check_primary()
             else:
                 self.reading.succeeded()
-                return parts
+                return read
             await asyncio.sleep(back_off.failed())
 
     async def store(self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth) -> str:
@@ -144,7 +149,7 @@ class ObjectUploader:
         """
         metadata = self._source.metadata
         back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
-        unique_id = new_unique_id(self._runtime.random)
+        unique_id = new_tagged_id(self._tag, self._runtime.random)
         while True:
             name = object_name(metadata.container_id, self._source.epoch, kind, unique_id)
             self.in_flight[name] = None
@@ -156,7 +161,7 @@ class ObjectUploader:
             except ObjectExistsError:
                 self.collisions += 1
                 del self.in_flight[name]
-                unique_id = new_unique_id(self._runtime.random)
+                unique_id = new_tagged_id(self._tag, self._runtime.random)
             except ObjectStorageError:
                 del self.in_flight[name]
                 raise

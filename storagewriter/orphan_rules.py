@@ -4,6 +4,8 @@ An orphan is an object whose upload ended and whose operation never committed: i
 came too late. Rules (DESIGN 4.3):
 
 - only names that this program makes are judged; what does not match in every digit is not ours;
+- only what carries the tag of this very store is ever an orphan: stores may share a place without knowing. Names that an
+  older version made have no tag, so of those nothing is known;
 - an epoch below the running one is dead: its owner can commit nothing more, so an object that the metadata do not know
   will never be known;
 - in the running epoch only this very process makes objects: what it has under way it knows by name, and what else there
@@ -41,18 +43,23 @@ class Verdict(enum.Enum):
     ORPHAN = "orphan"
     SUSPECT = "suspect"
     """Of the running epoch, and nobody knows of it."""
+    UNKNOWN_OWNER = "unknown owner"
+    """Not in the log, and without the tag of this store: another store's, or made by an older version."""
     NEWER = "newer"
     """Of an epoch that began after ours."""
 
 
-def judge_object(name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str]) -> Verdict:
-    """What the object is to the container with these committed metadata, in its running epoch. O(1)."""
+def judge_object(name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], tag: bytes) -> Verdict:
+    """What the object is to the container with these committed metadata, in its running epoch. `tag` is the store's. O(1)."""
     parts = parse_object_name(name)
     if parts is None or parts.container_id != metadata.container_id:
         return Verdict.NOT_OURS
+    is_known = name in metadata.objects or name in metadata.garbage
+    if not (is_known or parts.unique_id.startswith(tag)):
+        return Verdict.UNKNOWN_OWNER
     if parts.epoch > epoch:
         return Verdict.NEWER
-    if name in metadata.objects or name in metadata.garbage:
+    if is_known:
         return Verdict.KNOWN
     if parts.kind == "compaction" or name in in_flight:
         return Verdict.LEFT_ALONE
@@ -65,25 +72,23 @@ def is_left_over(probe: StoredObject, now_ms: int) -> bool:
 
 
 def is_abandoned(
-    upload: UnfinishedUpload, container_id: int, epoch: int, in_flight: Container[str], now_ms: int
+    upload: UnfinishedUpload, container_id: int, epoch: int, in_flight: Container[str], now_ms: int, tag: bytes
 ) -> bool:
-    """Whether nobody will ever finish this upload in parts."""
+    """Whether this is an upload in parts of the store of this tag, and nobody will ever finish it."""
     old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
     if upload.name.startswith(PROBE_PREFIX):
         return old and container_id == 0
     parts = parse_object_name(upload.name)
     if parts is not None and parts.kind == "compaction":
-        return old and parts.container_id == container_id
-    begun_in = _epoch_of(upload.name, container_id)
+        return old and parts.container_id == container_id and parts.unique_id.startswith(tag)
+    begun_in = _epoch_of(upload.name, container_id, tag)
     if begun_in is None or begun_in > epoch:
         return False
     return begun_in < epoch or (old and upload.name not in in_flight)
 
 
-def _epoch_of(name: str, container_id: int) -> int | None:
+def _epoch_of(name: str, container_id: int, tag: bytes) -> int | None:
     """The epoch in which this container began an object, a checkpoint or a snapshot; None for what is another's."""
-    parts = parse_object_name(name)
-    if parts is not None:
-        return parts.epoch if parts.container_id == container_id else None
-    copy = parse_checkpoint_name(name) or parse_catalog_name(name)
-    return copy.epoch if copy is not None and copy.container_id == container_id else None
+    parts = parse_object_name(name) or parse_checkpoint_name(name) or parse_catalog_name(name)
+    is_ours = parts is not None and parts.container_id == container_id and parts.unique_id.startswith(tag)
+    return parts.epoch if parts is not None and is_ours else None

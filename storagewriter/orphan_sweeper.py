@@ -7,9 +7,9 @@ chance, so that processes that live shorter than a sweep get everywhere in the e
 - it deletes nothing (but probes that a check left behind). What it finds becomes garbage by an operation of the fenced log, so a stale owner can condemn
   nothing; from there it goes the one way of all deletions, the deletion lag included;
 - which objects are orphans is said by `orphan_rules`, and asked again right before the commit;
-- names carry the container, not the store: where another store keeps its objects in the same place nothing is swept.
-  That is asked before a sweep, and again after an orphan was found and before it is condemned, because a store makes
-  itself known there before its first object;
+- only what carries the tag of the store is condemned, and where another store has its marker nothing is swept, unless a person
+  has said that they are meant to share. That is asked before a sweep, and again after an orphan was found and before it is condemned, because a store makes itself
+  known there before its first object;
 - failures are counted and waited out with back-off.
 """
 
@@ -26,7 +26,7 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 from storagewriter.orphan_rules import Verdict, is_abandoned, is_left_over, judge_object
 from storagewriter.retry import BackOff, TierHealth
-from tier2.object_names import PROBE_PREFIX
+from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject, UnfinishedUpload
 
 SHARDS = 256
@@ -65,7 +65,10 @@ class OrphanSweeper:
         on_garbage: Callable[[], None],
     ) -> None:
         self.shared_with: Callable[[], Awaitable[str | None]] = _nobody
+        self.sharing_is_meant = False
+        """A person has said that other stores may be there: then the tag alone tells what is ours."""
         self._source = source
+        self._tag = store_tag(source.store_id)
         self._storage = storage
         self._clock = runtime.clock
         self._random = runtime.random
@@ -136,8 +139,8 @@ class OrphanSweeper:
     # --- steps, also for a sweep of the whole store at once -----------------------------------------
 
     async def check_alone(self) -> None:
-        """Raise SweepStoppedError if another store keeps objects here. Also StorageUnavailableError."""
-        self.stopped_by = await self.shared_with()
+        """Raise SweepStoppedError if another store keeps objects here by mistake. Also StorageUnavailableError."""
+        self.stopped_by = None if self.sharing_is_meant else await self.shared_with()
         if self.stopped_by is not None:
             raise SweepStoppedError(self.stopped_by)
 
@@ -146,9 +149,19 @@ class OrphanSweeper:
         now = asyncio.get_running_loop().time()
         return [stored for stored in page if self._is_orphan(stored, now)]
 
+    def of_unknown_owner(self, page: Sequence[StoredObject]) -> list[StoredObject]:
+        """What in a page of a listing is neither known to the log nor provably of this store. O(page)."""
+        source = self._source
+        return [
+            stored
+            for stored in page
+            if judge_object(stored.name, source.metadata, source.epoch, self._in_flight, self._tag)
+            is Verdict.UNKNOWN_OWNER
+        ]
+
     def _is_orphan(self, stored: StoredObject, now: float) -> bool:
         name, source = stored.name, self._source
-        verdict = judge_object(name, source.metadata, source.epoch, self._in_flight)
+        verdict = judge_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
         if verdict is Verdict.NEWER:
             self.stopped_by = f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
             raise SweepStoppedError(self.stopped_by)
@@ -172,6 +185,7 @@ class OrphanSweeper:
         """Make orphans garbage; return those that became it: not what is known by now, nor beyond the bound.
 
         `is_orphan` is asked again in the turn in which an operation is handed to the log; left out, the sweeper's rules are.
+        What does not carry the tag of the store is passed over, whatever it says.
         Raises SweepStoppedError, StorageUnavailableError, and what a commit raises.
         """
         if not found:
@@ -185,7 +199,8 @@ class OrphanSweeper:
                     break
                 now = asyncio.get_running_loop().time()
                 some = found[first : first + BATCH_OBJECTS]
-                batch = [stored for stored in some if (is_orphan or partial(self._is_orphan, now=now))(stored)]
+                judge = is_orphan or partial(self._is_orphan, now=now)
+                batch = [stored for stored in some if is_of_store(stored.name, self._tag) and judge(stored)]
                 if batch:
                     await self._source.commit(StorageUpdateOperation(objects=[_record(stored) for stored in batch]))
                     condemned += batch
@@ -211,7 +226,7 @@ class OrphanSweeper:
         container_id = source.metadata.container_id
         aborted = []
         for upload in uploads:
-            if is_abandoned(upload, container_id, source.epoch, self._in_flight, now_ms):
+            if is_abandoned(upload, container_id, source.epoch, self._in_flight, now_ms, self._tag):
                 await self._storage.abort_unfinished(upload)
                 self.uploads_aborted += 1
                 aborted.append(upload)

@@ -18,6 +18,7 @@ Pure: no await, no clock, no I/O; times are handed in.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -63,8 +64,8 @@ class PendingSegments:
         self.busy: set[int] = set()
         self.unflushed_bytes = 0
         """Committed bytes not in Tier 2, those on their way included."""
-        self.sources: dict[int, list[int]] = {}
-        """Target id to the ids merged into it and not linked yet, in offset order."""
+        self.sources: dict[int, deque[int]] = {}
+        """Target id to the ids merged into it and not linked yet, in offset order: they leave from the front."""
         self.link_candidates: set[int] = set()
         """Targets of which a merge may have become linkable."""
         self.touched: set[int] = set()
@@ -115,7 +116,7 @@ class PendingSegments:
             self.settle(segment_id)
         for segment_id, segment in self._metadata.segments.items():
             if segment.merges:
-                self.sources[segment_id] = [merge.source_id for merge in segment.merges]
+                self.sources[segment_id] = deque(merge.source_id for merge in segment.merges)
                 self.link_candidates.add(segment_id)
                 self._force(segment_id, segment.merges[0].offset)
                 for merge in segment.merges:
@@ -156,7 +157,7 @@ class PendingSegments:
     def _add_merge(self, operation: MergeOperation) -> None:
         target_id, source_id = operation.target_id, operation.source_id
         if operation.length and source_id in self._metadata.segments:
-            self.sources.setdefault(target_id, []).append(source_id)
+            self.sources.setdefault(target_id, deque()).append(source_id)
             self.link_candidates.add(target_id)
             self.news = True
         self._force(target_id, operation.offset)
@@ -228,6 +229,11 @@ class PendingSegments:
             if segment_id not in self.ready and segment_id not in self.busy:
                 yield aggregator
 
+    def in_order(self) -> list[int]:
+        """Segments that no flight has, about in the order in which they will go: what is due before what waits."""
+        waiting = (segment_id for segment_id in self.dirty if segment_id not in self.ready)
+        return [segment_id for segment_id in (*self.ready, *waiting) if segment_id not in self.busy]
+
     def block(self, segment_id: int) -> None:
         """A ready segment has nothing that can go before a merge is linked; the link will settle it."""
         self.ready.pop(segment_id, None)
@@ -275,20 +281,33 @@ class PendingSegments:
         return self._settle_merges(segment_id, segment)
 
     def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> list[int]:
-        """Give the sources that are gone, and are to be settled too."""
-        known = self.sources.pop(segment_id, [])
-        left = [source_id for source_id in known if source_id in self._metadata.segments]
-        if left and segment is not None:
-            self.sources[segment_id] = left
-            self.link_candidates.add(segment_id)
-            self.news = True
+        """Give the sources that are gone, and are to be settled too. O(these): links and truncations go in order."""
+        known, gone = self.sources.get(segment_id), []
+        if known is not None:
+            while known and known[0] not in self._metadata.segments:
+                gone.append(known.popleft())
+            if known:
+                assert segment is not None, (segment_id, known)  # a target never goes before what was merged into it
+                self.link_candidates.add(segment_id)
+                self.news = True
+            else:
+                del self.sources[segment_id]
         if segment is not None and segment.merged_into is not None:
             self.link_candidates.add(segment.merged_into)
             self.news = True
-        return [source_id for source_id in known if source_id not in self._metadata.segments]
+        return gone
 
     def first_sequence_number(self) -> int | None:
         """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is none. O(log n)."""
+        aggregator = self._first()
+        return None if aggregator is None else aggregator.first_sequence_number
+
+    def first_time(self) -> float | None:
+        """When that operation was committed, as `add` was told; None if there is none. O(log n)."""
+        aggregator = self._first()
+        return None if aggregator is None else aggregator.first_time
+
+    def _first(self) -> SegmentAggregator | None:
         queue = self._by_sequence
         while queue:
             number, _, aggregator = queue[0]
@@ -298,7 +317,7 @@ class PendingSegments:
                 self._entries += 1
                 heapq.heapreplace(queue, (aggregator.first_sequence_number, self._entries, aggregator))
             else:
-                return aggregator.first_sequence_number
+                return aggregator
         return None
 
 

@@ -7,8 +7,8 @@ Rules of this file:
 - the proposed object is in use from before it is looked at until all it led to is committed: nothing can make it
   garbage, delete and forget it in between;
 - a proposal whose object the metadata know already is told what they say, and what of it is still missing is committed;
-- an object that every later owner would refuse too becomes garbage by the log, unless another store has its marker in
-  the same place: it may be that one's.
+- an object that every later owner would refuse too becomes garbage by the log, if it carries the tag of the store, and
+  unless another store has its marker in the same place.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from storagewriter.proposal_rules import (
 )
 from tier2.block_object import BlockFormatError
 from tier2.mailbox.messages import Answer, ReplaceProposal, one_sentence
+from tier2.object_names import is_of_store, store_tag
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
 
 
@@ -52,6 +53,7 @@ class ProposalCommitter:
         on_garbage: Callable[[], None],
     ) -> None:
         self._source = source
+        self._tag = store_tag(source.store_id)
         self._storage = storage
         self._clock = runtime.clock
         self._uploader = uploader
@@ -64,7 +66,7 @@ class ProposalCommitter:
         Raises StorageUnavailableError, and what a commit raises.
         """
         name = proposal.object.name
-        fault = find_fault(proposal, self._source.metadata.container_id, self._source.epoch)
+        fault = find_fault(proposal, self._source.metadata.container_id, self._source.epoch, self._tag)
         if fault is not None:
             return refusal(proposal.key, "refused_malformed", one_sentence(fault))
         self._uploader.in_flight[name] = None
@@ -122,7 +124,7 @@ class ProposalCommitter:
     async def _let_go(self, name: str, stored: StoredObject) -> None:
         """Have the log say that an object, which every later owner would refuse too, is garbage."""
         metadata = self._source.metadata
-        if await self._sweeper.shared_with() is not None:
+        if not is_of_store(name, self._tag) or await self._sweeper.shared_with() is not None:
             return
         if name in metadata.objects or name in metadata.garbage or len(metadata.garbage) >= GARBAGE_MAX:
             return

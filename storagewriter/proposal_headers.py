@@ -8,9 +8,9 @@ that were given checksums of their own: by then what was replaced may be deleted
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
+from segmentstore.contracts.owned_tasks import gather_outcomes
 from storagewriter.proposal_rules import HeaderWindow, check_header, plan_windows
 from tier2.block_object import BlockTooShortError, parse_block_header
 from tier2.mailbox.messages import Replacement, ReplaceProposal
@@ -29,7 +29,7 @@ async def check_headers(storage: ObjectStorage, proposal: ReplaceProposal, repla
     windows = plan_windows((chunk for each in replacements for chunk in each.new), proposal.object.size)
     for first in range(0, len(windows), WINDOWS_AT_ONCE):
         checks = (_check(storage, proposal, window) for window in windows[first : first + WINDOWS_AT_ONCE])
-        for outcome in await asyncio.gather(*checks, return_exceptions=True):
+        for outcome in await gather_outcomes(*checks, name="proposal headers"):
             if outcome is not None:
                 raise outcome
 

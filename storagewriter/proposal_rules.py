@@ -62,14 +62,16 @@ class Judged(NamedTuple):
 # --- proposals ------------------------------------------------------------------------------------
 
 
-def find_fault(proposal: ReplaceProposal, container_id: int, epoch: int) -> str | None:
-    """What no proposal to this owner may say, in one sentence; None for nothing. O(chunks)."""
+def find_fault(proposal: ReplaceProposal, container_id: int, epoch: int, tag: bytes) -> str | None:
+    """What no proposal to this owner may say, in one sentence; None for nothing. `tag` is the store's. O(chunks)."""
     name = proposal.object.name
     parts = parse_object_name(name)
     if parts is None or parts.kind != "compaction":
         return f"{name} is not what an object of a compaction is called"
     if proposal.container_id != container_id or parts.container_id != container_id:
         return f"{name} is of container {parts.container_id}, this is {container_id}"
+    if not parts.unique_id.startswith(tag):
+        return f"{name} does not carry the tag of this store"
     if parts.job_id != proposal.job_id:
         return f"{name} is of job {parts.job_id}, this is a message of {proposal.job_id}"
     if parts.epoch > epoch:
@@ -268,9 +270,12 @@ class OpenProposals(Container[str]):
 
 
 def reason_to_keep(
-    name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], proposed: Container[str]
+    name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], proposed: Container[str], tag: bytes
 ) -> str | None:
-    """Why the owner does not condemn an object, in words; None if its name and the metadata do not speak for it. O(1)."""
+    """Why the owner does not condemn an object, in words; None if its name and the metadata do not speak for it.
+
+    `tag` is the store's. O(1).
+    """
     parts = parse_object_name(name)
     if parts is None:
         return "its name is not one of an object of ours"
@@ -280,6 +285,8 @@ def reason_to_keep(
         return "segments refer to it"
     if name in metadata.garbage:
         return "it is garbage already, and waits for its deletion"
+    if not parts.unique_id.startswith(tag):
+        return "it does not carry the tag of this store: it may be another's"
     if name in in_flight:
         return "it is on its way"
     if parts.epoch > epoch:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 
+from segmentstore.contracts.errors import describe
 from segmentstore.contracts.runtime import Clock
+from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
 
 class BackOff:
@@ -28,20 +31,32 @@ class BackOff:
         self._next_s = self._min_s
 
 
+def _never() -> bool:
+    return False
+
+
 class TierHealth:
-    """Since when something fails, and why; one sentence for people."""
+    """Since when something fails, and why; one sentence for people.
+
+    A failure that was the provider's as a whole counts until the provider answers anybody again: what failed may not be
+    due to be tried for a minute, and all may be well meanwhile.
+    """
 
     def __init__(self, what: str, clock: Clock) -> None:
         self._what = what
         self._clock = clock
         self._since_ms: int | None = None
         self._reason = ""
+        self._outlived: Callable[[], bool] = _never
         self.failures = 0
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """A try failed; the first of a row sets the time."""
         self.failures += 1
-        self._reason = str(error)
+        if self._outlived():
+            self._since_ms = None
+        self._outlived = error.outlived if isinstance(error, StorageUnavailableError) else _never
+        self._reason = str(error) if isinstance(error, ObjectStorageError) else describe(error)
         if self._since_ms is None:
             self._since_ms = self._clock.time_ms()
 
@@ -51,7 +66,7 @@ class TierHealth:
 
     def describe(self) -> str | None:
         """None while healthy."""
-        if self._since_ms is None:
+        if self._since_ms is None or self._outlived():
             return None
         since = datetime.fromtimestamp(self._since_ms / 1000, UTC).isoformat(timespec="seconds")
         return f"{self._what} failing since {since}: {self._reason}"

@@ -14,7 +14,9 @@ outcome unknown) ends the writer: its container ends too, and recovery goes on f
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, KeysView, Sequence
+from collections.abc import Set as AbstractSet
 
 from durablelog.operations import Operation, StorageUpdateOperation
 from segmentstore.contracts.errors import (
@@ -24,6 +26,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.owned_tasks import OwnedTaskGroup, own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
@@ -35,6 +38,7 @@ from storagewriter.mailbox_keeper import MailboxKeeper
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
+from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage
 
 _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
@@ -42,6 +46,10 @@ _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
 _LANDING_LOOK_S = 0.1
 """How often a close looks whether Tier 2 has begun to fail."""
+
+
+LATE_S = 30.0
+"""How far beyond `flush_age_s` bytes may be before health says so, at least: an upload takes its time."""
 
 
 def _nothing(*_: object) -> None:
@@ -67,8 +75,10 @@ class StorageWriter:
         self._config = config
         self._executor = runtime.executor("storagewriter", 1)
         self._uploader = ObjectUploader(source, storage, config, runtime, self._executor)
+        self.wall_clock = SteadyWallClock(runtime)
+        aging = dataclasses.replace(runtime, clock=self.wall_clock)
         self.orphan_sweeper = OrphanSweeper(
-            source, storage, config, runtime, self.in_flight_names, self.garbage_collector.notice
+            source, storage, config, aging, self.in_flight_names, self.garbage_collector.notice
         )
         self.consolidator = Consolidator(
             source,
@@ -84,7 +94,7 @@ class StorageWriter:
             source,
             storage,
             config,
-            runtime,
+            aging,
             self._uploader,
             self.orphan_sweeper,
             self._executor,
@@ -94,7 +104,7 @@ class StorageWriter:
         self._waiters = FlushWaiters()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._stopping = self._stopped = False
         self._advanced = False
         self._flights = 0
         self._landing = False
@@ -118,16 +128,34 @@ class StorageWriter:
         if pending.news or self._advanced or (self._flights < self._config.uploads_max and self._is_over_target()):
             self._wake.set()
 
-    def upload_after(self, first: Callable[[], Awaitable[None]]) -> None:
-        """Have `first` done before each object is sent; StorageUnavailableError of it is as of the object itself."""
-        self._uploader.first = first
+    def beside(
+        self,
+        mark: Callable[[], Awaitable[None]],
+        shared_with: Callable[[], Awaitable[str | None]],
+        *,
+        is_meant: bool = False,
+    ) -> None:
+        """Reckon with other stores in the same place: `mark` makes this one known there, and is done before each object is
+        sent; `shared_with` names another one in words, None for nobody, and is asked before deletions. If they are there by
+        intention, orphans with the tag of this store are looked for all the same.
+
+        StorageUnavailableError of either is as of what it comes before.
+        """
+        self._uploader.first = mark
+        self.orphan_sweeper.shared_with = self.garbage_collector.shared_with = shared_with
+        self.orphan_sweeper.sharing_is_meant = is_meant
 
     def start(self) -> None:
         """Begin to flush; after replay. Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too."""
         assert self._task is None, "a writer starts once"
         assert not self._stopped, "a writer that was stopped does not start again"
+        self.check_log()
+        name = f"storage writer {self._source.metadata.container_id}"
+        self._task = own_task(self._run(), name=name, on_failure=self._ended)
+
+    def check_log(self) -> None:
+        """After replay. Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too. `start` does it."""
         self._pending.start()
-        self._task = asyncio.create_task(self._run(), name=f"storage writer {self._source.metadata.container_id}")
 
     async def land(self, patience_s: float) -> None:
         """Begin no more uploads, and let those on their way end: cut off, each would leave an orphan in Tier 2.
@@ -152,12 +180,13 @@ class StorageWriter:
         flying = self._flights and self._uploader.failing() is None
         return bool(flying) or (self.consolidator.uploading and self.consolidator.health.describe() is None)
 
-    async def stop(self) -> None:
-        """Cancel what runs and wait for it; those who wait for a flush get an error. Idempotent."""
+    async def stop(self, cause: BaseException | None = None) -> None:
+        """Cancel what runs and wait for it; those who wait for a flush get an error, which names `cause`. Idempotent."""
+        self._stopping = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        self._close(None)
+        self._close(cause)
         await self.consolidator.close()
         self._executor.shutdown(wait=False)
 
@@ -184,9 +213,44 @@ class StorageWriter:
         """Committed bytes not in Tier 2, those on their way included."""
         return self._pending.unflushed_bytes
 
+    def unflushed_bytes_of(self, segment_id: int) -> int:
+        """Those of one segment, without what was merged into it. O(1)."""
+        aggregator = self._pending.dirty.get(segment_id)
+        return aggregator.pending_bytes if aggregator is not None else 0
+
+    @property
+    def pending_segments(self) -> int:
+        """Segments with bytes that are not in Tier 2."""
+        return len(self._pending.dirty)
+
     def first_unflushed_sequence(self) -> int | None:
         """The log may be truncated at a checkpoint below this; None: at any. Never too high, amortized O(log n)."""
         return self._pending.first_sequence_number()
+
+    def flush_order(self) -> list[int]:
+        """Segments that have bytes for Tier 2 and are in no upload, about in the order in which they go. O(these)."""
+        return self._pending.in_order()
+
+    def busy_segments(self) -> AbstractSet[int]:
+        """Segments that an upload has, or is reading. A live view."""
+        return self._pending.busy
+
+    @property
+    def unflushed_age_s(self) -> float:
+        """Seconds since the oldest byte that is not in Tier 2 was committed, or replayed by this owner; 0.0 if none is."""
+        first = self._pending.first_time()
+        return 0.0 if first is None else asyncio.get_running_loop().time() - first
+
+    def _late(self) -> str | None:
+        """A flush that does not get on, whatever the cause, shows in the age of what waits for it."""
+        age, due = self.unflushed_age_s, self._config.flush_age_s
+        if self._stopped or age <= due + max(due, LATE_S):
+            return None
+        pending = self._pending
+        return (
+            f"the oldest bytes that are not in tier2 are {age:.0f} s old, flush_age_s is {due:g}:"
+            f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments wait, {self._flights} uploads under way"
+        )
 
     def health(self) -> str | None:
         """None while healthy, else one sentence."""
@@ -194,9 +258,11 @@ class StorageWriter:
             return f"storage writer stopped by {type(self.failure).__name__}: {self.failure}"
         return (
             self._uploader.failing()
+            or self._late()
             or self.garbage_collector.health.describe()
             or self.consolidator.describe()
             or self.mailbox.describe()
+            or self.wall_clock.describe()
         )
 
     @property
@@ -216,6 +282,7 @@ class StorageWriter:
         return StorageWriterStatistics(
             segments_pending=len(self._pending.dirty),
             unflushed_bytes=self._pending.unflushed_bytes,
+            unflushed_age_s=self.unflushed_age_s,
             uploads_in_flight=self._flights,
             upload_bytes_in_flight=self._flying_bytes,
             objects_written=self._objects,
@@ -243,24 +310,35 @@ class StorageWriter:
             proposals_committed=self.mailbox.proposals_committed,
             proposals_refused=self.mailbox.proposals_refused,
             mailbox_failures=self.mailbox.health.failures,
+            wall_clock_jumps=self.wall_clock.jumps,
         )
 
     # --- the task -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.garbage_collector.run())
-                group.create_task(self.orphan_sweeper.run())
-                group.create_task(self.mailbox.run())
-                if self._config.consolidation:
-                    group.create_task(self.consolidator.run())
+            async with OwnedTaskGroup() as group:
+                self._begin_parts(group)
                 await self._flush_what_is_due(group)
         except BaseExceptionGroup as errors:
-            error = _first(errors)
-            self._close(error)
-            if not isinstance(error, _LOG_ENDED):
-                self.on_failure(error)
+            self._fail(_first(errors))
+
+    def _ended(self, error: BaseException) -> None:
+        """The task ended by what no part raised. Without it no flush ends: whoever waits must hear of it."""
+        if not self._stopping:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._close(error)
+        if not isinstance(error, _LOG_ENDED):
+            self.on_failure(error)
+
+    def _begin_parts(self, group: asyncio.TaskGroup) -> None:
+        group.create_task(self.garbage_collector.run())
+        group.create_task(self.orphan_sweeper.run())
+        group.create_task(self.mailbox.run())
+        if self._config.consolidation:
+            group.create_task(self.consolidator.run())
 
     async def _flush_what_is_due(self, group: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()

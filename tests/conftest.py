@@ -27,4 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if shutil.which("go") is None:
-        terminalreporter.write_line("VersityGW took no part: there is no Go here to build it with")
+        terminalreporter.write_line(
+            "VersityGW and fake-gcs-server took no part: there is no Go here to build them with"
+        )

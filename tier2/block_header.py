@@ -96,7 +96,10 @@ class BlockHeader(NamedTuple):
     codec: int
     extent_table_crc: int
     segment_name: str = ""
-    """What the segment was called when the block was written; empty if the block does not say."""
+    """What the segment was called when the block was written; empty if the block does not say.
+
+    As it stands there, and not yet known to be one that a segment may have.
+    """
 
     @property
     def prefix_length(self) -> int:
@@ -175,7 +178,10 @@ def parse_block_header(data: Buffer) -> BlockHeader:
 
 
 def _segment_name(checked: memoryview) -> str:
-    """What the extension fields say the segment was called."""
+    """What the extension fields say the segment was called, whatever that is: a block is whole under any name.
+
+    Bytes that are no UTF-8 become lone surrogates (PEP 383), which no name may hold.
+    """
     position = _FIELDS.size
     while position + _EXTENSION.size <= len(checked):
         kind, length = _EXTENSION.unpack_from(checked, position)
@@ -185,10 +191,7 @@ def _segment_name(checked: memoryview) -> str:
         if position + length > len(checked):
             raise BlockFormatError(f"extension field {kind} of {length} bytes reaches beyond the header")
         if kind == _EXTENSION_NAME:
-            try:
-                return str(checked[position : position + length], "utf-8")
-            except UnicodeDecodeError:
-                raise BlockFormatError("the segment's name is not UTF-8") from None
+            return str(checked[position : position + length], "utf-8", "surrogateescape")
         position += length
     return ""
 

@@ -3,8 +3,8 @@
 A read fetches the extents that cover the stretch, checks that the block is the one the chunk record means
 (container, segment, place, length) and every extent's checksum, and returns exactly the bytes wanted. Rules:
 
-- a check that fails is answered by one more fetch of everything it rests on, then by DataCorruptionError
-  naming object, block and part; a store that does not answer is never taken for corruption;
+- a check that fails is answered by fetching everything it rests on again, twice: two transfers in a row may go wrong. Then
+  by DataCorruptionError naming object, block and part; a store that does not answer is never taken for corruption;
 - headers and extent tables are kept in a bounded LRU; many readers of one block share one fetch of them;
 - where a header ends and how much a payload shrank is not known before it is read: the most is fetched at once,
   within the object;
@@ -53,6 +53,9 @@ from tier2.prefix_cache import Prefix, PrefixCache, PrefixKey
 HEADER_CACHE_BLOCKS = 4096
 HEADER_CACHE_BYTES = 16 * 1024 * 1024
 """Extent tables take 8 bytes an extent: 8 KiB for 64 MiB of payload at the default extent size."""
+
+FETCHES_MAX = 3
+"""Of one stretch, before what comes is called corrupt."""
 
 OVERFETCH_BYTES = 1024 * 1024
 """Bytes before the wanted ones that are fetched with an unknown header to save a second call."""
@@ -138,12 +141,7 @@ class BlockReader:
         self._reads += 1
         self._hold(chunk.object_name)
         try:
-            try:
-                data = await self._read_once(chunk, position, length)
-            except BlockFormatError:
-                self._again += 1
-                self._cache.forget((chunk.object_name, chunk.block_offset))
-                data = await self._read_once(chunk, position, length)
+            data = await self._read_patiently(chunk, position, length)
         except BlockFormatError as error:
             where = f"object {chunk.object_name} block at {chunk.block_offset} {error.place}"
             raise DataCorruptionError(where, error.reason) from error
@@ -243,6 +241,16 @@ class BlockReader:
     async def close(self) -> None:
         """Release the thread. The storage belongs to the caller and stays open. Idempotent; no read may be under way."""
         self._executor.shutdown()
+
+    async def _read_patiently(self, chunk: ChunkRecord, position: int, length: int) -> bytes:
+        """`_read_once`, tried again, FETCHES_MAX times in all; the last failure is raised."""
+        for _ in range(FETCHES_MAX - 1):
+            try:
+                return await self._read_once(chunk, position, length)
+            except BlockFormatError:
+                self._again += 1
+                self._cache.forget((chunk.object_name, chunk.block_offset))
+        return await self._read_once(chunk, position, length)
 
     async def _read_once(self, chunk: ChunkRecord, position: int, length: int) -> bytes:
         """One try; `position` counts from the chunk's first byte. Raises BlockFormatError where a check fails."""

@@ -4,7 +4,7 @@ The object is walked from its first byte as the row of blocks it should be, so t
 more are looked at as well. Rules of this file:
 
 - a fault says whether a chunk lies in its block: nobody will ask for the bytes of any other;
-- a block that fails a check is read once more from the store before that is believed;
+- a block that fails a check is read twice more from the store before that is believed: two transfers may go wrong;
 - behind a header that cannot be read the walk goes on at the next place where a chunk says a block begins;
 - of bodies every byte is fetched once, in large pieces that end where an extent ends; the one before is let go first, so
   that memory is bounded by one, whatever the size of the object;
@@ -36,6 +36,7 @@ from tier2.block_object import (
     parse_extent_table,
     verify_extent,
 )
+from tier2.block_reader import FETCHES_MAX
 from tier2.block_runs import check_block_identity
 from tier2.object_names import parse_object_name
 from tier2.object_storage import InvalidRangeError, ObjectStorage
@@ -118,7 +119,9 @@ class BlockWalk:
         while position < self._record.size:
             blocks = self.blocks
             end, found = await self._block(position)
-            if found:
+            for _ in range(FETCHES_MAX - 1):
+                if not found:
+                    break
                 self._held, self._held_at, self.blocks = b"", 0, blocks
                 end, found = await self._block(position)
             faults += found

@@ -13,7 +13,6 @@ Pure: no await, no clock, no I/O.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import struct
@@ -21,7 +20,14 @@ import uuid
 from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer, crc32c
-from tier2.object_names import CONTAINER_ID_MAX, EPOCH_MAX, UNIQUE_ID_BYTES, check_unique_id
+from tier2.object_names import (
+    CONTAINER_ID_MAX,
+    EPOCH_MAX,
+    STORE_TAG_BYTES,
+    UNIQUE_ID_BYTES,
+    check_unique_id,
+    store_tag,
+)
 
 PREFIX = "checkpoints/"
 """What every name begins with."""
@@ -31,7 +37,6 @@ HEADER_BYTES = 96
 """Length of the header this version writes; a reader takes longer ones and skips what it does not know."""
 HEADER_BYTES_MAX = 4096
 CONTAINERS_MAX = 65_536
-_STORE_BYTES = 8
 
 _NAME = re.compile(r"checkpoints/([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})")
 _FIELDS = struct.Struct(">8sII16sIIQQQQI")
@@ -58,11 +63,11 @@ class CheckpointName(NamedTuple):
     @property
     def store_mark(self) -> bytes:
         """Tells stores apart, as far as 8 bytes of a hash do."""
-        return self.unique_id[:_STORE_BYTES]
+        return self.unique_id[:STORE_TAG_BYTES]
 
     def is_of(self, store_id: uuid.UUID) -> bool:
         """Whether a store of this id wrote it: stores that share a place leave each other's alone."""
-        return self.store_mark == _store_mark(store_id)
+        return self.store_mark == store_tag(store_id)
 
 
 class CheckpointHeader(NamedTuple):
@@ -89,12 +94,8 @@ def container_prefix(container_id: int) -> str:
 
 def new_checkpoint_id(store_id: uuid.UUID, source: random.Random) -> bytes:
     """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn before."""
-    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - _STORE_BYTES))
-    return _store_mark(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - _STORE_BYTES, "big")
-
-
-def _store_mark(store_id: uuid.UUID) -> bytes:
-    return hashlib.sha256(store_id.bytes).digest()[:_STORE_BYTES]
+    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
+    return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
 
 
 def checkpoint_name(container_id: int, epoch: int, sequence_number: int, unique_id: bytes) -> str:

@@ -21,6 +21,7 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import StagingFolder
 from tier2.file_tree import FileTree
+from tier2.file_urls import printable
 from tier2.object_names import is_name_part
 from tier2.object_storage import (
     InvalidRangeError,
@@ -47,9 +48,8 @@ class _Files:
 
     def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
         target = self._path(name)
-        staged = self._staging.new_path(unique_id)
+        staged = self._stage(parts, unique_id)
         try:
-            self._write(staged, parts)
             try:
                 self._tree.link(staged, target)
             except FileExistsError:
@@ -117,11 +117,26 @@ class _Files:
     def close(self) -> None:
         self._staging.close()
 
+    def _stage(self, parts: Sequence[Buffer], unique_id: bytes) -> str:
+        """The path of a staging file that holds `parts`, synced."""
+        path = self._staging.new_path(unique_id)
+        try:
+            self._write(path, parts)
+        except FileNotFoundError:
+            # A hand from outside removed the folder.
+            self._staging.renew()
+            path = self._staging.new_path(unique_id)
+            self._write(path, parts)
+        return path
+
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
         file = self._disk.open(path, write=True, create=True, exclusive=True)
         try:
             file.pwrite([part for part in parts if len(part)], 0)
             file.sync()
+        except BaseException:
+            self._staging.discard(path)
+            raise
         finally:
             file.close()
 
@@ -152,7 +167,10 @@ class FileObjectStorage(ThreadedObjectStorage[_Files]):
     def __init__(self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS) -> None:
         root = os.path.abspath(root)
         files = _Files(runtime, root, runtime.random.getrandbits(64))
-        super().__init__(files, f"file://{root}", runtime, "tier2-file", threads=threads, page_objects=page_objects)
+        self.root = root
+        super().__init__(
+            files, f"file://{printable(root)}", runtime, "tier2-file", threads=threads, page_objects=page_objects
+        )
 
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
         if not isinstance(error, OSError):

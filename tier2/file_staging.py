@@ -4,7 +4,8 @@ Files here are nobody's until they are linked to a name; what a dead process lef
 
 - every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it lives;
 - what belongs to a tag is removed by another only while holding that tag's lock: its owner is dead, even
-  if several processes or several stores share one root.
+  if several processes or several stores share one root;
+- a folder that was removed from outside is made again, and the tag's lock taken again in it (`renew`).
 
 Blocking, called from the storage's threads.
 """
@@ -39,7 +40,8 @@ class StagingFolder:
     def new_path(self, unique_id: bytes) -> str:
         """A path for one attempt to put an object; never given twice.
 
-        The first call removes what dead owners left and takes this owner's lock. Raises OSError.
+        The first call, and the first after `renew`, makes the folder, removes what dead owners left and takes
+        this owner's lock. Raises OSError.
         """
         with self._lock:
             if self._owned is None:
@@ -48,6 +50,14 @@ class StagingFolder:
                 self._owned = self._take_tag()
             self._next += 1
             return posixpath.join(self._path, f"{self._tag:016x}-{self._next}-{unique_id.hex()}")
+
+    def renew(self) -> None:
+        """A path that `new_path` gave is in a folder that is gone: have the next call make the folder again."""
+        with self._lock:
+            # Another thread may have come to the same before, and holds the new lock file.
+            if self._owned is not None and not self._owned.is_at(self._lock_path(self._tag)):
+                self._owned.close()
+                self._owned = None
 
     def discard(self, path: str) -> None:
         """Remove a staging file, if it can be: one that stays is removed by the next owner."""
@@ -79,7 +89,7 @@ class StagingFolder:
         names_of: dict[int, list[str]] = {}
         for name in self._disk.list_directory(self._path):
             match = _TAGGED.fullmatch(name)
-            if match is not None:
+            if match is not None and int(match[1], 16) != self._tag:
                 names_of.setdefault(int(match[1], 16), []).append(name)
         for tag, names in names_of.items():
             lock_path = self._lock_path(tag)

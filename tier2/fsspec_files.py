@@ -16,13 +16,19 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from fsspec.config import apply_config  # type: ignore[import-untyped]
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import describe
 from segmentstore.contracts.runtime import Runtime
-from tier2 import fsspec_sftp
+from segmentstore.contracts.urls import HIDDEN, is_secret
 from tier2.fsspec_back_ends import modified_ms
 from tier2.fsspec_location import FsspecLocation
+from tier2.fsspec_options import SFTP_SCHEMES, SecretFileError, with_secrets
 from tier2.object_names import is_name_part
 from tier2.object_storage import (
     InvalidRangeError,
@@ -45,14 +51,23 @@ _ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 _ANSWERS: Final = (FileNotFoundError, NotADirectoryError, FileExistsError, ObjectNotFoundError, InvalidRangeError)
 
 
+def _sftp() -> ModuleType:
+    """Loads paramiko, which the other back ends do not need."""
+    from tier2 import fsspec_sftp  # noqa: PLC0415
+
+    return fsspec_sftp
+
+
 class FsspecFiles:
     """Objects below a location's root. Connects at the first call."""
 
     def __init__(self, location: FsspecLocation, runtime: Runtime) -> None:
         self._location = location
         self._back_end = location.back_end
-        self._sftp = location.scheme in {"sftp", "ssh"}
+        self._sftp = _sftp() if location.scheme in SFTP_SCHEMES else None
+        self._runtime = runtime
         self._clock = runtime.clock
+        self._secrets = secret_values(location.options)
         self._stripes = [runtime.lock() for _ in range(_STRIPES)]
         self._idle_lock = runtime.lock()
         self._folder_lock = runtime.lock()
@@ -154,6 +169,12 @@ class FsspecFiles:
                         raise
                     yield stored
 
+    def scrubbed(self, text: str) -> str:
+        """What a back end said, without the secrets that it was given: some repeat the URL of a request."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN).replace(quote(secret, safe=""), HIDDEN)
+        return text
+
     def close(self) -> None:
         with self._idle_lock:
             idle, self._idle = self._idle, []
@@ -217,16 +238,17 @@ class FsspecFiles:
                     return
 
     def _write(self, fs: Any, path: str, data: bytes) -> None:
-        if self._sftp:
-            fsspec_sftp.create(fs, path, data)
+        if self._sftp is not None:
+            self._sftp.create(fs, path, data)
         elif self._back_end.atomic_create:
             fs.pipe_file(path, data, mode="create")
         else:
             fs.pipe_file(path, data)
 
     def _read(self, fs: Any, path: str, offset: int, length: int) -> bytes:
-        if self._sftp:
-            return fsspec_sftp.read(fs, path, offset, length)
+        if self._sftp is not None:
+            data: bytes = self._sftp.read(fs, path, offset, length)
+            return data
         return bytes(fs.cat_file(path, start=offset, end=offset + length))
 
     def _look(self, fs: Any, path: str) -> Mapping[str, Any] | None:
@@ -325,27 +347,50 @@ class FsspecFiles:
                 fs = self._idle.pop() if self._idle else None
             if fs is None:
                 return self._connect()
-            if not self._sftp or fsspec_sftp.is_connected(fs):
+            if self._sftp is None or self._sftp.is_connected(fs):
                 return fs
             self._drop(fs)
 
     def _connect(self) -> Any:
-        make, options = self._location.file_system, self._location.options
-        if not self._sftp:
+        """A file system of its own. What a person has to mend about its options is refused, not tried again."""
+        shown = self._location.shown
+        try:
+            options = with_secrets(self._location.options, self._location.secret_files, self._runtime)
+            # With what fsspec's own configuration adds.
+            self._secrets |= secret_values(apply_config(self._location.file_system, options))
+            made = self._connected(options)
+        except SecretFileError as error:
+            raise StorageRefusedError(shown, str(error), "secret-file") from None
+        except FileNotFoundError as error:
+            detail = f"a file that an option names is not there: {self.scrubbed(str(error))} (ENOENT)"
+            raise StorageRefusedError(shown, detail, "ENOENT") from None
+        except (TypeError, ValueError) as error:
+            detail = f"the file system does not take these options: {self.scrubbed(describe(error))}"
+            raise StorageRefusedError(shown, detail, "options") from None
+        return made
+
+    def _connected(self, options: Mapping[str, Any]) -> Any:
+        make = self._location.file_system
+        if self._sftp is None:
             made = make(**options, skip_instance_cache=True, use_listings_cache=False)
             if self._location.scheme == "webhdfs":
                 # It knows no timeout, and would wait for ever for a server that says nothing.
                 made.session.request = partial(made.session.request, timeout=SILENCE_S)
             return made
-        return fsspec_sftp.connect(make, options)
+        return self._sftp.connect(make, options)
 
     def _drop(self, fs: Any) -> None:
         if self._back_end.shared:
             with self._idle_lock:
                 if fs in self._idle:
                     self._idle.remove(fs)
-        if self._sftp:
-            fsspec_sftp.disconnect(fs)
+        if self._sftp is not None:
+            self._sftp.disconnect(fs)
+
+
+def secret_values(options: Mapping[str, Any]) -> set[str]:
+    """Those of the options that nobody else may see."""
+    return {str(value) for key, value in options.items() if is_secret(key, str(value))}
 
 
 def _is_object(info: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 `scheme://[user@]host[:port]/path?option=value`: everything before the `?` is read as fsspec reads it, each option goes
 to the file system's constructor. The values true, false, null, whole numbers, and anything in double quotes are read as
-JSON; all else is text. Nothing here connects anywhere.
+JSON; all else is text. An option that the file system does not have is refused by name. Nothing here connects anywhere.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import fsspec  # type: ignore[import-untyped]
 
 from segmentstore.contracts.errors import ConfigError
 from tier2.fsspec_back_ends import REFUSED, BackEnd, back_end
+from tier2.fsspec_options import SFTP_SCHEMES, known_options, secret_of_file
 
 SETTING: Final = "tier2"
 
 _OURS: Final = frozenset(("asynchronous", "loop", "skip_instance_cache", "use_listings_cache"))
 """Options the adapter sets itself."""
-_SFTP_SCHEMES: Final = frozenset(("sftp", "ssh"))
 _JSON: Final = re.compile(r'true|false|null|-?(?:0|[1-9][0-9]*)|".*"', re.DOTALL)
 _SPECIAL: Final = re.compile(r"[?#]")
 
@@ -41,6 +41,8 @@ class FsspecLocation:
     """The URL without password and options: for people, logs and errors."""
     options: Mapping[str, Any] = field(repr=False)
     """For the constructor: from the host part and the query; may hold secrets."""
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+    """For the constructor as well: options whose value is the first line of a file, and the file's path."""
 
     @property
     def back_end(self) -> BackEnd:
@@ -48,8 +50,11 @@ class FsspecLocation:
         return back_end(self.scheme)
 
 
-def parse_fsspec_url(url: str) -> FsspecLocation:
-    """The location of a URL. Raises ConfigError("tier2", ...); its message holds no option's value."""
+def parse_fsspec_url(url: str, *, new: bool = False) -> FsspecLocation:
+    """The location of a URL. Raises ConfigError("tier2", ...); its message holds no option's value.
+
+    With `new` also for options that the file system would pass over in silence: stores were made with such.
+    """
     try:
         parts = urlsplit(url)
         netloc = _without_password(parts)
@@ -61,7 +66,11 @@ def parse_fsspec_url(url: str) -> FsspecLocation:
         raise ConfigError(SETTING, f"{shown} is not of the form scheme://place/path?option=value")
     if scheme in REFUSED:
         raise ConfigError(SETTING, f"{scheme}:// is not taken: {REFUSED[scheme]}")
-    path = unquote(parts.path)
+    try:
+        path = unquote(parts.path, errors="strict")
+    except UnicodeDecodeError:
+        # Not U+FFFD in its place: two folders would become one.
+        raise ConfigError(SETTING, f"{shown}: the percent-encoded path is not UTF-8") from None
     if _SPECIAL.search(path) or "\0" in path:
         raise ConfigError(SETTING, f"{shown}: fsspec's paths cannot hold ? and #")
     file_system = _class_of(scheme)
@@ -69,12 +78,29 @@ def parse_fsspec_url(url: str) -> FsspecLocation:
     root = str(file_system._strip_protocol(bare)).rstrip("/")
     if not root:
         raise ConfigError(SETTING, f"{shown} names no folder for objects")
-    options = {**_host_options(file_system, bare), **_query_options(parts, shown)}
-    return FsspecLocation(scheme, file_system, root, shown, options)
+    given = _query_options(parts, shown)
+    known = known_options(scheme, file_system, sure=not new)
+    secret_files = {}
+    for key in tuple(given):
+        name = secret_of_file(key, known)
+        if name is not None:
+            secret_files[name] = _path_of_secret(key, given.pop(key), shown)
+            if name in given:
+                raise ConfigError(SETTING, f"{shown}: the options {name} and {key} are both there")
+        elif known is not None and key not in known:
+            raise ConfigError(SETTING, f"{shown}: {scheme}:// has no option {key!r}, only {', '.join(sorted(known))}")
+    options = {**_host_options(file_system, bare), **given}
+    return FsspecLocation(scheme, file_system, root, shown, options, secret_files)
+
+
+def _path_of_secret(key: str, path: object, shown: str) -> str:
+    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+        raise ConfigError(SETTING, f"{shown}: {key} is not the absolute path of a file")
+    return path
 
 
 def _class_of(scheme: str) -> type[Any]:
-    if scheme in _SFTP_SCHEMES:
+    if scheme in SFTP_SCHEMES:
         # By its class: where the package `sshfs` is installed it takes the name, and ignores ranges and "create".
         # Here, because it loads paramiko.
         from fsspec.implementations.sftp import SFTPFileSystem  # type: ignore[import-untyped]  # noqa: PLC0415

@@ -17,6 +17,7 @@ returned. Rules of this file:
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -41,12 +42,13 @@ _FORBIDDEN_STATUS: Final = frozenset((401, 403))
 _STATUS_FIELDS: Final = ("status", "status_code", "code")
 
 
-def check_fsspec_url(url: str) -> None:
+def check_fsspec_url(url: str, *, new: bool = False) -> None:
     """Raise ConfigError("tier2", ...) unless fsspec can reach what the URL names; connects nowhere.
 
-    Also for a scheme whose package is not installed, and for S3 and folders, which have adapters of their own.
+    Also for a scheme whose package is not installed, for S3 and folders, which have adapters of their own, and for an
+    option that does not exist; with `new` also for one that would be passed over in silence.
     """
-    parse_fsspec_url(url)
+    parse_fsspec_url(url, new=new)
 
 
 class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
@@ -108,10 +110,15 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
         number = error.errno if isinstance(error, OSError) else None
         kind = errno.errorcode.get(number or 0, type(error).__name__)
-        detail = f"{str(error) or 'no reason given'} ({kind})"
+        detail = f"{self._files.scrubbed(str(error)) or 'no reason given'} ({kind})"
         if _is_refusal(error):
             return StorageRefusedError(name, f"{self._url} refuses: {detail}; mend its permissions or options", kind)
         return StorageUnavailableError(name, detail, kind)
+
+    def _cause(self, error: Exception) -> Exception | None:
+        # Some quote the URL that they asked for, with what is secret in it.
+        said = "".join(traceback.format_exception_only(error)) + f"{error.__cause__} {error.__context__}"
+        return error if self._files.scrubbed(said) == said else None
 
     def _broken(self, name: str, what: str) -> StorageRefusedError:
         return StorageRefusedError(name, f"{self._url} cannot be Tier 2: {what}", "check")
@@ -119,6 +126,6 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
 
 def _is_refusal(error: Exception) -> bool:
     """Whether a person has to change something: permissions, credentials, as far as back ends tell."""
-    if isinstance(error, PermissionError) or "Authentication" in type(error).__name__:
+    if isinstance(error, PermissionError) or any("Authentication" in each.__name__ for each in type(error).__mro__):
         return True
     return any(getattr(error, field, None) in _FORBIDDEN_STATUS for field in _STATUS_FIELDS)

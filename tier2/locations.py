@@ -5,18 +5,24 @@ process who names it, as long as its `MemoryStorages` lives), `s3://bucket/prefi
 else fsspec knows. Rules of this file:
 
 - another scheme joins by a line in `_SCHEMES`;
-- boto3 and fsspec are large, so they are imported when a URL asks for them and not before.
+- botocore and fsspec are large, and extras: they are imported when a URL asks for them and not before.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
+from tier2.credentials import refuse_secrets
 from tier2.file_object_storage import FileObjectStorage
+from tier2.file_urls import path_of
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_storage import ObjectStorage
 from tier2.s3.s3_location import parse_s3_url
@@ -50,9 +56,18 @@ class _Scheme(NamedTuple):
     open: Callable[[str, Runtime, MemoryStorages], ObjectStorage]
 
 
-def check_object_storage_url(url: str) -> None:
-    """Raise ConfigError("tier2", ...) if `open_object_storage` would; makes and touches nothing."""
-    _scheme_of(url).check(url)
+def check_object_storage_url(url: str, *, new: bool = False) -> None:
+    """Raise ConfigError("tier2", ...) if `open_object_storage` would; makes and touches nothing.
+
+    With `new` also for what stores have been made with and no store shall be made with again: a secret in the URL, and
+    an option that nobody heeds.
+    """
+    scheme = _scheme_of(url)
+    if new:
+        refuse_secrets(url)
+        if scheme is _FSSPEC:
+            _check_fsspec(url, new=True)
+    scheme.check(url)
 
 
 def open_object_storage(url: str, runtime: Runtime, *, memory: MemoryStorages | None = None) -> ObjectStorage:
@@ -66,25 +81,50 @@ def _scheme_of(url: str) -> _Scheme:
     name, separator, _ = url.partition("://")
     if not separator:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise ConfigError(SETTING, f"{url!r} does not begin with one of {known}, or another scheme that fsspec knows")
+        detail = f"{redacted(url)!r} does not begin with one of {known}, or another scheme that fsspec knows"
+        raise ConfigError(SETTING, f"{detail}; for a folder write {_as_url(redacted(url))}")
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        # store.toml is UTF-8 text, and so are the nodes of a store on BookKeeper.
+        reason = (
+            f"{redacted(url)!r} has bytes that are not UTF-8: write each as a percent sign and two hex digits, as %FF"
+        )
+        raise ConfigError(SETTING, reason) from None
     return _SCHEMES.get(name.lower(), _FSSPEC)
+
+
+def _as_url(path: str) -> str:
+    """What to write instead of a path."""
+    return PurePosixPath(path).as_uri() if path.startswith("/") else "file:///absolute/path, or pass a pathlib.Path"
+
+
+def _memory_name(url: str) -> str:
+    parts = _plain_parts(url)
+    try:
+        return unquote(parts.netloc + parts.path, errors="strict")
+    except UnicodeDecodeError:
+        # Not U+FFFD in its place: two names would become one.
+        raise ConfigError(SETTING, f"{url!r}: the percent-encoded name is not UTF-8") from None
 
 
 def _plain_parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(SETTING, f"{url!r} is not a URL: {error}") from None
+        raise ConfigError(SETTING, f"{redacted(url)!r} is not a URL: {error}") from None
     if parts.query or parts.fragment:
-        raise ConfigError(SETTING, f"{url!r} has a query or a fragment (write ? and # in a path as %3F and %23)")
+        raise ConfigError(
+            SETTING, f"{redacted(url)!r} has a query or a fragment (write ? and # in a path as %3F and %23)"
+        )
     return parts
 
 
 def _file_path(url: str) -> str:
     parts = _plain_parts(url)
-    path = unquote(parts.path)
+    path = path_of(parts.path)
     if parts.netloc not in {"", "localhost"}:
-        raise ConfigError(SETTING, f"file://{parts.netloc}{path}: a path begins with a third slash, as in file:///data")
+        raise ConfigError(SETTING, f"{redacted(url)!r}: a path begins with a third slash, as in file:///data")
     if not path.strip("/") or "\0" in path:
         raise ConfigError(SETTING, f"{path!r} is not a folder for objects")
     return path
@@ -95,8 +135,7 @@ def _open_file(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
 
 
 def _open_memory(url: str, runtime: Runtime, memory: MemoryStorages) -> ObjectStorage:
-    parts = _plain_parts(url)
-    name = unquote(parts.netloc + parts.path)
+    name = _memory_name(url)
     bucket = memory.bucket(name) if name else None
     return MemoryObjectStorage(runtime, bucket, name=name)
 
@@ -107,10 +146,21 @@ def _open_s3(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
     return S3ObjectStorage(parse_s3_url(url), runtime)
 
 
-def _check_fsspec(url: str) -> None:
+def _check_s3(url: str) -> None:
+    parse_s3_url(url)
+    require_extra("s3", "a Tier 2 at s3://")
+
+
+def _check_fsspec(url: str, *, new: bool = False) -> None:
+    scheme = url.partition("://")[0].lower()
+    if scheme in {"sftp", "ssh"}:
+        require_extra("sftp", f"a Tier 2 at {scheme}://")
+    elif importlib.util.find_spec("fsspec") is None:
+        detail = f"{scheme}:// needs the package fsspec, and what fsspec needs for {scheme}://: they are not installed"
+        raise ConfigError(SETTING, detail)
     from tier2.fsspec_object_storage import check_fsspec_url  # noqa: PLC0415
 
-    check_fsspec_url(url)
+    check_fsspec_url(url, new=new)
 
 
 def _open_fsspec(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
@@ -121,8 +171,8 @@ def _open_fsspec(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage
 
 _SCHEMES: Mapping[str, _Scheme] = {
     "file": _Scheme(_file_path, _open_file),
-    "memory": _Scheme(_plain_parts, _open_memory),
-    "s3": _Scheme(parse_s3_url, _open_s3),
+    "memory": _Scheme(_memory_name, _open_memory),
+    "s3": _Scheme(_check_s3, _open_s3),
 }
 
 _FSSPEC = _Scheme(_check_fsspec, _open_fsspec)

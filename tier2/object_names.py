@@ -3,9 +3,11 @@
 Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>`, of a job `.../compaction-<job id>-<unique id>`
 (docs/formats/object-names.md). Rules:
 
-- a name is never reused: the unique id is 128 random bits;
+- a name is never reused: the unique id has 64 random bits, and the epoch is in the name;
 - a name alone says who meant to write the object and for what work, so that an orphan can be told from an
   object in flight;
+- the unique id begins with the tag of the store that works on the object: nobody deletes an object that is not provably
+  his own. Names that older versions made have no tag, and prove nothing;
 - there is one spelling of each name: lower case, fixed widths.
 
 Pure: no await, no clock, no I/O.
@@ -16,12 +18,15 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import uuid
 from typing import Literal, NamedTuple, cast
 
 ObjectKind = Literal["flush", "consolidation", "compaction"]
 """Which work made an object."""
 
 UNIQUE_ID_BYTES = 16
+STORE_TAG_BYTES = 8
+"""Of a unique id, from its beginning on."""
 PROBE_PREFIX = "probe/"
 """What the names of probes begin with, which an object storage puts, and deletes again, to check itself."""
 NAME_CHARACTERS_MAX = 512
@@ -58,6 +63,26 @@ def is_job_id(text: str) -> bool:
 def new_unique_id(source: random.Random) -> bytes:
     """16 bytes never drawn before, from `Runtime.random`."""
     return source.getrandbits(8 * UNIQUE_ID_BYTES).to_bytes(UNIQUE_ID_BYTES, "big")
+
+
+def store_tag(store_id: str | uuid.UUID) -> bytes:
+    """What the unique ids in names of a store's objects begin with; ValueError if that is no UUID.
+
+    Tells stores apart as far as 8 bytes of a hash do.
+    """
+    known = store_id if isinstance(store_id, uuid.UUID) else uuid.UUID(store_id)
+    return hashlib.sha256(known.bytes).digest()[:STORE_TAG_BYTES]
+
+
+def new_tagged_id(tag: bytes, source: random.Random) -> bytes:
+    """A unique id that shows whose it is: the store's tag, and random bits from `Runtime.random`."""
+    return tag + new_unique_id(source)[len(tag) :]
+
+
+def is_of_store(name: str, tag: bytes) -> bool:
+    """Whether an object of this name was provably made for the store of this tag. Of a name that is not ours: no."""
+    parts = parse_object_name(name)
+    return parts is not None and parts.unique_id.startswith(tag)
 
 
 def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes, *, job_id: str | None = None) -> str:

@@ -15,8 +15,8 @@ Listing is for people and for garbage, never needed to be correct (DESIGN 4.3).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 
@@ -72,6 +72,19 @@ class InvalidRangeError(ObjectStorageError):
     """The range reaches beyond the object's end."""
 
 
+_KINDS_OF_ALL: Final = frozenset(
+    (
+        *("connection", "timeout", "SlowDown", "502", "504"),
+        *("ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ESTALE"),
+        *("ENOSPC", "EDQUOT"),
+    )
+)
+
+
+def _never() -> bool:
+    return False
+
+
 class StorageUnavailableError(ObjectStorageError):
     """The store did not answer, or refused for now: try again later with back-off. The outcome of a put is unknown.
 
@@ -81,6 +94,16 @@ class StorageUnavailableError(ObjectStorageError):
     def __init__(self, name: str, message: str, kind: str = "unavailable") -> None:
         super().__init__(name, message)
         self.kind = kind
+        self.outlived: Callable[[], bool] = _never
+        """Whether the provider has since answered another request that reads, or one that writes, as this one did.
+
+        Said of failures that are the provider's as a whole (see `is_of_all`), once whoever counts requests has seen them.
+        """
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it would have met any request of its time, whatever object it was about."""
+        return self.kind in _KINDS_OF_ALL
 
 
 class StorageRefusedError(StorageUnavailableError):

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
-from tier2.object_storage import StorageUnavailableError
+from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
 Operation = Literal[
     "put",
@@ -31,6 +32,8 @@ Operation = Literal[
 ]
 """Kinds of requests. The last six are of uploads in parts; a provider without them never counts any."""
 
+_READS: Final = frozenset(("get", "head", "list", "list_uploads"))
+
 LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the buckets of a latency histogram; one more bucket is behind the last."""
 
@@ -44,6 +47,10 @@ class OperationStatistics:
     in_flight: int
     retries: int
     """Requests that repeat an earlier one of the same call."""
+    hedges: int
+    """Of these, second requests sent beside a first one that was late."""
+    hedges_won: int
+    """Of these, those that had the answer first."""
     bytes_sent: int
     bytes_received: int
     errors: Mapping[str, int]
@@ -82,22 +89,41 @@ class ObjectStorageStatistics:
 
 
 class _Counts:
-    __slots__ = ("errors", "in_flight", "latency", "received", "requests", "retries", "seconds", "sent")
+    __slots__ = (
+        "errors", "hedges", "hedges_won", "in_flight", "latency", "received", "requests", "retries", "seconds", "sent",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests = self.in_flight = self.retries = self.sent = self.received = 0
+        self.hedges = self.hedges_won = 0
         self.errors: Counter[str] = Counter()
         self.seconds = 0.0
         self.latency = [0] * (len(LATENCY_BOUNDS_S) + 1)
 
 
+class _Answers:
+    """How often the provider has answered requests that read, or requests that write: one may work without the other."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def more_than(self, count: int) -> bool:
+        return self.count > count
+
+
 class Request:
     """One request under way; who makes it tells what it carried and how it ended."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_answers", "_begun", "_counts", "_loop")
 
-    def __init__(self, counts: _Counts) -> None:
+    def __init__(self, counts: _Counts, answers: _Answers) -> None:
         self._counts = counts
+        self._answers = answers
+        # Kept: a request whose program is gone ends without a running loop.
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
 
     def sent(self, count: int) -> None:
         """Bytes of an object went to the provider."""
@@ -107,34 +133,57 @@ class Request:
         """Bytes of an object came back."""
         self._counts.received += count
 
+    def won(self) -> None:
+        """A second request had the answer first."""
+        self._counts.hedges_won += 1
+
+    def ended(self, error: BaseException | None) -> float:
+        """Its outcome is known; the seconds it took. A StorageUnavailableError is counted as its failure. Once."""
+        counts = self._counts
+        if isinstance(error, StorageUnavailableError):
+            counts.errors[error.kind] += 1
+            if error.is_of_all:
+                error.outlived = partial(self._answers.more_than, self._answers.count)
+        elif error is None or isinstance(error, ObjectStorageError):
+            self._answers.count += 1
+        seconds = self._loop.time() - self._begun
+        counts.in_flight -= 1
+        counts.seconds += seconds
+        counts.latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        return seconds
+
 
 class RequestMeter:
     """Counts the requests of one object storage."""
 
     def __init__(self) -> None:
         self._operations: dict[Operation, _Counts] = {}
+        self._of_reads, self._of_writes = _Answers(), _Answers()
+
+    def begin(self, operation: Operation, *, retry: bool = False, hedge: bool = False) -> Request:
+        """One request, which is sent now. Whoever sends it calls `ended` when its outcome is known."""
+        counts = self._operations.get(operation)
+        if counts is None:
+            counts = self._operations[operation] = _Counts()
+        counts.requests += 1
+        counts.retries += retry or hedge
+        counts.hedges += hedge
+        counts.in_flight += 1
+        answers = self._of_reads if operation in _READS else self._of_writes
+        return Request(counts, answers)
 
     @contextmanager
     def request(self, operation: Operation, *, retry: bool = False) -> Iterator[Request]:
         """One request, from just before it is sent until its outcome is known. A StorageUnavailableError is counted as its failure."""
-        counts = self._operations.get(operation)
-        if counts is None:
-            counts = self._operations[operation] = _Counts()
-        loop = asyncio.get_running_loop()
-        counts.requests += 1
-        counts.retries += retry
-        counts.in_flight += 1
-        begun = loop.time()
+        request = self.begin(operation, retry=retry)
+        error: BaseException | None = None
         try:
-            yield Request(counts)
-        except StorageUnavailableError as error:
-            counts.errors[error.kind] += 1
+            yield request
+        except BaseException as raised:
+            error = raised
             raise
         finally:
-            seconds = loop.time() - begun
-            counts.in_flight -= 1
-            counts.seconds += seconds
-            counts.latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+            request.ended(error)
 
     def snapshot(self) -> ObjectStorageStatistics:
         """The numbers as of now."""
@@ -144,6 +193,8 @@ class RequestMeter:
                     requests=counts.requests,
                     in_flight=counts.in_flight,
                     retries=counts.retries,
+                    hedges=counts.hedges,
+                    hedges_won=counts.hedges_won,
                     bytes_sent=counts.sent,
                     bytes_received=counts.received,
                     errors=dict(counts.errors),

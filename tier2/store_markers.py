@@ -1,9 +1,13 @@
 """Which stores keep their objects in one place: each has a marker there, `stores/<store id, 32 hex digits>`.
 
-Names of objects carry the container, not the store. Stores that share a place keep out of each other's way all the same,
-for unique ids differ; but none can tell an orphan of its own from another's live object. Rule: a store's marker is there
-before its first object. So who sees an object, and afterwards no marker but his own, knows that the object is of no store
-but his. The place inside a store's own folder needs no markers.
+Names of objects begin their unique id with a tag of the store (tier2/object_names.py), so no store deletes what another one
+made. Names that older versions made have no tag: of those the markers tell. Rule: a store's marker is there before its first
+object, in every place, its own folder included, for another store may name that folder, or both may be links to one volume.
+So who sees an object, and afterwards no marker but his own, knows that the object is of no store but his.
+
+Where another store has its marker, a store is made, or opened for the first time, only if its setting `shared_tier2` says
+that they are meant to share (docs/decisions/0038-shared-tier2.md). A marker that is gone, though it was there, tells that the
+content of the place was deleted: it is put back, and `health` says so.
 
 The id is the marker's unique id too: to put it again succeeds. Its content is for people.
 """
@@ -11,10 +15,15 @@ The id is the marker's unique id too: to put it again succeeds. Its content is f
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
-from tier2.object_storage import ObjectExistsError, ObjectStorage
+from tier2.object_storage import ObjectExistsError, ObjectStorage, ObjectStorageError, StorageRefusedError
 
 PREFIX = "stores/"
+
+
+class PlaceTakenError(StorageRefusedError):
+    """Another store keeps its objects in this place, and this one is not known there, nor meant to share."""
 
 
 def marker_name(store_id: str) -> str:
@@ -22,47 +31,131 @@ def marker_name(store_id: str) -> str:
     return PREFIX + uuid.UUID(store_id).hex
 
 
+def marker_text(name: str) -> bytes:
+    """What the marker of this name says to people; ValueError if it is none."""
+    store_id = _store_of(name)
+    if store_id is None:
+        raise ValueError(f"{name!r} is no marker")
+    return f"The store {store_id} keeps its objects here.\n".encode()
+
+
 def is_marker(name: str) -> bool:
     """Whether an object of this name is a marker."""
     return _store_of(name) is not None
 
 
+async def stores_at(storage: ObjectStorage) -> list[str]:
+    """Ids of all stores that have a marker in a place, sorted. One listing request; may raise StorageUnavailableError."""
+    found = []
+    async for page in storage.list(PREFIX):
+        found += [store for stored in page if (store := _store_of(stored.name)) is not None]
+    return sorted(map(str, found))
+
+
 class StoreMarkers:
     """The markers in one object storage, seen from one store. Every call may raise StorageUnavailableError."""
 
-    def __init__(self, storage: ObjectStorage, store_id: str) -> None:
+    def __init__(self, storage: ObjectStorage, store_id: str, *, is_meant: bool = False) -> None:
+        """`is_meant`: that other stores are there as well is no mistake."""
         self._storage = storage
         self._store_id = uuid.UUID(store_id)
+        self.is_meant = is_meant
         self._is_there = False
+        self._was_gone = self._is_new = False
+        self._seen: str | None = None
 
     async def put(self) -> None:
         """Make this store known. One request."""
-        text = f"The store {self._store_id} keeps its objects here.\n"
+        name = marker_name(str(self._store_id))
         try:
-            await self._storage.put(marker_name(str(self._store_id)), [text.encode()], self._store_id.bytes)
+            await self._storage.put(name, [marker_text(name)], self._store_id.bytes)
         except ObjectExistsError:
             pass  # There, without the id: a copy of the place was made by a tool that keeps names and bytes alone.
 
+    async def look(self) -> bool:
+        """Whether this store is known here. One listing request.
+
+        Raises PlaceTakenError if it is not, and another store is that it does not mean to share with.
+        """
+        others = await self.others()
+        if not self._is_there and others and not self.is_meant:
+            raise PlaceTakenError(self._storage.url, self._refusal(others))
+        return self._is_there
+
     async def ensure(self) -> None:
-        """As `put`, until that has succeeded once. For the moment before an object: nothing from then on."""
-        if not self._is_there:
+        """Make this store known, unless it is. For the moment before an object: nothing from then on, once it has succeeded.
+
+        As `look`, and a request more to put the marker.
+        """
+        if not self._is_there and not await self.look():
             await self.put()
             self._is_there = True
 
+    async def make(self) -> None:
+        """Make a new store known, where no other one may be. As `ensure`; of two that are made at once both are refused."""
+        if self._is_there:
+            return
+        self._is_new = True
+        try:
+            await self.put()
+            others = await self.others()
+        except ObjectStorageError:
+            await self.withdraw()
+            raise
+        if others and not self.is_meant:
+            await self.withdraw()
+            raise PlaceTakenError(self._storage.url, self._refusal(others))
+
+    async def withdraw(self) -> None:
+        """Take away what `make` has put, of a store that comes to nothing. As well as Tier 2 lets it."""
+        if self._is_new:
+            self._is_new = self._is_there = False
+            with suppress(ObjectStorageError):
+                await self.forget(str(self._store_id))
+
+    async def restore(self) -> None:
+        """Put back a marker that was there and is gone."""
+        await self.put()
+        self._is_there = self._was_gone = True
+
     async def others(self) -> list[str]:
-        """Ids of the other stores that were ever made here, sorted. One listing request."""
-        found = []
-        async for page in self._storage.list(PREFIX):
-            found += [store for stored in page if (store := _store_of(stored.name)) is not None]
-        return sorted(str(store) for store in found if store != self._store_id)
+        """Ids of the other stores that were ever made here, sorted. One listing request.
+
+        The marker of this store is put back if it was there before and is gone.
+        """
+        stores = await stores_at(self._storage)
+        if str(self._store_id) in stores:
+            self._is_there = True
+        elif self._is_there:
+            await self.restore()
+        return [store for store in stores if store != str(self._store_id)]
+
+    def _refusal(self, others: list[str]) -> str:
+        count = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        return (
+            f"the store {others[0]}{count} keeps its objects there: give each store a prefix of its own, or"
+            f" set shared_tier2 = true if they are meant to share it. If that one is gone for good, delete {marker_name(others[0])}"
+        )
 
     async def shared_with(self) -> str | None:
         """A sentence that says with whom the place is shared; None with nobody. One listing request."""
         others = await self.others()
-        if not others:
-            return None
         count = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        return f"{self._storage.url} also has objects of store {others[0]}{count}: whose an unknown object is cannot be told"
+        what = "garbage without the tag of this store stays"
+        if not self.is_meant:
+            what = f"nothing is searched for orphans there, and {what}; shared_tier2 = true says that it is meant"
+        self._seen = f"{self._storage.url} also has objects of store {others[0]}{count}: {what}" if others else None
+        return self._seen
+
+    def health(self) -> list[str]:
+        """What the last look at the markers showed, if it was anything that is not meant. No request."""
+        found = []
+        if self._seen is not None and not self.is_meant:
+            found.append(f"tier2 is shared: {self._seen}")
+        if self._was_gone:
+            what = "what was there was deleted or lost, objects perhaps as well"
+            found.append(f"tier2: the marker of this store was gone from {self._storage.url}, and was put back: {what}")
+        return found
 
     async def forget(self, store_id: str) -> bool:
         """Remove the marker of a store that is gone for good; whether there was one. ValueError if that is no UUID."""

@@ -138,6 +138,10 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
         """What an error of the file system means. One that is a bug of ours is raised again."""
 
+    def _cause(self, error: Exception) -> Exception | None:
+        """The error as the cause that a traceback shows; None to keep it to ourselves."""
+        return error
+
     async def _next_page(self, prefix: str, found: Iterator[StoredObject]) -> Sequence[StoredObject]:
         with self._meter.request("list"):
             return await self._run(prefix, _take, found, self._page_objects)
@@ -154,8 +158,9 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
             return await asyncio.shield(running)
         except ObjectStorageError:
             raise
-        except Exception as error:  # every back end has errors of its own
-            raise self._understood(name, error) from error
+        except Exception as error:  # noqa: BLE001 - every back end has errors of its own
+            understood = self._understood(name, error)
+            raise understood from self._cause(error)
 
 
 def _take(found: Iterator[StoredObject], count: int) -> list[StoredObject]:

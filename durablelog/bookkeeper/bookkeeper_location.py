@@ -37,6 +37,7 @@ SESSION_TIMEOUT_RANGE: Final = (1, 600)
 PATH_CHARACTERS_MAX: Final = 500
 
 Access = Literal["open", "creator"]
+Scheme = Literal["digest", "sasl"]
 
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -66,6 +67,10 @@ class BookKeeperLocation:
     """Its first line is the password of the ledgers; None: from the environment, else none."""
     zookeeper_auth_file: str | None = None
     """Its first line is ZooKeeper's `user:password`; None: from the environment, else none."""
+    zookeeper_scheme: Scheme = "digest"
+    """How ZooKeeper is told of them: by its scheme `digest`, or by SASL (DIGEST-MD5)."""
+    client_settings: str | None = None
+    """A file of Java properties with settings of BookKeeper's client; None: from the environment, else none."""
     acl: Access = "open"
     """Who may see and change the nodes made here: everybody, or their creator."""
     session_timeout_s: int = 10
@@ -114,7 +119,8 @@ class BookKeeperLocation:
     @property
     def metadata_uri(self) -> str:
         """Where BookKeeper's client finds its metadata."""
-        return f"zk+hierarchical://{';'.join(self.hosts)}{self.ledgers_root}"
+        # null: of whatever layout the cluster was made.
+        return f"zk+null://{';'.join(self.hosts)}{self.ledgers_root}"
 
     @property
     def password_from(self) -> str:
@@ -132,6 +138,21 @@ class BookKeeperLocation:
 def is_bookkeeper_url(tier1: str) -> bool:
     """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so rightly."""
     return tier1.partition(":")[0] == SCHEME
+
+
+def check_may_follow(stored: str, wanted: str) -> None:
+    """Raise ConfigError("tier1", ...) if a store made with one URL cannot be the one that another names.
+
+    What stays is where the store's nodes and ledgers are, below the servers; that the servers have this very store is
+    seen by its id. Everything else may change.
+    """
+    before, after = BookKeeperLocation.parse(stored), BookKeeperLocation.parse(wanted)
+    for what, made, asked in (
+        ("the path", before.path, after.path),
+        ("the key 'ledgers'", before.ledgers_root, after.ledgers_root),
+    ):
+        if made != asked:
+            raise _bad(f"{what} cannot change: {asked} asked for, but the store was made with {made}")
 
 
 def _hosts(text: str) -> tuple[str, ...]:
@@ -231,6 +252,12 @@ def _access(key: str, text: str) -> str:
     return text
 
 
+def _scheme(key: str, text: str) -> str:
+    if text not in {"digest", "sasl"}:
+        raise _bad(f"{key}={text!r} is not digest or sasl")
+    return text
+
+
 def _bad(detail: str) -> ConfigError:
     return ConfigError(SETTING, detail)
 
@@ -245,6 +272,8 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "gateway": _gateway,
     "password_file": _file,
     "zookeeper_auth_file": _file,
+    "zookeeper_scheme": _scheme,
+    "client_settings": _file,
     "acl": _access,
     "session_timeout_s": _number(*SESSION_TIMEOUT_RANGE),
 }

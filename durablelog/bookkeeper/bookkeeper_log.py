@@ -30,6 +30,7 @@ from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
 from durablelog.bookkeeper.owner_look import OwnerLook
+from durablelog.bookkeeper.owner_presence import OwnerPresence
 from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.record_size import OPENING_BYTES_MAX, note_size
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
@@ -42,6 +43,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
@@ -51,6 +53,7 @@ PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 class BookKeeperLog(DurableDataLog):
     """One opening of the log whose record is the node at `path`; it is made if it is not there.
 
+    `presence` says who opens it, and asks before it is taken from a living owner (ContainerOwnedError); None does neither.
     `ledgers` and `nodes` are shared by the containers of a store: the log closes neither. `payload_bytes_max`: 1 to
     PAYLOAD_BYTES_MAX (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was lost.
     An object is opened once; after `close` make a new one. Beside what the contract says, `open` raises LogDisabledError
@@ -69,6 +72,7 @@ class BookKeeperLog(DurableDataLog):
         options: BookKeeperLogOptions,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
         epoch_min: int = 1,
+        presence: OwnerPresence | None = None,
     ) -> None:
         if not 1 <= payload_bytes_max <= PAYLOAD_BYTES_MAX:
             raise ConfigError("frame_bytes_max", f"{payload_bytes_max}: BookKeeper takes 1 to {PAYLOAD_BYTES_MAX}")
@@ -80,8 +84,9 @@ class BookKeeperLog(DurableDataLog):
         self._payload_bytes_max = payload_bytes_max
         self._epoch_min = epoch_min
         self._notes = HealthNotes()
-        tag = f"{runtime.random.getrandbits(64):016x}"
-        self._keeper = RecordKeeper(nodes, path, store_id, container_id, tag)
+        self._presence = presence
+        self._tag = f"{runtime.random.getrandbits(64):016x}"
+        self._keeper = RecordKeeper(nodes, path, store_id, container_id, self._tag)
         self._calls = LedgerCalls(ledgers, options)
         self._reader = LedgerReader(
             ledgers,
@@ -186,9 +191,12 @@ class BookKeeperLog(DurableDataLog):
             # Before the remover: a move to the next ledger that is under way hands it what goes.
             await self._succession.close(self._pipeline.ledger.writer if self._pipeline.begun else None)
             await self._remover.close()
+            if self._presence is not None and self._opened:
+                await self._presence.leave(self._container_id, self._tag)
 
     def statistics(self) -> DataLogStatistics:
         pipeline = self._pipeline
+        bookies = self._ledgers.bookies()
         return DataLogStatistics(
             epoch=self.epoch,
             frames_in_flight=pipeline.frames_in_flight,
@@ -198,6 +206,9 @@ class BookKeeperLog(DurableDataLog):
             syncs=pipeline.batches,
             log_bytes=self._log_bytes(),
             files=len(self._keeper.record.ledgers),
+            bookies_behind=bookies.behind,
+            bookie_owed_bytes_max=bookies.owed_bytes_max,
+            gateway_bytes=bookies.client_bytes,
         )
 
     def health(self) -> str | None:
@@ -227,7 +238,12 @@ class BookKeeperLog(DurableDataLog):
         deadline = self._loop.time() + self._options.open_patience_s
         keeper = self._keeper
         claiming = Waiting(self._chance, self._notes, "opening", deadline=deadline)
-        await claiming.for_node(lambda: keeper.claim(self._epoch_min))
+        if (presence := self._presence) is None:
+            await claiming.for_node(lambda: keeper.claim(self._epoch_min))
+        else:
+            # Seen to live before the claim, so that nobody sees an owner that is not.
+            owner = await claiming.for_node(lambda: presence.announce(self._container_id, self._tag))
+            await claiming.for_node(lambda: keeper.claim(self._epoch_min, owner, presence.ask))
         self._remover.begin()
         waiting = Waiting(self._chance, self._notes, "opening", deadline=deadline, look=keeper.check)
         found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
@@ -249,6 +265,7 @@ class BookKeeperLog(DurableDataLog):
         note_size(keeper.record, self._notes)
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._succession.begin(ledger)
+        self._look.begin()
 
     async def _truncate(self, address: LogAddress) -> None:
         def edit(record: LogRecord) -> LogRecord:
@@ -269,7 +286,7 @@ class BookKeeperLog(DurableDataLog):
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
         """Done in a task that `close` ends; the caller hears ContainerStoppedError then."""
-        task = asyncio.get_running_loop().create_task(work, name=f"log-{self._container_id}")
+        task = own_task(work, name=f"log-{self._container_id}")
         self._tasks[task] = None
         try:
             await task
@@ -358,6 +375,7 @@ class BookKeeperLog(DurableDataLog):
             self._succession.stop()
             self._remover.stop()
             self._pipeline.fail_all(self._failure)
+            self.on_failed(error)
 
     def _stopped(self) -> ContainerStoppedError:
         return ContainerStoppedError(self._container_id)

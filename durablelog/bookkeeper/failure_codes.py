@@ -65,7 +65,8 @@ class Reaction(Enum):
     """Nothing is concluded, and nothing else is done, before the record was read again. Our own bytes in it: it was done. Of our
     epoch: again, on what is there. Of another one: NotPrimaryError."""
     REFUSED = "refused"
-    """The secret that was given is not the right one: ConfigError, the operator's move. What there is stays as it is."""
+    """A secret that was given is not the right one, or bookies do not let the client in: ConfigError, the operator's move. What
+    there is stays as it is."""
     FATAL = "fatal"
     """The log stops for good (TierUnavailableError); what there is stays as it is."""
 
@@ -129,6 +130,8 @@ _SERVICE: Final[Mapping[int, Reaction]] = dict.fromkeys(
 )
 _TOO_FEW: Final[Mapping[int, Reaction]] = {-3: Reaction.TOO_FEW_BOOKIES, -6: Reaction.TOO_FEW_BOOKIES}
 _GONE: Final[Mapping[int, Reaction]] = {-7: Reaction.GONE, -25: Reaction.GONE}
+_NOT_LET_IN: Final[Mapping[int, Reaction]] = {-24: Reaction.REFUSED}
+"""TLS, or who we say we are."""
 
 REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
     # Every failed add has ended its ledger, whatever its code.
@@ -152,10 +155,11 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         ),
         Reaction.SETTLE,
     ),
-    LedgerCall.CREATE: {**_SERVICE, **_TOO_FEW},
+    LedgerCall.CREATE: {**_SERVICE, **_TOO_FEW, **_NOT_LET_IN, -102: Reaction.REFUSED},
     LedgerCall.RECOVER: {
         **_SERVICE,
         **_GONE,
+        **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
         -13: Reaction.RETRY,
@@ -165,6 +169,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
     LedgerCall.READ: {
         **_SERVICE,
         **_GONE,
+        **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
         -1: Reaction.RETRY,  # too few bookies answered to open it: nobody said that anything is missing

@@ -29,6 +29,8 @@ from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DataCorruptionError, SegmentStoreError
 
+STRETCH_MAX: Final = 4
+"""So many times its size a ledger may get while no next one can be made."""
 UNEXPECTED: Final = -999
 """For an entry at another place than its frame's: the log would be out of order."""
 
@@ -36,7 +38,18 @@ UNEXPECTED: Final = -999
 class WrittenLedger:
     """A ledger that this opening writes, or has written."""
 
-    __slots__ = ("confirmed", "ends", "failure_code", "full", "item", "next_wanted", "sent", "sent_bytes", "writer")
+    __slots__ = (
+        "confirmed",
+        "ends",
+        "failure_code",
+        "full",
+        "item",
+        "next_wanted",
+        "room_bytes",
+        "sent",
+        "sent_bytes",
+        "writer",
+    )
 
     def __init__(self, item: LedgerItem, writer: LedgerWriter) -> None:
         self.item = item
@@ -53,6 +66,8 @@ class WrittenLedger:
         """It takes no more frames."""
         self.next_wanted = False
         """It is so full that the next one should be made."""
+        self.room_bytes = 0
+        """What it takes beyond the usual, for there was no next one."""
 
     @property
     def acknowledged(self) -> int:
@@ -157,8 +172,27 @@ class FramePipeline:
         self._ledger = ledger
         self.written[ledger.item.sequence] = ledger
         ledger.writer.on_results = partial(self._on_results, ledger)
+        ledger.writer.on_short = partial(self._on_short, ledger)
         self._queued.extendleft(reversed(self._sent))
         self._sent.clear()
+        while self._queued and self._send(self._queued[0]):
+            self._queued.popleft()
+
+    def can_stretch(self) -> bool:
+        """The current ledger may take more than its size: it is whole, and not many times larger yet."""
+        ledger = self.ledger
+        whole = ledger.failure_code is None and ledger.sent < ENTRIES_MAX
+        return whole and ledger.sent_bytes < STRETCH_MAX * self._ledger_bytes
+
+    def stretch(self) -> None:
+        """Go on in the current ledger, which is full, for an eighth of a ledger: there is no next one."""
+        ledger = self.ledger
+        over = max(0, ledger.sent_bytes - self._ledger_bytes)
+        ledger.room_bytes = over + max(1, self._ledger_bytes // 8)
+        ledger.full = False
+        if self._queued:
+            # One at least, whatever its size: each try for the next ledger is followed by a frame.
+            ledger.room_bytes = max(ledger.room_bytes, over + self._queued[0][1])
         while self._queued and self._send(self._queued[0]):
             self._queued.popleft()
 
@@ -225,7 +259,7 @@ class FramePipeline:
             return False
         _, length, parts = frame
         sent, sent_bytes = ledger.sent, ledger.sent_bytes + length
-        if sent and (sent_bytes > self._ledger_bytes or sent == ENTRIES_MAX):
+        if sent and (sent_bytes > self._ledger_bytes + ledger.room_bytes or sent == ENTRIES_MAX):
             ledger.full = True
             self._finished()
             return False
@@ -237,6 +271,12 @@ class FramePipeline:
             ledger.next_wanted = True
             self._nearly_full()
         return True
+
+    def _on_short(self, ledger: WrittenLedger, _reason: str) -> None:
+        """A bookie gets nothing of it any more: what comes goes to the next ledger."""
+        if ledger is self._ledger and ledger.sent and not ledger.full and ledger.failure_code is None:
+            ledger.full = True
+            self._finished()
 
     def _on_results(self, ledger: WrittenLedger, results: Sequence[AddResult]) -> None:
         if ledger is not self._ledger or ledger.failure_code is not None or not self._sent:

@@ -64,7 +64,7 @@ async def frame_reports(
         except LedgerError as error:
             answer = reaction(LedgerCall.READ, error.code)
             if answer is Reaction.REFUSED:
-                raise wrong_password(f"{place(item, number)}: {code_text(error.code)}") from error
+                raise wrong_password(f"{place(item, number)}: {code_text(error.code)}", code=error.code) from error
             if answer is Reaction.GONE:
                 yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
                 return

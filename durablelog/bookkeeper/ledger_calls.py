@@ -19,6 +19,7 @@ from durablelog.bookkeeper.waiting import Waiting
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 
 APPLICATION: Final = b"segmentstore"
+_UNAUTHORIZED: Final = -102
 
 
 class BegunLedger(NamedTuple):
@@ -38,9 +39,18 @@ def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, b
     }
 
 
-def wrong_password(why: str, password_from: str = PASSWORD_FROM) -> ConfigError:
-    """For a ledger that Reaction.REFUSED is the reaction to."""
+def wrong_password(why: str, password_from: str = PASSWORD_FROM, *, code: int = _UNAUTHORIZED) -> ConfigError:
+    """For a ledger that Reaction.REFUSED is the reaction to; `code` tells a password from what client_settings are for."""
+    if code != _UNAUTHORIZED:
+        return not_let_in(why)
     return ConfigError("tier1", f"{why}: the ledger was made with another password than {password_from}")
+
+
+def not_let_in(why: str) -> ConfigError:
+    """Where bookies refuse the client before any ledger is asked for."""
+    return ConfigError(
+        "tier1", f"{why}: bookies do not let the client in; TLS and authentication are set by client_settings"
+    )
 
 
 class LedgerCalls:
@@ -55,10 +65,21 @@ class LedgerCalls:
 
         Raises TierUnavailableError, and what `waiting` raises.
         """
+        begun = await self._created(custom, waiting, or_none=False)
+        assert begun is not None
+        return begun
+
+    async def create_if_enough(self, custom: Mapping[str, bytes], waiting: Waiting) -> BegunLedger | None:
+        """As `create`, but None while bookies are too few: for who can go on without a new ledger."""
+        return await self._created(custom, waiting, or_none=True)
+
+    async def _created(self, custom: Mapping[str, bytes], waiting: Waiting, *, or_none: bool) -> BegunLedger | None:
         while True:
             try:
                 begun = await self._create(custom)
             except LedgerError as error:
+                if or_none and reaction(LedgerCall.CREATE, error.code) is Reaction.TOO_FEW_BOOKIES:
+                    return None
                 await self._again(LedgerCall.CREATE, error, waiting)
             else:
                 waiting.over()
@@ -112,5 +133,10 @@ class LedgerCalls:
             await waiting.again(why, after_a_look=call is LedgerCall.CREATE)
             return
         if answer is Reaction.REFUSED:
-            raise wrong_password(why, self._options.password_from)
+            # A ledger that is not made yet has no password that could be wrong.
+            raise (
+                not_let_in(why)
+                if call is LedgerCall.CREATE
+                else wrong_password(why, self._options.password_from, code=error.code)
+            )
         raise TierUnavailableError("tier1", why)

@@ -122,7 +122,7 @@ class LedgerReader:
         if answer is Reaction.FATAL:
             await self._stop(TierUnavailableError("tier1", what))
         if answer is Reaction.REFUSED:
-            await self._stop(wrong_password(what, self._password_from))
+            await self._stop(wrong_password(what, self._password_from, code=error.code))
         if tries < READ_TRIES:
             return
         if answer is Reaction.MISSING:

@@ -23,6 +23,7 @@ from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text,
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_record import LogRecord
 from durablelog.bookkeeper.waiting import Backoff, HealthNotes
+from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "removing"
 _MOST_S: Final = 60.0
@@ -113,7 +114,7 @@ class LedgerRemover:
             elif self._timer is None:
                 self._timer = loop.call_at(self._free_from_s, self._due)
         if self._queue and self._task is None:
-            self._task = loop.create_task(self._run(), name="remove-ledgers")
+            self._task = own_task(self._run(), name="remove-ledgers")
 
     def _due(self) -> None:
         self._timer = None

@@ -97,6 +97,17 @@ def joined(results: Iterable[AddResult]) -> list[AddResult]:
     return told
 
 
+class BookieFigures(NamedTuple):
+    """How the bookies are that entries were sent to."""
+
+    behind: int = 0
+    """Bookies that do not answer, or are slower than the others by more than is kept for one."""
+    owed_bytes_max: int = 0
+    """The most that any of them was sent and has not answered: kept in the client's memory."""
+    client_bytes: int = 0
+    """Memory of the client for entries; 0 if it is not known."""
+
+
 class LedgerWriter(ABC):
     """The one writer of a ledger that was just created. Used on one event loop."""
 
@@ -108,6 +119,10 @@ class LedgerWriter(ABC):
     on_results: Callable[[Sequence[AddResult]], None]
     """Called on the loop with results in the order of the appends, many at a time. Set before the first append; never
     called again once `close` was called."""
+
+    on_short: Callable[[str], None]
+    """Called on the loop with a reason, now and then while it is so: a bookie of the ledger gets no entries, there are enough
+    others for a new one, and this one should be followed. It goes on meanwhile. Never called once `close` was called."""
 
     @abstractmethod
     def append(self, parts: Sequence[Buffer]) -> None:
@@ -142,10 +157,17 @@ class LedgerStore(ABC):
         """What the metadata says now. Fences nothing."""
 
     @abstractmethod
+    async def confirmed(self, ledger_id: int) -> int:
+        """The last entry of a ledger that is known to have been OK, EMPTY for none; the end of a closed one. Fences nothing.
+
+        Of a ledger with a living writer it may be up to a second old; of one whose writer was killed, so much behind.
+        """
+
+    @abstractmethod
     def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         """Entries `first` to `last`, both included, in order, in batches. None for `first > last`.
 
-        The ledger is closed, or `last` was OK for a writer of this very client. Raises LedgerError; the memory stays valid
+        The ledger is closed, or `last` was OK for a writer of this very client, or is `confirmed`. Raises LedgerError; the memory stays valid
         while it is referenced.
         """
 
@@ -164,3 +186,7 @@ class LedgerStore(ABC):
     def health(self) -> str | None:
         """What is wrong with the way to the cluster, a sentence for people; None when all is well."""
         return None
+
+    def bookies(self) -> BookieFigures:
+        """How the bookies are, as far as it is known."""
+        return BookieFigures()

@@ -8,6 +8,7 @@ One task at a time, begun when the current ledger is full or has failed. Rules o
 - frames in doubt are acknowledged if the recovered ledger holds them, and sent again, in order, if not;
 - it waits for bookies and nodes as long as it takes, and says for what; ledgers that fail before anything was
   acknowledged in them follow each other slower and slower;
+- a full ledger that is well goes on while bookies are too few for the next one, up to a bound;
 - a ledger that was begun and not listed is removed only if no writing of ours can list it any more.
 """
 
@@ -28,6 +29,7 @@ from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.record_size import ROLL_BYTES_MAX, note_size
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from segmentstore.contracts.errors import DataCorruptionError, NotPrimaryError, SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "ledger"
 _DEGRADED: Final = "replication"
@@ -75,7 +77,7 @@ class LedgerSuccession:
         """The current ledger is full or has failed."""
         if not self._moving and not self._stopped:
             self._moving = True
-            self._move = asyncio.get_running_loop().create_task(self._move_on(), name="next-ledger")
+            self._move = own_task(self._move_on(), name="next-ledger")
 
     def stop(self) -> None:
         """The log has failed for good: no further ledger."""
@@ -85,7 +87,7 @@ class LedgerSuccession:
         """Make the next ledger ahead, tried once: if that fails it is made when it is needed."""
         if self._preparation is None and not self._stopped:
             create = self._calls.create_whole(self._custom())
-            self._preparation = asyncio.get_running_loop().create_task(create, name="prepare-ledger")
+            self._preparation = own_task(create, name="prepare-ledger")
 
     async def close(self, current: LedgerWriter | None) -> None:
         """Stop, seal and let go, within CLOSE_PATIENCE_S."""
@@ -116,7 +118,10 @@ class LedgerSuccession:
                 await self._pipeline.quiet()
                 ledger = self._pipeline.ledger
                 end = ledger.end if ledger.failure_code is None else await self._settle(ledger)
-                begun = await self._next()
+                begun = await self._next(stretchable=ledger.failure_code is None)
+                if begun is None:
+                    self._go_on(ledger)
+                    continue
                 if self._stopped:
                     self.let_go(self._calls.discard(begun.writer))
                     return
@@ -173,8 +178,16 @@ class LedgerSuccession:
             await self._barren.again(f"{what}, as the one before, with nothing acknowledged in it")
         return ledger.item.sequence, description.last_entry, description.length
 
-    async def _next(self) -> BegunLedger:
-        """A ledger that is not listed yet."""
+    def _go_on(self, ledger: WrittenLedger) -> None:
+        """Bookies are too few for another ledger, and this one is well: it takes more than its size."""
+        if self._stopped:
+            return
+        what = f"ledger {ledger.item.ledger_id} goes on beyond its size"
+        self._notes.say(_DEGRADED, f"{what}: there are too few bookies for a new one, of {self._replication}")
+        self._pipeline.stretch()
+
+    async def _next(self, *, stretchable: bool) -> BegunLedger | None:
+        """A ledger that is not listed yet; None if there are too few bookies, and the one before can go on."""
         preparation, self._preparation = self._preparation, None
         if preparation is not None:
             prepared = await self._taken(preparation)
@@ -182,7 +195,10 @@ class LedgerSuccession:
                 return prepared
             # Maybe it was made, and only its reply is lost: not another one before the record answers.
             await self._new_waiting(_TOPIC).for_node(self._keeper.check)
-        return await self._calls.create(self._custom(), self._new_waiting(_TOPIC))
+        waiting = self._new_waiting(_TOPIC)
+        if stretchable and self._pipeline.can_stretch():
+            return await self._calls.create_if_enough(self._custom(), waiting)
+        return await self._calls.create(self._custom(), waiting)
 
     async def _taken(self, preparation: asyncio.Task[BegunLedger | None]) -> BegunLedger | None:
         """What was prepared. Given back to who closes if we are stopped meanwhile."""
@@ -223,7 +239,7 @@ class LedgerSuccession:
     def let_go(self, work: Coroutine[Any, Any, None]) -> None:
         """Have it done beside everything else; `close` waits for it."""
         self._letting_go = [task for task in self._letting_go if not task.done()]
-        self._letting_go.append(asyncio.get_running_loop().create_task(work, name="let-go-of-ledger"))
+        self._letting_go.append(own_task(work, name="let-go-of-ledger"))
 
     def _custom(self) -> dict[str, bytes]:
         record = self._keeper.record

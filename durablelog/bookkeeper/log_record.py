@@ -6,7 +6,7 @@ Rules of this file:
 - only the last ledger may be open: whoever lists the next one knows the end of the one before, and writes it down;
 - a ledger leaves the list into `removing`, and `removing` when it is known to be gone, so that none is forgotten;
 - a record that breaks a rule is corruption and is refused whole; fields that are not known are refused as well: a newer
-  program raises the version.
+  program raises the version. Version 1, which has no owner, is read as it was; version 2 is written.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from durablelog.bookkeeper.ledger_addresses import (
     split_address,
 )
 from durablelog.bookkeeper.ledger_store import EMPTY, Replication
+from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
+_OWNER_SINCE: Final = 2
+"""The version that names the owner."""
 _INTEGER_MAX: Final = (1 << 63) - 1
 _NEVER: Final = LogAddress(0)
 
@@ -76,6 +79,8 @@ class LogRecord:
     enabled: bool = True
     epoch: int = 0
     """Of the last opening; 0 before the first."""
+    owner: LogOwner | None = None
+    """Who that was, for people; None if nobody said."""
     truncation_address: LogAddress = _NEVER
     """Frames below are not part of the log; 0 = never truncated."""
     ledgers: tuple[LedgerItem, ...] = ()
@@ -138,6 +143,7 @@ def encode_record(record: LogRecord) -> bytes:
         "container": record.container_id,
         "enabled": record.enabled,
         "epoch": record.epoch,
+        "owner": record.owner._asdict() if record.owner is not None else None,
         "truncation": dict(zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)),
         "ledgers": [_item_fields(item) for item in record.ledgers],
         "removing": list(record.removing),
@@ -173,21 +179,22 @@ def decode_record(data: bytes, path: str) -> LogRecord:
         version = _integer(fields, "version", 1)
         if version > RECORD_VERSION:
             raise ConfigError("log format", f"{path} has version {version}; this program reads up to {RECORD_VERSION}")
-        record = _parse(fields)
+        record = _parse(fields, version)
         _check(record)
     except (_MalformedError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise DataCorruptionError(path, f"the record of a log: {error}") from error
     return record
 
 
-def _parse(fields: dict[str, Any]) -> LogRecord:
-    _only(fields, _RECORD_KEYS)
+def _parse(fields: dict[str, Any], version: int) -> LogRecord:
+    _only(fields, _RECORD_KEYS if version >= _OWNER_SINCE else tuple(key for key in _RECORD_KEYS if key != "owner"))
     truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
     return LogRecord(
         store_id=_text(fields, "store_id"),
         container_id=_integer(fields, "container"),
         enabled=_boolean(fields, "enabled"),
         epoch=_integer(fields, "epoch"),
+        owner=_parse_owner(fields.get("owner")),
         truncation_address=make_address(
             _integer(truncation, "ledger", most=SEQUENCE_MAX), _integer(truncation, "entry", most=ENTRIES_MAX - 1)
         ),
@@ -204,6 +211,7 @@ _RECORD_KEYS: Final = (
     "container",
     "enabled",
     "epoch",
+    "owner",
     "truncation",
     "ledgers",
     "removing",
@@ -211,6 +219,18 @@ _RECORD_KEYS: Final = (
     "change",
 )
 _ITEM_KEYS: Final = ("sequence", "ledger_id", "epoch", "replication", "status")
+
+
+def _parse_owner(value: object) -> LogOwner | None:
+    if value is None:
+        return None
+    fields = _object(value, "owner", LogOwner._fields)
+    return LogOwner(
+        host=_text(fields, "host"),
+        pid=_integer(fields, "pid"),
+        address=_text(fields, "address"),
+        since=_text(fields, "since"),
+    )
 
 
 def _parse_item(value: object) -> LedgerItem:

@@ -31,7 +31,7 @@ from durablelog.bookkeeper.ledger_store import (
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.checksum import Buffer
 
-LedgerCallName = Literal["create", "recover", "describe", "read", "delete", "list"]
+LedgerCallName = Literal["create", "recover", "describe", "confirmed", "read", "delete", "list"]
 
 _GONE: Final = -25
 _NOT_ENOUGH_BOOKIES: Final = -6
@@ -54,6 +54,8 @@ class MemoryLedger:
     bookies: tuple[str, ...]
     entries: list[bytes] = field(default_factory=list)
     closed: bool = False
+    confirmed: int = 0
+    """How many entries were OK to the writer."""
     password: bytes = field(default=b"", repr=False)
 
     def describe(self) -> LedgerDescription:
@@ -153,6 +155,7 @@ class MemoryCluster:
         if ledger is not None:
             ledger.closed = False
             ledger.entries = []
+            ledger.confirmed = 0
 
     def fence(self, ledger_id: int) -> LedgerDescription:
         """Recover a ledger. Raises LedgerError."""
@@ -165,13 +168,14 @@ class MemoryCluster:
         return ledger.describe()
 
 
-def _nobody(results: Sequence[AddResult]) -> None:
+def _nobody(_told: object) -> None:
     """Before anybody listens."""
 
 
 class _MemoryWriter(LedgerWriter):
     def __init__(self, cluster: MemoryCluster, ledger: MemoryLedger, process: MemoryProcess) -> None:
         self.on_results = _nobody
+        self.on_short = _nobody
         self._cluster = cluster
         self._ledger = ledger
         self._process = process
@@ -184,11 +188,6 @@ class _MemoryWriter(LedgerWriter):
     @property
     def ledger_id(self) -> int:
         return self._ledger.ledger_id
-
-    @property
-    def confirmed(self) -> int:
-        """How many entries are OK."""
-        return self._next_entry
 
     def append(self, parts: Sequence[Buffer]) -> None:
         if self._closed:
@@ -235,6 +234,7 @@ class _MemoryWriter(LedgerWriter):
         if code == OK:
             self._keep(sent[place])
             self._next_entry += 1
+            self._ledger.confirmed = self._next_entry
             return AddResult(OK, self._next_entry - 1)
         for parts in sent[place : place + kept]:
             self._keep(parts)
@@ -290,6 +290,13 @@ class MemoryLedgerStore(LedgerStore):
         await self._end(planted)
         return description
 
+    async def confirmed(self, ledger_id: int) -> int:
+        planted = await self._begin("confirmed")
+        ledger = self._unlock(ledger_id, "confirmed")
+        last = (len(ledger.entries) if ledger.closed else ledger.confirmed) - 1
+        await self._end(planted)
+        return last
+
     def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         return self._read(ledger_id, first, last)
 
@@ -297,8 +304,7 @@ class MemoryLedgerStore(LedgerStore):
         while first <= last:
             planted = await self._begin("read")
             ledger = self._unlock(ledger_id, "read")
-            writer = self._writers.get(ledger_id)
-            if not ledger.closed and (writer is None or last >= writer.confirmed):
+            if not ledger.closed and last >= ledger.confirmed:
                 raise LedgerError(_NOT_CONFIRMED, "read", f"entry {last} of ledger {ledger_id}")
             if last >= len(ledger.entries):
                 raise LedgerError(_NO_SUCH_ENTRY, "read", f"entry {last} of ledger {ledger_id}")

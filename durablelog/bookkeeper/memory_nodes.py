@@ -8,9 +8,10 @@ The `NodeTree` plays the service and outlives its clients. Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.metadata_node import (
@@ -21,7 +22,28 @@ from durablelog.bookkeeper.metadata_node import (
     NodeUnavailableError,
 )
 
-NodeCall = Literal["read", "create", "write", "delete", "children"]
+NodeCall = Literal["read", "create", "write", "delete", "children", "hold", "let go"]
+
+SESSION_S: Final = 10.0
+"""How long a session is kept of a process that says nothing any more, from when that is seen first. Loop time."""
+
+
+class NodeSession:
+    """A client's, as the service sees it. `silent` says whether its process has stopped, or is dead."""
+
+    def __init__(self, silent: Callable[[], bool]) -> None:
+        self.ended = False
+        self._silent = silent
+        self._silent_since: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Whether the service has given it up. A process that speaks again before is in time."""
+        if not self.ended and not self._silent():
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        self.ended = self.ended or (self._silent_since is not None and now - self._silent_since >= SESSION_S)
+        return self.ended
 
 
 @dataclass(slots=True)
@@ -38,12 +60,30 @@ class NodeTree:
     def __init__(self) -> None:
         self._nodes: dict[str, NodeContent] = {"/": NodeContent(b"", 0)}
         self._planted: list[_Planted] = []
+        self._held: dict[str, NodeSession] = {}
         self.outage = False
         """While it is set nothing happens, and every call fails."""
 
     def content(self, path: str) -> NodeContent | None:
         """What a node holds, as a tool would see it."""
         return self._nodes.get(path)
+
+    def hold(self, path: str, data: bytes, session: NodeSession) -> None:
+        """Make a node that goes with a session; anew, if it was there."""
+        self._nodes.pop(path, None)
+        self.make(path, data)
+        self._held[path] = session
+
+    def expire(self, now: float) -> None:
+        """Remove what was held by sessions that are over at this loop time."""
+        for path, session in list(self._held.items()):
+            if session.expired(now):
+                self.drop(path)
+
+    def drop(self, path: str) -> None:
+        """Remove a node that is held; nothing happens if it is gone."""
+        if self._held.pop(path, None) is not None:
+            self._nodes.pop(path, None)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node whatever its version, as a tool would; make it if it is not there."""
@@ -115,12 +155,46 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+class HeldNodes:
+    """What one client holds, in whatever session it has. `silent` as in NodeSession."""
+
+    def __init__(self, tree: NodeTree, silent: Callable[[], bool]) -> None:
+        self._tree = tree
+        self._silent = silent
+        self._session = NodeSession(silent)
+        self._held: dict[str, bytes] = {}
+
+    def hold(self, path: str, data: bytes) -> None:
+        """Make it, in the session of now."""
+        self._held[path] = data
+        self._tree.hold(path, data, self._session)
+
+    def let_go(self, path: str) -> None:
+        """Remove it."""
+        self._held.pop(path, None)
+        self._tree.drop(path)
+
+    def look(self, now: float) -> None:
+        """A call comes at this loop time: sessions that are over end; of ours that one another begins, with what we hold."""
+        self._tree.expire(now)
+        if self._session.expired(now):
+            self._session = NodeSession(self._silent)
+            for path, data in self._held.items():
+                self._tree.hold(path, data, self._session)
+
+    def end(self, now: float) -> None:
+        """In order, unless the process is dead."""
+        self._session.ended = not self._silent()
+        self._tree.expire(now)
+
+
 class MemoryNodes(MetadataNodes):
     """One client of a tree; `process` is who it belongs to, an immortal one of its own by default."""
 
     def __init__(self, tree: NodeTree, process: MemoryProcess | None = None) -> None:
         self._tree = tree
         self._process = process or MemoryProcess()
+        self._held = HeldNodes(tree, lambda: self._process.stopped)
         self._closed = False
 
     async def read(self, path: str) -> NodeContent | None:
@@ -152,8 +226,22 @@ class MemoryNodes(MetadataNodes):
         await self._end(planted, path)
         return names
 
+    async def hold(self, path: str, data: bytes) -> None:
+        planted = await self._begin("hold", path)
+        self._held.hold(path, data)
+        await self._end(planted, path)
+
+    async def let_go(self, path: str) -> None:
+        planted = await self._begin("let go", path)
+        self._held.let_go(path)
+        await self._end(planted, path)
+
+    async def address(self) -> str:
+        return "memory"
+
     async def close(self) -> None:
         self._closed = True
+        self._held.end(asyncio.get_running_loop().time())
 
     def health(self) -> str | None:
         return "the nodes do not answer" if self._tree.outage else None
@@ -167,6 +255,7 @@ class MemoryNodes(MetadataNodes):
             raise NodeUnavailableError(path, "the session was closed")
         if self._tree.outage:
             raise NodeUnavailableError(path, "the service is down")
+        self._held.look(asyncio.get_running_loop().time())
         planted = self._tree.planted(call)
         if planted is not None and not planted.happens:
             raise planted.error(path, "made to fail")

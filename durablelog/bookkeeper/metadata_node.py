@@ -4,6 +4,8 @@ Proved by tests/contracts/metadata_node_contract.py. Rules:
 
 - versions count up by one with each write of a node's life; the first is 0;
 - `write` happens only if the version is still the one given: of two who write at the same version one wins;
+- a node that is held (`hold`) is there as long as its holder's session, and goes when that has ended: at once with `close`,
+  a while after the death of the process. Who lost his session and lives gets it back in the next one;
 - a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: who needs to know reads again, and must be
   able to recognise his own bytes.
 """
@@ -73,6 +75,21 @@ class MetadataNodes(ABC):
     @abstractmethod
     async def children(self, path: str) -> Sequence[str]:
         """Names (not paths) of a node's children, sorted; none if there is no such node."""
+
+    @abstractmethod
+    async def hold(self, path: str, data: bytes) -> None:
+        """Have a node as long as our sessions live, parents as needed. `path` is ours alone: nobody else ever makes it.
+
+        Again after a NodeUnavailableError: it is made once.
+        """
+
+    @abstractmethod
+    async def let_go(self, path: str) -> None:
+        """Remove a node that is held, and hold it no more; nothing happens if it is gone."""
+
+    async def address(self) -> str:
+        """From which this client speaks to the service, for people; empty if that is not known."""
+        return ""
 
     @abstractmethod
     async def close(self) -> None:

@@ -6,8 +6,8 @@ still writes it, and say OK. So a later owner deletes what he did not write only
 other. Rules of this file:
 
 - the age of a look counts from its beginning, and is compared when the results are there;
-- nothing happens while nothing is appended: looks are begun by results, from half of SURE_S on, so that a busy log does not
-  wait for one while the nodes answer;
+- looks are begun by results, from half of SURE_S on, so that a busy log does not wait for one while the nodes answer;
+- while nothing is appended there is one as often: an owner that was overtaken learns it by itself;
 - one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns the log is said by
   the record alone: a look that finds another epoch ends the log.
 """
@@ -23,6 +23,7 @@ from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.waiting import Backoff, HealthNotes
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.owned_tasks import own_task
 
 SURE_S: Final = 30.0
 """Loop time. Less than REMOVE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader."""
@@ -49,23 +50,39 @@ class OwnerLook:
         self._fail = fail
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """The log is open: look now and then, from here on."""
+        if not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER_S, self._due)
 
     def sure(self) -> bool:
         """Results are there: may they be acknowledged? If not, `release` or `fail` follows. O(1)."""
         age_s = self._keeper.age_s
         if age_s < _LOOK_AFTER_S:
             return True
-        if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="look-at-record")
+        self._look()
         return age_s < SURE_S
 
     def stop(self) -> None:
         """The log has failed for good: no further look."""
         self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self.begin()
+        if self._keeper.age_s >= _LOOK_AFTER_S * 2 / 3:
+            self._look()
+
+    def _look(self) -> None:
+        if self._task is None and not self._stopped:
+            self._task = own_task(self._run(), name="look-at-record")
 
     async def close(self) -> None:
         """Stop, and end the task. Idempotent."""
-        self._stopped = True
+        self.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.bookkeeper.log_record import LogDisabledError, LogRecord, decode_record, encode_record
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
@@ -64,9 +65,12 @@ class RecordKeeper:
         """Of the node."""
         return self._path
 
-    async def claim(self, epoch_min: int) -> None:
+    async def claim(
+        self, epoch_min: int, owner: LogOwner | None = None, ask: Callable[[LogRecord], Awaitable[None]] | None = None
+    ) -> None:
         """Make the record ours: one epoch higher, at least `epoch_min`. Nobody before us can change it any more.
 
+        `owner` is who we are; `ask` is called with each record that is to be claimed, and raises if that should not be.
         Also after a NodeUnavailableError from an earlier call: recognises what that one did.
         """
         async with self._changing:
@@ -77,10 +81,13 @@ class RecordKeeper:
                     return
                 self._in_doubt = None
                 there = self._decoded(content) if content is not None else None
+                if there is not None and ask is not None:
+                    await ask(there)
                 version = content.version if content is not None else None
                 record = there or LogRecord(store_id=self._store_id, container_id=self._container_id)
                 try:
-                    await self._write(replace(record, epoch=max(record.epoch + 1, epoch_min)), version)
+                    wanted = replace(record, epoch=max(record.epoch + 1, epoch_min), owner=owner)
+                    await self._write(wanted, version)
                 except NodeConflictError:
                     continue
                 return

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeUnavailableError
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotAStoreError, TierUnavailableError
+from segmentstore.contracts.urls import redacted
 
 VERSION: Final = 1
 _TRIES: Final = 5
@@ -26,12 +27,20 @@ class StoreIdentity(NamedTuple):
     """A UUID."""
     containers: int
     tier2: str
-    """An absolute URL."""
+    """An absolute URL; of a store of old it may hold a password."""
+
+    def __repr__(self) -> str:
+        return f"StoreIdentity({self.store_id}, containers={self.containers}, tier2={redacted(self.tier2)!r})"
 
 
 def containers_path(root: str) -> str:
     """The node below which the containers' nodes are."""
     return f"{root}/containers"
+
+
+def owners_path(root: str) -> str:
+    """The node below which living owners of containers have theirs."""
+    return f"{root}/owners"
 
 
 def container_path(root: str, container_id: int) -> str:

@@ -9,13 +9,15 @@ Rules of this file:
 - reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a server that lags
   behind its leader gives yesterday's node. (A leader that was deposed and has not noticed yet, for a few ticks, still
   answers a sync: who must be certain writes, for a write needs a quorum.);
-- an expired session is replaced by kazoo itself; nothing of ours hangs on a session, for there are no ephemeral nodes.
+- an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held, is made again with
+  each new connection; no ownership hangs on it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -35,6 +37,7 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.protocol.states import KeeperState
@@ -48,19 +51,22 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 
 CALLS_MAX: Final = 64
 """Calls on their way at once; what is beyond waits its turn, inside its own deadline."""
 AGAIN_S: Final = 0.05
 """From a read whose connection was lost to the next try."""
+_HOLD_TRIES: Final = 4
+_SASL_TRIES: Final = 2
 _END_S: Final = 30.0
 """How long the sockets of a client that was stopped are waited for."""
 RECONNECT_S_MAX: Final = 2.0
 """Longest from one round through all servers to the next, while none answers."""
 
 _NO_CONNECTION = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)
-_REFUSED = (NoAuthError, AuthFailedError, InvalidACLError)
+_REFUSED = (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError)
 
 _log = logging.getLogger(__name__)
 _kazoo_log = _log.getChild("kazoo")
@@ -79,7 +85,9 @@ class ZookeeperSettings:
     deadline_s: float = 15.0
     """Of one call. More than a session's life, so that a server that dies is mostly got round."""
     credentials: str | None = field(default=None, repr=False)
-    """`user:password` of the scheme `digest`."""
+    """`user:password`."""
+    sasl: bool = False
+    """Whether they are for SASL (DIGEST-MD5), and not for the scheme `digest`. Wants `credentials`."""
     creator_only: bool = False
     """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`. Else everybody."""
 
@@ -98,10 +106,15 @@ class ZookeeperNodes(MetadataNodes):
         self._executor: Executor | None = None
         self._client: KazooClient | None = None
         self._state: str | None = None
+        self._unanswered = 0
+        """Clients in a row that came to an end by themselves before any answer."""
         self._refusal: str | None = None
         """Set when the ensemble refused the credentials themselves: kazoo gives up for good then."""
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._held: dict[str, bytes] = {}
+        self._holding: asyncio.Task[None] | None = None
+        self._address = ""
 
     async def open(self) -> None:
         """Begin to connect, in the background. Once."""
@@ -159,7 +172,24 @@ class ZookeeperNodes(MetadataNodes):
             return []
         return sorted(names)
 
+    async def hold(self, path: str, data: bytes) -> None:
+        self._held[path] = data
+        await self._make_held(path, data)
+
+    async def let_go(self, path: str) -> None:
+        self._held.pop(path, None)
+        await self.delete(path, 0)
+
+    async def address(self) -> str:
+        if not self._address and self._executor is not None and self._closing is None:
+            loop = asyncio.get_running_loop()
+            self._address = await loop.run_in_executor(self._executor, _address_towards, self._settings.hosts[0])
+        return self._address
+
     async def close(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+            await asyncio.wait([self._holding])
         if self._client is None or self._executor is None:
             return
         if self._closing is None:
@@ -179,6 +209,36 @@ class ZookeeperNodes(MetadataNodes):
         if self._state is None:
             return f"zookeeper {self._where}: no server has answered yet"
         return f"zookeeper {self._where}: the connection is lost"
+
+    # --- what is held ---------------------------------------------------------------------------------
+
+    async def _make_held(self, path: str, data: bytes) -> None:
+        """See to it that a node of ours is there and hangs on the session of now."""
+        for _ in range(_HOLD_TRIES):
+            try:
+                await self._ask(path, lambda client: client.create_async(path, data, ephemeral=True, makepath=True))
+            except NodeExistsError:
+                try:
+                    _, stat = await self._ask(path, lambda client: client.get_async(path))
+                except NoNodeError:
+                    continue
+                session = self._client.client_id if self._client is not None else None
+                if session is not None and stat.ephemeralOwner == session[0]:
+                    return
+                # Of a session of ours before this one, which ends some time soon.
+                await self.delete(path, 0)
+            else:
+                return
+        raise NodeUnavailableError(path, f"it could not be held in {_HOLD_TRIES} tries")
+
+    async def _hold_again(self) -> None:
+        for path, data in list(self._held.items()):
+            if path in self._held:
+                try:
+                    await self._make_held(path, data)
+                except (NodeUnavailableError, NodeRefusedError) as error:
+                    _log.warning("%s is not held: %s", path, error)
+                    return  # the next connection tries again
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -206,6 +266,7 @@ class ZookeeperNodes(MetadataNodes):
             async with asyncio.timeout_at(deadline), self._turns:
                 client = await self._ready(path)
                 answers = await asyncio.gather(*[self._answer(request(client)) for request in requests])
+                self._unanswered = 0
                 return answers[-1]
         except TimeoutError:
             detail = f"zookeeper {self._where} did not answer in {seconds:g} s"
@@ -261,7 +322,7 @@ class ZookeeperNodes(MetadataNodes):
         client = KazooClient(
             hosts=self._where,
             timeout=settings.session_timeout_s,
-            auth_data=[("digest", settings.credentials)] if settings.credentials is not None else None,
+            **_authentication(settings),
             default_acl=CREATOR_ALL_ACL if settings.creator_only else OPEN_ACL_UNSAFE,
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=RECONNECT_S_MAX),
             logger=_kazoo_log,
@@ -276,7 +337,11 @@ class ZookeeperNodes(MetadataNodes):
             return
         if precisely == KeeperState.AUTH_FAILED:
             self._refusal = "authentication failed"
+        elif precisely == KeeperState.CLOSED and self._settings.sasl and self._unanswered >= _SASL_TRIES:
+            # A server that insists on SASL hangs up on whom it does not know, and kazoo's thread ends by that.
+            self._refusal = "SASL authentication failed"
         elif precisely == KeeperState.CLOSED:
+            self._unanswered += 1
             # Nobody closed it: its thread has come to an end by an error nobody foresaw.
             self._replace(client)
         _log.log(
@@ -285,6 +350,8 @@ class ZookeeperNodes(MetadataNodes):
         self._state = state
         if state == KazooState.CONNECTED or self._refusal is not None:
             self._connected.set()
+            if self._held and (self._holding is None or self._holding.done()):
+                self._holding = own_task(self._hold_again(), name="hold nodes")
         else:
             self._connected.clear()
 
@@ -300,6 +367,28 @@ def _hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argu
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
         pass  # The loop is closed: nobody waits any more.
+
+
+def _authentication(settings: ZookeeperSettings) -> dict[str, Any]:
+    """For kazoo."""
+    if settings.credentials is None:
+        return {}
+    if not settings.sasl:
+        return {"auth_data": [("digest", settings.credentials)]}
+    user, _, password = settings.credentials.partition(":")
+    return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": password}}
+
+
+def _address_towards(server: str) -> str:
+    """Which of our addresses leads there: the system knows without a word being sent. Blocks for the resolver."""
+    host, _, port = server.rpartition(":")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""  # for people alone
 
 
 def end_session(client: KazooClient) -> None:

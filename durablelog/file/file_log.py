@@ -8,6 +8,9 @@ all that waits, writes and syncs it, reports to the loop, and goes on until noth
 report that it rests; only the loop clears `_lane_busy`, and looks at the queue when it does, so no frame is
 ever left behind between the two.
 
+A full disk is no failure: frames wait in the queue until there is room, which is looked for again and again, at
+growing intervals (docs/decisions/0030-full-log-disk.md).
+
 Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure fails
 all in flight and all that comes; after `close` nothing of ours touches the folder.
 """
@@ -15,18 +18,19 @@ all in flight and all that comes; after `close` nothing of ours touches the fold
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
-from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, prepare_file
+from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame, LogFullError
+from durablelog.file.file_preparer import FilePreparer, Need
+from durablelog.file.group_writer import GroupWriter, WrittenGroup
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, prepared_name
+from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, PAYLOAD_BYTES_MAX
 from durablelog.file.log_reading import LogReading
+from durablelog.file.room import NoRoomError
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -34,18 +38,18 @@ from segmentstore.contracts.errors import (
     NotPrimaryError,
     SegmentStoreError,
     TierUnavailableError,
+    describe,
 )
 from segmentstore.contracts.runtime import Runtime
 
 FILE_BYTES: Final = 64 * 1024 * 1024
-PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
 """A group is one write and one sync; a larger one would only make its first frames wait."""
 
 
-ZEROS_GROUP_BYTES_MAX: Final = 256 * 1024
-"""Zeros written ahead make the sync of a small group twice as fast. For larger ones on average they only
-double what the disk has to write, and a file that grows is faster. Neither is needed where a spare is."""
+KEPT_SHARE: Final = 4
+"""While there is no room for the next file, this part (a quarter) of the present one is left to operations that make
+room: a file is prepared from its half on, so appends go on for another quarter."""
 
 
 class _Waiting(NamedTuple):
@@ -79,7 +83,7 @@ class FileLog(DurableDataLog):
         self._file_bytes = file_bytes
         self._payload_bytes_max = payload_bytes_max
         tag = f"{runtime.random.getrandbits(64):016x}"
-        self._folder = LogFolder(directory, container_id, runtime.disk, tag, epoch_min)
+        self._folder = LogFolder(directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lane: Executor | None = None
         self._helper: Executor | None = None
@@ -90,21 +94,54 @@ class FileLog(DurableDataLog):
         self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
         self._stopping: list[bool] = []  # grows once; looked at from the executors
         self._lane_busy = False
-        self._lane_waits_for_file = False
-        self._prepared: PreparedFile | None = None  # set by the loop, taken by the lane
-        self._preparing = False
-        self._prepared_count = 0
+        self._said_full = False
+        self._room = 0
+        """Bytes behind the last acknowledged frame that need no more room of the disk."""
+        self._preparer = FilePreparer(
+            self._folder,
+            file_bytes,
+            self._stopping,
+            on_ready=self._start_lane,
+            on_file=self._room_changed,
+            on_failure=lambda detail: self._fail(lambda: TierUnavailableError("tier1", detail)),
+            on_room=self._room_changed,
+        )
         self._readings = 0
         self._bytes_in_flight = 0
         self._frames_appended = 0
         self._bytes_appended = 0
         self._groups = 0
-        self._groups_before = 0  # and bytes: when the last file was asked for
-        self._bytes_before = 0
 
     @property
     def epoch(self) -> int:
         return self._folder.epoch
+
+    @property
+    def short(self) -> bool:
+        return bool(self._preparer.shortage)
+
+    @property
+    def full(self) -> bool:
+        # What is on its way must have its place: were the disk full the next moment, nothing behind it could make room.
+        self._said_full = self._free < (self._kept if self._preparer.limited else FRAME_HEADER_LENGTH)
+        return self._said_full
+
+    @property
+    def relief_bytes(self) -> int:
+        # The other half of what is kept is for storage updates and a checkpoint.
+        return max(0, self._free - self._kept // 2)
+
+    @property
+    def _free(self) -> int:
+        """Bytes that are known to have room, behind all that is on its way."""
+        ready = self._preparer.prepared
+        room = self._room if ready is None else self._room + ready.allocated
+        return room - self._bytes_in_flight
+
+    @property
+    def _kept(self) -> int:
+        """Bytes that are left to operations that make room."""
+        return self._preparer.file_bytes // KEPT_SHARE
 
     @property
     def payload_bytes_max(self) -> int:
@@ -118,7 +155,7 @@ class FileLog(DurableDataLog):
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
         opened = False
         try:
-            await self._loop.run_in_executor(self._lane, self._folder.open, self._file_bytes)
+            await self._loop.run_in_executor(self._lane, self._folder.open, self._file_bytes, self._kept)
             opened = True
         except OSError as error:
             raise TierUnavailableError("tier1", f"opening the log in {self._folder.directory}: {error}") from error
@@ -126,6 +163,8 @@ class FileLog(DurableDataLog):
             if not opened:
                 await self.close()
         self._failure = None
+        self._room = self._folder.writer.room
+        self._preparer.begin(self._loop, self._helper, short=not self._folder.found_room)
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         length = sum(map(len, payload))
@@ -139,7 +178,7 @@ class FileLog(DurableDataLog):
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
         self._queue.append(_Waiting(payload, length))
-        if not self._lane_busy and not self._lane_waits_for_file:
+        if not self._lane_busy and not self._preparer.needed:
             self._start_lane()
         return future
 
@@ -155,23 +194,31 @@ class FileLog(DurableDataLog):
             raise ValueError(f"{address:#x} is behind the last acknowledged frame")
         loop, lane, _ = self._running()
         try:
-            removed = await loop.run_in_executor(lane, self._folder.truncate, address)
-        except NotPrimaryError:
-            self._fail(self._not_primary)
-            raise
-        except OSError as error:
-            # Which state record counts is unknown now, and with it whether we are still the owner.
+            try:
+                removed = await loop.run_in_executor(lane, self._folder.truncate, address)
+            except NoRoomError:
+                await loop.run_in_executor(self._running()[2], self._folder.make_truncation_room)
+                removed = await loop.run_in_executor(lane, self._folder.truncate, address)
+        except NoRoomError as error:
             detail = f"truncating the log in {self._folder.directory}: {error}"
-            self._fail(lambda: TierUnavailableError("tier1", detail))
-            raise TierUnavailableError("tier1", detail) from error
+            self._preparer.put_off(detail)
+            raise LogFullError(detail) from error
+        except (OSError, NotPrimaryError, TierUnavailableError) as error:
+            # After an OSError it is unknown which state record counts, and with it whether we are still the owner.
+            failure = self._failure_of("truncating", error)
+            self._fail(failure)
+            raise failure() from error
         self._folder.forget(removed)
         await self._remove_files()
+        if self.short:
+            self._preparer.try_again()
 
     async def close(self) -> None:
         self._closed = True
         if not self._stopping:
             self._stopping.append(True)
         self._failure = self._stopped
+        self._preparer.end()
         self._fail_all(self._stopped)
         async with self._closing:
             lane, helper = self._lane, self._helper
@@ -184,6 +231,10 @@ class FileLog(DurableDataLog):
             helper.shutdown(wait=False)
             lane.shutdown(wait=False)
 
+    def let_go(self) -> None:
+        self._stopping.append(True)
+        self._folder.unlock()
+
     def statistics(self) -> DataLogStatistics:
         return DataLogStatistics(
             epoch=self._folder.epoch,
@@ -193,7 +244,7 @@ class FileLog(DurableDataLog):
             bytes_appended=self._bytes_appended,
             syncs=self._groups,
             log_bytes=self._folder.log_bytes,
-            files=self._folder.file_count + (self._prepared is not None),
+            files=self._folder.file_count + (self._preparer.prepared is not None),
         )
 
     # --- the lane ----------------------------------------------------------------------------------------------------
@@ -209,34 +260,51 @@ class FileLog(DurableDataLog):
         The loop may empty the queue at any moment when it stops us; what that raises here meets a log that
         has failed already, and changes nothing.
         """
+        writer, preparer = self._folder.writer, self._preparer
+        fits = True
         try:
-            writer = self._folder.writer
             while not self._stopping:
                 if not self._queue:
                     self._post(self._lane_rests, None)
                     return
-                if not writer.fits(self._queue[0].length) or writer.prefers_roll:
-                    prepared, self._prepared = self._prepared, None
+                length = self._queue[0].length
+                fits = writer.fits(length)
+                if not fits or writer.prefers_roll:
+                    prepared = preparer.take()
                     if prepared is not None:
                         writer.roll(prepared)
-                    elif not writer.fits(self._queue[0].length):
-                        self._post(self._lane_waits)
+                        fits = True
+                    elif not fits:
+                        self._post(self._lane_needs, "file", "")
                         return
+                try:
+                    # So that what comes behind this group still has room that is known.
+                    kept = self._kept + min(self._bytes_in_flight, GROUP_BYTES_MAX)
+                    if not writer.secure(FRAME_HEADER_LENGTH + length, kept) and not preparer.shortage:
+                        self._post(preparer.put_off, f"no room to grow a log file in {self._folder.directory}")
+                except NoRoomError:
+                    prepared = preparer.take()
+                    if prepared is None:
+                        raise
+                    writer.roll(prepared)
+                    continue
                 group = writer.write(self._take_group(writer))
                 if not self._queue:
                     # One call for report and rest: the loop looks at the queue again when it gets it.
                     self._post(self._lane_rests, group)
                     return
                 self._post(self._acknowledge, group)
-        except NotPrimaryError:
-            self._post(self._fail, self._not_primary)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
-            # A new owner removes what the old one prepared: the error is then only how it shows.
-            if isinstance(error, FileNotFoundError) and self._folder.is_fenced():
-                self._post(self._fail, self._not_primary)
-                return
+        except NoRoomError as error:
             detail = f"writing the log in {self._folder.directory}: {error}"
-            self._post(self._fail, lambda: TierUnavailableError("tier1", detail))
+            self._post(self._lane_needs, "room" if fits else "file", detail)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+            if isinstance(error, FileNotFoundError):
+                # A new owner removes what the old one prepared: the error is then only how it shows.
+                try:
+                    self._folder.check_ours()
+                except (NotPrimaryError, TierUnavailableError, OSError) as reason:
+                    error = reason
+            self._post(self._fail, self._failure_of("writing", error))
 
     def _take_group(self, writer: GroupWriter) -> list[tuple[Sequence[Buffer], int]]:
         """All that waits, as far as it fits; at least one."""
@@ -262,20 +330,25 @@ class FileLog(DurableDataLog):
         if self._failure is None and self._queue and not self._lane_busy:
             self._start_lane()
 
-    def _lane_waits(self) -> None:
+    def _room_changed(self) -> None:
+        self.on_room()
+
+    def _lane_needs(self, what: Need, detail: str) -> None:
         self._lane_busy = False
         if self._failure is not None:
             return
-        if self._prepared is not None:
+        if what == "room":
+            self._room = 0
+        if self._preparer.prepared is not None:
             self._start_lane()
-            return
-        self._lane_waits_for_file = True
-        self._prepare()
+        else:
+            self._preparer.need(what, detail)
 
     def _acknowledge(self, group: WrittenGroup) -> None:
         if self._failure is not None:
             return
         self._folder.grow(group)
+        self._room = group.room
         self._groups += 1
         for address in group.addresses:
             future, length = self._in_flight.popleft()
@@ -284,8 +357,12 @@ class FileLog(DurableDataLog):
             self._bytes_appended += length
             if not future.done():
                 future.set_result(address)
-        if group.wants_prepared:
-            self._prepare()
+        if self._said_full and not self.full:
+            self._room_changed()
+        # Nothing is written while the log is full: only here can the next file be asked for.
+        if group.wants_prepared or self.full:
+            self._preparer.wrote(self._groups, self._bytes_appended)
+            self._preparer.want()
         self.on_settled()
 
     def _fail(self, failure: Callable[[], SegmentStoreError]) -> None:
@@ -294,6 +371,7 @@ class FileLog(DurableDataLog):
             return
         self._failure = failure
         self._stopping.append(True)
+        self._preparer.end()
         self._fail_all(failure)
 
     def _fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
@@ -305,74 +383,44 @@ class FileLog(DurableDataLog):
         if in_flight:
             self.on_settled()
 
-    def _not_primary(self) -> NotPrimaryError:
-        return NotPrimaryError(self._container_id, "its log was opened by another owner")
+    def _failure_of(self, doing: str, error: Exception) -> Callable[[], SegmentStoreError]:
+        """What those who wait are told, each by an error of his own."""
+        if isinstance(error, NotPrimaryError):
+            return lambda: NotPrimaryError(self._container_id, "its log was opened by another owner")
+        detail = f"{doing} the log in {self._folder.directory}: {describe(error)}"
+        if isinstance(error, TierUnavailableError):
+            detail = error.detail
+        return lambda: TierUnavailableError("tier1", detail)
 
     def _stopped(self) -> ContainerStoppedError:
         return ContainerStoppedError(self._container_id)
 
     # --- the second executor -----------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        """Have the next file made, unless it is there or on its way."""
-        if self._preparing or self._prepared is not None or self._failure is not None:
-            return
-        _, _, helper = self._running()
-        self._preparing = True
-        self._prepared_count += 1
-        path = os.path.join(self._folder.directory, prepared_name(self._folder.epoch, self._prepared_count))
-        groups, size = self._groups - self._groups_before, self._bytes_appended - self._bytes_before
-        self._groups_before, self._bytes_before = self._groups, self._bytes_appended
-        zeros = 0 if size > groups * ZEROS_GROUP_BYTES_MAX else self._file_bytes
-        helper.submit(self._prepare_one, path, zeros)
-
-    def _prepare_one(self, path: str, zeros: int) -> None:
-        folder = self._folder
-        try:
-            prepared = folder.take_spare(path) or prepare_file(path, folder.disk, zeros, self._stopping)
-        except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
-            self._post(self._prepare_failed, f"preparing a log file in {folder.directory}: {error}")
-            return
-        if self._stopping:
-            prepared.file.close()
-            folder.remove([prepared.path])
-            return
-        self._post(self._prepare_done, prepared)
-
-    def _prepare_done(self, prepared: PreparedFile) -> None:
-        self._preparing = False
-        if self._failure is not None:
-            # Its name goes with the next opening.
-            prepared.file.close()
-            return
-        self._prepared = prepared
-        if self._lane_waits_for_file:
-            self._lane_waits_for_file = False
-            self._start_lane()
-
-    def _prepare_failed(self, detail: str) -> None:
-        # Nobody needs the file yet: the next group asks again. If the lane waits for it, that is the end.
-        self._preparing = False
-        if self._lane_waits_for_file:
-            self._fail(lambda: TierUnavailableError("tier1", detail))
-
     def _release(self) -> None:
         """On the lane, which alone takes the prepared file: give everything back."""
-        prepared, self._prepared = self._prepared, None
+        prepared = self._preparer.take()
         if prepared is not None:
             prepared.file.close()
             self._folder.remove([prepared.path])
         self._folder.remove_spares()
+        self._folder.restore_reserve()
         self._folder.close()
+
+    def keep_room_for(self, length: int) -> None:
+        self._folder.reserve.keep_room_for(length)
+
+    def health(self) -> str | None:
+        if not self.short:
+            return None
+        return f"the disk of the log is full, appends wait for room: {self._preparer.shortage}"
 
     async def check_primary(self) -> None:
         loop, lane, _ = self._running()
         try:
-            fenced = await loop.run_in_executor(lane, self._folder.is_fenced)
+            await loop.run_in_executor(lane, self._folder.check_ours)
         except OSError as error:
             raise TierUnavailableError("tier1", f"looking at the log in {self._folder.directory}: {error}") from error
-        if fenced:
-            raise self._not_primary()
 
     async def _remove_files(self) -> None:
         """Discard what was truncated, once nobody reads it; what stays behind goes with the next opening."""

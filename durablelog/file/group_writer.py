@@ -9,11 +9,14 @@ Blocking; used on the log's lane alone. Rules of this file:
   of a frame is the last frame of the group before, whichever file that lies in;
 - a prepared file may hold frames of a truncated one (spare_files.py): nothing is read from it but what was
   written since it got its name;
-- after an OSError the writer is finished: nothing is written or synced again.
+- after an OSError the writer is finished: nothing is written or synced again. A full disk is none while nothing
+  was changed that counts: room for a group is found before it is written (`secure`), and a roll that finds none
+  leaves the current file as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,12 +34,14 @@ from durablelog.file.log_layout import (
 )
 from durablelog.file.log_scanner import LogFile, LogScan
 from durablelog.file.log_state import StateFile
+from durablelog.file.room import NoRoomError, unless_full
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.disk import Disk, DiskFile
-from segmentstore.contracts.errors import NotPrimaryError
+from segmentstore.contracts.disk import Disk, DiskFile, is_full
 
 ZERO_PIECE_BYTES = 4 * 1024 * 1024
 """A file is prepared in pieces of this size, each synced: one large sync would stall the appends beside it."""
+GROW_BYTES = 4 * 1024 * 1024
+"""A file that grows finds room for so much more at a time, where the disk has it."""
 _JOIN_PARTS_MIN = 64
 _JOIN_AVERAGE_MAX = 4096
 
@@ -47,6 +52,10 @@ class PreparedFile:
 
     path: str
     file: DiskFile
+    allocated: int = 0
+    """Bytes from the beginning whose writing needs no more room."""
+    short: bool = False
+    """Made empty for want of room: to be followed by another as soon as there is one."""
 
 
 class WrittenGroup(NamedTuple):
@@ -58,23 +67,39 @@ class WrittenGroup(NamedTuple):
     end_sequence: int
     wants_prepared: bool
     """The next file should be on its way."""
+    room: int
+    """Bytes behind the group whose writing needs no more room of the disk."""
 
 
-def prepare_file(path: str, disk: Disk, zero_bytes: int, stopping: Sequence[bool]) -> PreparedFile:
-    """Make the next file ahead of need, `zero_bytes` long. Ends early once `stopping` is no longer empty. Raises OSError."""
-    file = disk.open(path, write=True, create=True, exclusive=True)
-    try:
-        zeros = bytes(min(ZERO_PIECE_BYTES, zero_bytes))
-        position = 0
-        while position < zero_bytes and not stopping:
-            length = min(len(zeros), zero_bytes - position)
-            file.pwrite([memoryview(zeros)[:length]], position)
-            file.sync()
-            position += length
-    except BaseException:
-        file.close()
-        raise
-    return PreparedFile(path, file)
+def prepare_file(path: str, disk: Disk, length: int, stopping: Sequence[bool], *, zeros: bool) -> PreparedFile:
+    """Make the next file ahead of need, with room for `length` bytes, zero-written if `zeros`.
+
+    Ends early once `stopping` is no longer empty. Raises NoRoomError, OSError; no file is left then.
+    """
+    with unless_full(f"preparing a log file of {length} bytes"):
+        file = disk.open(path, write=True, create=True, exclusive=True)
+        try:
+            if length:
+                # A full disk shows before anything is written.
+                file.allocate(0, length)
+            piece = memoryview(bytes(min(ZERO_PIECE_BYTES, length) if zeros else 0))
+            position = 0
+            while zeros and position < length and not stopping:
+                part = piece[: length - position]
+                file.pwrite([part], position)
+                file.sync()
+                position += len(part)
+        except BaseException:
+            _throw_away(disk, PreparedFile(path, file))
+            raise
+    return PreparedFile(path, file, allocated=length)
+
+
+def _throw_away(disk: Disk, prepared: PreparedFile) -> None:
+    """Close and remove a file without a name of its own; one that cannot be removed goes with the next opening."""
+    prepared.file.close()
+    with contextlib.suppress(OSError):
+        disk.unlink(prepared.path)
 
 
 class GroupWriter:
@@ -93,10 +118,11 @@ class GroupWriter:
         self._entry = LogFile(0, "", 0, 0, 0, 0)
         self._position = 0
         self._limit = 0
+        self._allocated = 0
         self._began = True
 
     def begin(self, scan: LogScan) -> LogFile:
-        """Begin this owner's first file, which bars every older file from growing. Raises OSError, NotPrimaryError.
+        """Begin this owner's first file, which bars every older file from growing. Raises what `write` raises.
 
         Frames that were found but are not proven durable (a process died before its sync, or the sync
         failed) are copied into it: what was read back from a cache must not count as being on the disk.
@@ -116,24 +142,53 @@ class GroupWriter:
 
     @property
     def room(self) -> int:
-        """Bytes left in the current file, headers included."""
-        return self._limit - self._position
+        """Bytes left in the current file that need no more room of the disk, headers included."""
+        return min(self._limit, self._allocated) - self._position
 
     @property
     def prefers_roll(self) -> bool:
-        """The current file is the one this owner began with, which grows: a prepared one serves better."""
+        """The current file is one that was begun without preparation, and grows: a prepared one serves better."""
         return self._began
 
     def roll(self, prepared: PreparedFile) -> None:
-        """Go on in a prepared file. Raises OSError, NotPrimaryError."""
-        self.close()
+        """Go on in a prepared file. Raises what `write` raises, and NoRoomError: the current file is still that."""
+        before = self._file
         self._enter(prepared, self._next_sequence, [])
+        if before is not None:
+            before.close()
         self._entry.rolled = True
-        self._limit = self._file_bytes
-        self._began = False
+        self._limit = self._file_bytes if prepared.short else prepared.allocated
+        self._began = prepared.short
+
+    def secure(self, least: int, kept: int) -> bool:
+        """Find room behind the end for `least` bytes, which fit; False if there is none for `kept`, as far as that fits.
+
+        Raises NoRoomError; OSError.
+        """
+        ahead = self.room
+        if ahead >= max(least, kept) or self._allocated >= self._limit:
+            return True
+        try:
+            self._allocate(
+                min(self._position + max(least, kept) + GROW_BYTES, max(self._limit, self._position + least))
+            )
+        except NoRoomError:
+            if ahead < least:
+                self._allocate(self._position + least)
+            return False
+        return True
+
+    def _allocate(self, end: int) -> None:
+        assert self._file is not None
+        with unless_full("growing a log file"):
+            self._file.allocate(self._allocated, end - self._allocated)
+        self._allocated = end
 
     def write(self, group: Sequence[tuple[Sequence[Buffer], int]]) -> WrittenGroup:
-        """Write and sync (payload, length) frames that fit. Raises OSError (outcome unknown), NotPrimaryError."""
+        """Write and sync (payload, length) frames that fit.
+
+        Raises OSError (outcome unknown), and what `StateFile.loss` gives: the log is not ours any more.
+        """
         assert self._file is not None
         sequence = self._next_sequence
         durable_through = sequence - 1
@@ -154,7 +209,7 @@ class GroupWriter:
         self._position = position
         self._next_sequence = sequence
         wants = self.prefers_roll or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
-        return WrittenGroup(addresses, self._entry, position, sequence, wants)
+        return WrittenGroup(addresses, self._entry, position, sequence, wants, self.room)
 
     def close(self) -> None:
         """Close the current file; idempotent."""
@@ -165,22 +220,27 @@ class GroupWriter:
     def _enter(self, prepared: PreparedFile, first_sequence: int, copied: list[bytes]) -> None:
         try:
             self._name(prepared, first_sequence, copied)
-        except BaseException:
-            prepared.file.close()
+        except Exception:
+            _throw_away(self._disk, prepared)
             raise
         self._file = prepared.file
 
     def _name(self, prepared: PreparedFile, first_sequence: int, copied: list[bytes]) -> None:
         """Header (and copied frames) durable first, then the name, then the directory."""
         number = self._number + 1
+        length = FILE_HEADER_LENGTH + sum(map(len, copied))
         while True:
             header = FileHeader(self._container_id, number, self._epoch, first_sequence, self._next_sequence - 1)
-            prepared.file.pwrite([pack_file_header(header), *copied], 0)
-            prepared.file.sync()
+            with unless_full("beginning a log file"):
+                if prepared.allocated < length:
+                    prepared.file.allocate(0, length)
+                    prepared.allocated = length
+                prepared.file.pwrite([pack_file_header(header), *copied], 0)
+                prepared.file.sync()
             self._check_ownership()
             path = os.path.join(self._directory, file_name(number))
             try:
-                self._disk.link(prepared.path, path)
+                self._link(prepared, path)
                 break
             except FileExistsError:
                 # A fenced owner rolled between our scan and now (we are in `begin`); its file is stale
@@ -189,12 +249,22 @@ class GroupWriter:
         self._disk.unlink(prepared.path)
         self._disk.sync_directory(self._directory)
         self._number = number
-        self._position = FILE_HEADER_LENGTH + sum(map(len, copied))
+        self._position = length
+        self._allocated = prepared.allocated
         self._entry = LogFile(number, path, first_sequence, self._next_sequence, FILE_HEADER_LENGTH, self._position)
+
+    def _link(self, prepared: PreparedFile, path: str) -> None:
+        try:
+            self._disk.link(prepared.path, path)
+        except OSError as error:
+            if not is_full(error) or prepared.file.is_at(path):
+                # With the name given, frames that went on into the file before would not count.
+                raise
+            raise NoRoomError(f"naming a log file: {error.strerror}") from error
 
     def _check_ownership(self) -> None:
         if not self._state.is_ours():
-            raise NotPrimaryError(self._container_id, "its log was opened by another owner")
+            raise self._state.loss()
 
 
 def _doubtful_frames(disk: Disk, scan: LogScan) -> list[bytes]:

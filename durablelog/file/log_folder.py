@@ -5,20 +5,24 @@ event loop and costs nothing. Rules of this file:
 
 - opening looks for corruption before it changes anything; then it fences; then it looks again, for what
   the old owner may have acknowledged in between; then it begins a file of its own;
-- order of a truncation: address durable in the state, then the files before it removed or kept as spares.
+- order of a truncation: address durable in the state, then the files before it removed or kept as spares;
+- on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and no more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Final
 
+from durablelog.data_frame import FRAME_HEADER_LENGTH
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_pieces import read_piece
-from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup
+from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup, prepare_file
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
+    PAYLOAD_BYTES_MAX,
     PREPARED_SUFFIX,
     LogState,
     file_number,
@@ -29,10 +33,19 @@ from durablelog.file.log_layout import (
 from durablelog.file.log_reading import Stretch
 from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
 from durablelog.file.log_state import StateFile, lock_log, read_state
+from durablelog.file.room import NoRoomError, Reserve
 from durablelog.file.spare_files import SpareFiles
 from segmentstore.contracts.disk import Disk, DiskFile, make_directories, remove_if_there
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    NotPrimaryError,
+    StoreInUseError,
+    TierUnavailableError,
+)
 
+FRAMES_MIN: Final = 3
+"""Of the largest size, that a file holds which is made small for want of room."""
 _LOOKS: Final = 8
 """At a log that changes under each of them, before that is told."""
 
@@ -40,7 +53,15 @@ _LOOKS: Final = 8
 class LogFolder:
     """What one owner knows of the folder. `tag` tells this opening from all others; `writer` is for the lane alone."""
 
-    def __init__(self, directory: str, container_id: int, disk: Disk, tag: str, epoch_min: int = 1) -> None:
+    def __init__(
+        self,
+        directory: str,
+        container_id: int,
+        disk: Disk,
+        tag: str,
+        epoch_min: int = 1,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> None:
         self.directory = directory
         self._tag = tag
         self._epoch_min = epoch_min
@@ -48,10 +69,16 @@ class LogFolder:
         self._container_id = container_id
         self._lock: DiskFile | None = None
         self._state: StateFile | None = None
+        self._viewed: LogState | None = None
+        """The state as `view` found it."""
         self._writer: GroupWriter | None = None
         self._files: list[LogFile] = []
         self._removable: list[LogFile] = []
         self._spares = SpareFiles(directory, disk)
+        self.reserve = Reserve(directory, disk, payload_bytes_max)
+        self._file_bytes_min = FILE_HEADER_LENGTH + FRAMES_MIN * (FRAME_HEADER_LENGTH + payload_bytes_max)
+        self.found_room = False
+        """Whether the opening found the room it looked for."""
         self.epoch = 0
         self.truncation_address = LogAddress(0)
         self.last_address = LogAddress(0)
@@ -69,31 +96,98 @@ class LogFolder:
         """Files that count, those that wait to be removed, and spares."""
         return len(self._files) + len(self._removable) + len(self._spares)
 
-    def open(self, file_bytes: int) -> None:
-        """Take ownership and find the end. Raises the errors of DurableDataLog.open, and OSError."""
+    def open(self, file_bytes: int, kept: int = 0) -> None:
+        """Take ownership and find the end; then make the reserve, and find `kept` bytes of room, as far as there are any.
+
+        Raises the errors of DurableDataLog.open, and OSError.
+        """
         try:
-            self._open(file_bytes)
+            try:
+                self._open(file_bytes)
+                self._find_room(kept)
+            except FileNotFoundError:
+                # Another owner removes what we have prepared: the error is then only how it shows.
+                self.check_ours()
+                raise
         except NotPrimaryError as error:
             raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
-        except FileNotFoundError as error:
-            # It removes what we have prepared: the error is then only how it shows.
-            if not self.is_fenced():
-                raise
-            raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
+        except NoRoomError as error:
+            raise TierUnavailableError("tier1", f"opening the log in {self.directory}: {error}") from error
+
+    def view(self) -> None:
+        """Find what there is to read, without owning it: nothing is locked or changed. Then `stretches` has it all.
+
+        Raises DataCorruptionError, ConfigError, StoreInUseError (an owner changes the log under every look), OSError.
+        """
+        if not self.disk.is_directory(self.directory):
+            # Nobody has opened it yet.
+            self._viewed = self._read_state()
+            return
+        state, scan = self._scan()
+        self._viewed = state
+        self.epoch = state.epoch
+        self.truncation_address = state.truncation_address
+        self._files = scan.files
+        self.log_bytes = sum(file.log_bytes for file in self._files)
+        self.last_address = self._find_last()
+
+    def check_unchanged(self) -> None:
+        """Raise TierUnavailableError if an owner has opened or truncated the log since `view`. Raises OSError."""
+        if self._read_state() != self._viewed:
+            detail = f"an owner elsewhere opened or truncated the log in {self.directory} while it was read: try again"
+            raise TierUnavailableError("tier1", detail)
 
     def _open(self, file_bytes: int) -> None:
         make_directories(self.disk, self.directory)
         self._lock = lock_log(self.directory, self.disk)
         before, scan = self._scan()
-        self._state = StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
+        self._state = self._claim(before)
         state = self._state.state
         if has_grown(self.directory, self.disk, before, state, scan):
             scan = self._scan_again(state)
         self.epoch = state.epoch
         self.truncation_address = state.truncation_address
         self._writer = GroupWriter(self.directory, self.disk, self._state, file_bytes, scan)
-        self._settle(scan, self._writer.begin(scan))
-        self._clean(scan)
+        self._settle(scan, self._begin(self._writer, scan))
+        self._clean(scan.others)
+
+    def _find_room(self, kept: int) -> None:
+        # What fails for another reason is tried again by whoever prepares the next file.
+        with contextlib.suppress(NoRoomError, OSError):
+            self.reserve.make()
+            self.found_room = self.writer.secure(1, kept)
+
+    def _claim(self, before: LogState) -> StateFile:
+        def clean() -> None:
+            # We hold the lock. An owner who lost it without knowing, and misses a file, is the one we are about to fence.
+            self.epoch = before.epoch
+            self._clean([])
+
+        for make_room in (self.reserve.give_to_state, self.reserve.give_all, clean):
+            try:
+                return StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
+            except NoRoomError:
+                make_room()
+        return StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
+
+    def _begin(self, writer: GroupWriter, scan: LogScan) -> LogFile:
+        def clean() -> None:
+            # What lies before the truncation point is nothing to anybody; other files that hold no frame may still say
+            # which frames are missing, until ours says so.
+            first, _ = split_address(self.truncation_address)
+            self._clean([name for name in scan.others if (file_number(name) or 0) < first])
+
+        for make_room in (clean, self.reserve.give_to_state, self.reserve.give_to_frames, self.reserve.give_all):
+            try:
+                return writer.begin(scan)
+            except NoRoomError:
+                make_room()
+        return writer.begin(scan)
+
+    def make_truncation_room(self) -> None:
+        """Give up of the reserve what a state record takes. Raises OSError."""
+        if not self.reserve.give_to_state():
+            self.reserve.give_all()
 
     def _scan(self) -> tuple[LogState, LogScan]:
         """The state, and what lies there. Nobody is fenced yet: a living owner may append, roll and truncate under our look.
@@ -114,17 +208,27 @@ class LogFolder:
 
     def _scan_again(self, state: LogState) -> LogScan:
         """What the owner before us may have acknowledged between our look and our claim."""
-        try:
-            return scan_log(self.directory, self.disk, state)
-        except DataCorruptionError:
-            if self.is_fenced():
-                # A later owner has begun to truncate under our look.
-                raise NotPrimaryError(self._container_id, "its log was opened by another owner") from None
-            raise
+        for _ in range(_LOOKS):
+            try:
+                return scan_log(self.directory, self.disk, state)
+            except DataCorruptionError:
+                if self.is_fenced():
+                    # A later owner has begun to truncate under our look.
+                    raise NotPrimaryError(self._container_id, "its log was opened by another owner") from None
+                raise
+            except FileNotFoundError:
+                # The owner we fenced still removes files that hold no frame; or a later one has come.
+                self.check_ours()
+        return scan_log(self.directory, self.disk, state)
 
     def is_fenced(self) -> bool:
         """True if another owner has opened the log. Blocks for a stat; for the lane."""
         return self._state is not None and not self._state.is_ours()
+
+    def check_ours(self) -> None:
+        """Raise NotPrimaryError or TierUnavailableError (the folder is gone) if the log is not ours; for the lane."""
+        if self._state is not None and not self._state.is_ours():
+            raise self._state.loss()
 
     def grow(self, group: WrittenGroup) -> None:
         """Take note of a durable group."""
@@ -155,18 +259,22 @@ class LogFolder:
     def truncate(self, address: LogAddress) -> list[LogFile]:
         """Make `address` the first frame, durably; the files that hold nothing any more. On the lane.
 
-        Raises ValueError (not a frame's address), NotPrimaryError, OSError.
+        Raises ValueError (not a frame's address), OSError, and what `check_ours` raises.
         """
         assert self._state is not None
         number, position = split_address(address)
-        if self.is_fenced():
-            raise NotPrimaryError(self._container_id, "its log was opened by another owner")
+        self.check_ours()
         if address <= self._state.state.truncation_address:
             return []
         file = next((file for file in self._files if file.number == number), None)
         if file is None or not file.start_position <= position < file.end_position:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
-        sequence = self._sequence_at(file, position)
+        try:
+            sequence = self._sequence_at(file, position)
+        except FileNotFoundError:
+            # A later owner removes what it has truncated: the error is then only how it shows.
+            self.check_ours()
+            raise
         self._state.truncate(address, sequence)
         return [LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)]
 
@@ -196,23 +304,56 @@ class LogFolder:
         return files
 
     def discard(self, files: Sequence[LogFile]) -> None:
-        """Keep what can serve as a spare and unlink the rest. What cannot be done now is done by the next opening."""
+        """Keep what can serve as a spare and unlink the rest. What cannot be done now is done by the next opening.
+
+        While there is no reserve all are unlinked: its room comes first.
+        """
         try:
             for file in files:
-                if not self._spares.keep(file, self.epoch):
+                if not self.reserve.whole or not self._spares.keep(file, self.epoch):
                     remove_if_there(self.disk, file.path)
             if files:
                 self.disk.sync_directory(self.directory)
         except OSError:
             pass
 
-    def take_spare(self, path: str) -> PreparedFile | None:
-        """A file to go on in that need not be made, now at `path`; None if there is none. Raises OSError."""
-        return self._spares.take(path)
+    def next_file(self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool) -> PreparedFile:
+        """A file to go on in, at `path`: a spare, or one of `length` bytes, or of a part of that on a disk with little
+        room; first the reserve, if it is not there. Raises NoRoomError, OSError.
+        """
+        self.reserve.make()
+        spare = self._spares.take(path)
+        if spare is not None:
+            return spare
+        while True:
+            try:
+                return prepare_file(path, self.disk, length, stopping, zeros=zeros)
+            except NoRoomError:
+                length //= 2
+                if length < self._file_bytes_min:
+                    raise
+
+    def makeshift_file(self, path: str) -> PreparedFile:
+        """An empty file to go on in, at `path`, and what room the reserve has for frames. Raises NoRoomError, OSError."""
+        spare = self._spares.take(path)
+        if spare is not None:
+            return spare
+        self.reserve.give_to_frames()
+        prepared = prepare_file(path, self.disk, 0, (), zeros=False)
+        prepared.short = True
+        return prepared
 
     def remove_spares(self) -> None:
         """Before `close`: the next opening could not use them."""
         self.remove(self._spares.give_up())
+
+    def restore_reserve(self) -> None:
+        """Before `close`: what the log itself has freed is there for the next opening. Only if the log is ours."""
+        if self._writer is None or self.reserve.whole:
+            return
+        with contextlib.suppress(NoRoomError, OSError):
+            if not self.is_fenced():
+                self.reserve.make()
 
     def remove(self, paths: Sequence[str]) -> None:
         """Unlink files nobody needs. One that cannot be removed now goes with the next opening."""
@@ -231,13 +372,18 @@ class LogFolder:
             self._writer.close()
         if self._state is not None:
             self._state.close()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Give the lock back; idempotent."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
 
     def _read_state(self) -> LogState:
         state = read_state(self.directory, self.disk)
-        if state is None and any(map(_is_log_file, self.disk.list_directory(self.directory))):
+        there = state is None and self.disk.is_directory(self.directory)
+        if there and any(map(_is_log_file, self.disk.list_directory(self.directory))):
             # Another owner may have begun the log since the look; its record came before its files.
             state = read_state(self.directory, self.disk)
             if state is None:
@@ -269,14 +415,14 @@ class LogFolder:
                 return make_address(file.number, file.end_position - 1)
         return LogAddress(0)
 
-    def _clean(self, scan: LogScan) -> None:
+    def _clean(self, log_files: Sequence[str]) -> None:
         """What crashes and truncations left behind. What a later owner has made is not left behind: we are fenced then."""
         names = [
             name
             for name in self.disk.list_directory(self.directory)
             if name.endswith(PREPARED_SUFFIX) and maker_epoch(name) <= self.epoch
         ]
-        self.remove([os.path.join(self.directory, name) for name in (*scan.others, *names)])
+        self.remove([os.path.join(self.directory, name) for name in (*log_files, *names)])
 
     def _sequence_at(self, file: LogFile, position: int) -> int:
         handle = self.disk.open(file.path)

@@ -22,6 +22,8 @@ from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import crc32c
 
 LOCK_NAME: Final = "LOCK"
+RESERVE_NAME: Final = "reserve"
+"""A file of zeros that is given up when the disk is full (room.py)."""
 _STATE_PREFIX: Final = "state-"
 PREPARED_SUFFIX: Final = ".tmp"
 FILE_SUFFIX: Final = ".log"
@@ -29,6 +31,9 @@ FILE_HEADER_LENGTH: Final = 4096
 """Bytes in front of a file's first frame."""
 FILE_BYTES_MAX: Final = 2**32
 """Positions are 32-bit."""
+
+PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
+"""Of one frame, where nobody says less."""
 
 _VERSION: Final = 1
 _NUMBER_DIGITS: Final = 16

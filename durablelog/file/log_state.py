@@ -17,6 +17,7 @@ nobody has opened the log since. Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final, NamedTuple
 
@@ -31,8 +32,16 @@ from durablelog.file.log_layout import (
     state_name,
     state_version,
 )
-from segmentstore.contracts.disk import Disk, DiskFile, remove_if_there
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotPrimaryError, StoreInUseError
+from durablelog.file.room import NoRoomError, unless_full
+from segmentstore.contracts.disk import Disk, DiskFile, is_full, remove_if_there
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    NotPrimaryError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.lock_owner import owner_of
 
 _STATE_BYTES_MAX: Final = 4096
 _LOOKS: Final = 8
@@ -104,7 +113,7 @@ def lock_log(directory: str, disk: Disk) -> DiskFile:
     try:
         return disk.lock(os.path.join(directory, LOCK_NAME))
     except BlockingIOError as error:
-        raise StoreInUseError(directory, "another owner has its log open") from error
+        raise StoreInUseError(directory, f"its log: {owner_of(error)}") from error
 
 
 class StateFile:
@@ -143,8 +152,21 @@ class StateFile:
         """True if nobody has opened the log since we did. Costs a stat."""
         return self._file is not None and self._file.is_at(self._path(self._version))
 
+    def loss(self) -> NotPrimaryError | TierUnavailableError:
+        """Why the log is not ours any more, once `is_ours` has said so. Either is final for this owner. Raises OSError.
+
+        The highest record is never removed: a folder without any is not the one we opened.
+        """
+        if _versions(self._directory, self._disk):
+            return NotPrimaryError(self.state.container_id, "its log was opened by another owner")
+        detail = (
+            f"the log's folder is not at {self._directory} any more: it was moved or removed. "
+            "Nothing was acknowledged since; put it back, then open the store again"
+        )
+        return TierUnavailableError("tier1", detail)
+
     def truncate(self, address: LogAddress, sequence: int) -> None:
-        """Make the frame at `address` the first one, durably. Raises NotPrimaryError, OSError.
+        """Make the frame at `address` the first one, durably. Raises NotPrimaryError, TierUnavailableError, OSError.
 
         After an OSError it is unknown which record counts: the log must be given up.
         """
@@ -154,7 +176,7 @@ class StateFile:
                 raise FileExistsError
             self._follow(self.state._replace(truncation_address=address, truncation_sequence=sequence))
         except FileExistsError:
-            raise NotPrimaryError(self.state.container_id, "its log was opened by another owner") from None
+            raise self.loss() from None
         finally:
             if self._file is not file and file is not None:
                 file.close()
@@ -168,19 +190,26 @@ class StateFile:
             file.close()
 
     def _follow(self, state: LogState) -> None:
-        """Make `state` the record of the next version. Raises FileExistsError if that is taken or was passed."""
+        """Make `state` the record of the next version. Raises FileExistsError if that is taken or was passed.
+
+        NoRoomError: nothing was changed. After another OSError it is unknown which record counts.
+        """
         version = self._version + 1
         path = self._path(version)
         staged = f"{path}-{self._tag}{PREPARED_SUFFIX}"
-        file = self._disk.open(staged, write=True, create=True, exclusive=True)
-        try:
-            file.pwrite([pack_state(state)], 0)
-            file.sync()
+        with unless_full("writing a state record"):
+            file = self._disk.open(staged, write=True, create=True, exclusive=True)
             try:
-                self._disk.link(staged, path)
-            except FileNotFoundError:
-                # A new owner tidied up what it took for left over.
-                raise FileExistsError from None
+                file.pwrite([pack_state(state)], 0)
+                file.sync()
+            except BaseException:
+                file.close()
+                with contextlib.suppress(OSError):
+                    remove_if_there(self._disk, staged)
+                raise
+        try:
+            try:
+                self._link(file, staged, path)
             finally:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
@@ -194,6 +223,17 @@ class StateFile:
             file.close()
             raise
         self._file, self._version, self.state = file, version, state
+
+    def _link(self, file: DiskFile, staged: str, path: str) -> None:
+        try:
+            self._disk.link(staged, path)
+        except FileNotFoundError:
+            # A new owner tidied up what it took for left over.
+            raise FileExistsError from None
+        except OSError as error:
+            if not is_full(error) or file.is_at(path):
+                raise
+            raise NoRoomError(f"naming a state record: {error.strerror}") from error
 
     def _remove_older(self) -> None:
         for version in sorted(_versions(self._directory, self._disk)):

@@ -53,7 +53,8 @@ class SpareFiles:
         while self._paths:
             try:
                 self._disk.rename(self._paths.pop(), path)
-                return PreparedFile(path, self._disk.open(path, write=True))
+                file = self._disk.open(path, write=True)
+                return PreparedFile(path, file, allocated=file.size())
             except FileNotFoundError:
                 # A new owner tidied up; that we are fenced shows at the next acknowledgement.
                 continue

@@ -80,8 +80,11 @@ async def observe_tiers(
     late_puts: bool = False,
     settled: bool = False,
     in_doubt: bool = False,
+    stranger: bytes | None = None,
 ) -> SeenTiers:
     """Read everything and add it to the history; `deep`: the bytes of all chunks as well.
+
+    `stranger` is the tag of another store in the same place, whose objects are left out.
 
     `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError, OSError.
     """
@@ -99,11 +102,16 @@ async def observe_tiers(
         executor.shutdown(wait=False)
     listed: dict[str, int] = {}
     async for page in storage.list():
-        listed.update({stored.name: stored.size for stored in page if parse_object_name(stored.name) is not None})
+        listed.update({stored.name: stored.size for stored in page if _is_own(stored.name, stranger)})
     stamp = history.next_stamp()
     tiers = SeenTiers(stamp, seen, listed, late_puts=late_puts, settled=settled, in_doubt=in_doubt)
     history.tiers.append(tiers)
     return tiers
+
+
+def _is_own(name: str, stranger: bytes | None) -> bool:
+    parts = parse_object_name(name)
+    return parts is not None and (stranger is None or not parts.unique_id.startswith(stranger))
 
 
 class _LogWalk:

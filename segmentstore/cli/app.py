@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import segmentstore
 from segmentstore.cli import (
     bench_command,
     bookkeeper_command,
@@ -26,16 +31,31 @@ from segmentstore.cli import (
     spark_command,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.config import unknown_variables
+from segmentstore.contracts.errors import SegmentStoreError, UnknownSettingWarning
 
 app = typer.Typer(
     name="segmentstore",
-    help="A segment store: small appends durable at once, moved in the background to cheap storage.",
-    epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 corruption found, 4 store in use, 5 not available.",
+    epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 corruption found, 4 store in use, 5 not available, 6 restored with losses.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"segmentstore {segmentstore.__version__}")
+        raise typer.Exit(ExitCode.DONE)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """A segment store: small appends durable at once, moved in the background to cheap storage."""
+
 
 _DATA = "Data"
 _SEGMENTS = "Segments"
@@ -74,8 +94,16 @@ app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtes
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run one command, by default of this process's arguments; always raises SystemExit with an ExitCode."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of folders may hold bytes that are not UTF-8; in JSON what is written for them is the escape that is due.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for unknown in unknown_variables(os.environ):
+        output.print_error(f"warning: {unknown}")
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="segmentstore")
+        with warnings.catch_warnings():
+            # Said above, in one line each.
+            warnings.simplefilter("ignore", UnknownSettingWarning)
+            app(args=None if arguments is None else list(arguments), prog_name="segmentstore")
     except SegmentStoreError as error:
         output.print_error(sentence(error))
         sys.exit(exit_code_for(error))

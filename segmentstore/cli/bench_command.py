@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from segmentstore.cli import output
-from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.exit_codes import CommandError, ExitCode
 
 
 def bench_command(
@@ -17,9 +17,13 @@ def bench_command(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: minutes become seconds.")] = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Measure this machine: the floor of its disk, the bare skeleton, and the engine beside them."""
-    # Not at the top: the suite is no part of the engine and loads what only it needs.
-    from bench import suite  # noqa: PLC0415
+    """Measure this machine: the floor of its disk, the bare skeleton, and the engine beside them. In a source checkout only."""
+    try:
+        # Not at the top: the suite is no part of the engine and loads what only it needs.
+        from bench import suite  # noqa: PLC0415
+    except ImportError:
+        detail = "the bench suite is not installed with the package: run `make bench` in a checkout of the source"
+        raise CommandError(detail) from None
 
     unknown = sorted(set(cases or ()) - set(suite.CASES))
     if unknown:

@@ -9,6 +9,8 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.folders import checked_folder
 
 if TYPE_CHECKING:
     from durablelog.bookkeeper.cluster.local_cluster import ClusterStatus
@@ -18,7 +20,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.")]
+
+def _folder(value: Path) -> Path:
+    """Raises InvalidArgumentError for a URL."""
+    return Path(checked_folder(value, "DIR"))
+
+
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.", callback=_folder)]
 
 
 @app.command()
@@ -46,6 +54,7 @@ def start(
 ) -> None:
     """Start what does not run, with its data, and say how a store uses it. It runs on until `stop`."""
     # Not at the top: the other commands do not pay for ZooKeeper's client.
+    require_extra("bookkeeper", "a BookKeeper cluster")
     from durablelog.bookkeeper.cluster.local_cluster import LocalCluster  # noqa: PLC0415
     from durablelog.bookkeeper.installation import install as install_jars  # noqa: PLC0415
 
@@ -58,6 +67,7 @@ def start(
 @app.command()
 def stop(folder: DirArgument) -> None:
     """Stop the cluster; its data stays. Done as well if nothing runs."""
+    require_extra("bookkeeper", "a BookKeeper cluster")
     from durablelog.bookkeeper.cluster.local_cluster import LocalCluster  # noqa: PLC0415
 
     cluster = LocalCluster(folder)
@@ -70,6 +80,7 @@ def stop(folder: DirArgument) -> None:
 @app.command()
 def status(folder: DirArgument, as_json: output.JsonOption = False) -> None:
     """Show what runs, where, and what it takes on disk; ends with 5 unless all of it serves."""
+    require_extra("bookkeeper", "a BookKeeper cluster")
     from durablelog.bookkeeper.cluster.local_cluster import LocalCluster  # noqa: PLC0415
 
     shown = LocalCluster(folder).status()

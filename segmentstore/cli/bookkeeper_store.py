@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from durablelog.bookkeeper.frame_reports import frame_reports
+from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError
 from durablelog.bookkeeper.log_record import LogRecord
 from durablelog.bookkeeper.orphan_ledgers import OrphanSearch, find_orphans, read_record
 from durablelog.bookkeeper.store_node import read_identity
@@ -25,8 +26,9 @@ from durablelog.file.frame_reports import FrameReport
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
 from segmentstore.config import StoreFile
-from segmentstore.contracts.errors import ConfigError, StoreInUseError
+from segmentstore.contracts.errors import ConfigError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
 from segmentstore.store_folder import read_store_file
 from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes, translated
 
@@ -53,7 +55,7 @@ class BookKeeperStore:
         self._file = _store_file(location)
         tier1 = str(self._file.settings["tier1"])
         if not is_bookkeeper_url(tier1):
-            raise CommandError(f"the log of {location} is in {tier1}: it has no ledgers")
+            raise CommandError(f"the log of {location} is in {redacted(tier1)}: it has no ledgers")
         self.location = BookKeeperLocation.parse(tier1)
         self._folder = location
         self._open_nodes, self._open_clients = nodes, clients
@@ -99,6 +101,14 @@ class BookKeeperStore:
     def record(self, container_id: int) -> LogRecord | None:
         """As it is now; None of a container that was never opened. Raises TierUnavailableError, DataCorruptionError."""
         return self._wait(self._record(container_id))
+
+    def describe(self, ledger_id: int) -> LedgerDescription:
+        """What BookKeeper's metadata say of a ledger now. Starts a gateway. Raises TierUnavailableError, ConfigError."""
+        ledgers = self._opened().ledgers
+        try:
+            return self._wait(ledgers.describe(ledger_id))
+        except LedgerError as error:
+            raise TierUnavailableError("tier1", f"ledger {ledger_id}: {error}") from error
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame from the truncation point or from `start`.

@@ -18,6 +18,7 @@ from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import require_store, run
 from segmentstore.config import StoreFile, merge_settings
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError, TierUnavailableError
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -111,15 +112,15 @@ def export_stopped(location: str) -> list[CatalogExport] | None:
 def _export_stopped(location: str) -> list[CatalogExport] | SegmentStoreError:
     """As `export_stopped`; or by what it is seen that somebody has it."""
     from durablelog.bookkeeper.frame_reports import LedgerStillOpenError  # noqa: PLC0415
-    from segmentstore.catalog_export import require_pyarrow  # noqa: PLC0415 - the other commands do not pay for it
 
-    require_pyarrow("catalog export")
+    require_extra("arrow", "an export of the catalog")
     store_id = _store_file(location).store_id
     with ExitStack() as locks:
         try:
             stopped = locks.enter_context(StoppedStore(location))
+            time_ms = stopped.runtime.clock.time_ms()
             return [
-                run(_export_one(stopped, container_id, last_epoch, store_id))
+                run(_export_one(stopped, container_id, last_epoch, store_id, time_ms))
                 for container_id in stopped.container_ids
                 if (last_epoch := stopped.last_epoch(container_id)) is not None
             ]
@@ -127,7 +128,9 @@ def _export_stopped(location: str) -> list[CatalogExport] | SegmentStoreError:
             return error
 
 
-async def _export_one(stopped: StoppedStore, container_id: int, epoch: int, store_id: str) -> CatalogExport:
+async def _export_one(
+    stopped: StoppedStore, container_id: int, epoch: int, store_id: str, time_ms: int
+) -> CatalogExport:
     from segmentstore.catalog_export import export_metadata  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
 
@@ -142,6 +145,7 @@ async def _export_one(stopped: StoppedStore, container_id: int, epoch: int, stor
             store_id=store_id,
             containers=len(stopped.container_ids),
             epoch=epoch,
+            time_ms=time_ms,
         )
     finally:
         await storage.close()
@@ -156,22 +160,27 @@ async def _ask(location: str, timeout_s: float, in_use: Exception) -> tuple[list
     from tier2.mailbox.mailbox import put_message, wait_for_answers  # noqa: PLC0415
     from tier2.mailbox.messages import ExportRequest  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
+    from tier2.spark.owner_bell import wake_owner  # noqa: PLC0415
 
     runtime = Runtime()
+    store_id = _store_file(location).store_id
     job_id = f"{runtime.random.getrandbits(64):016x}"
-    requests = [ExportRequest(container_id, job_id, "export") for container_id in range(_containers(location))]
+    requests = [
+        ExportRequest(container_id, job_id, "export", store_id) for container_id in range(_containers(location))
+    ]
     storage = open_object_storage(_tier2_url(location), runtime)
     exports, problems = [], []
     try:
         for request in requests:
             await put_message(storage, runtime, request)
+        await wake_owner(location, runtime)
         answers = await wait_for_answers(storage, [request.key for request in requests], timeout_s, _LOOK_EVERY_S)
         for request in requests:
             answer = answers.get(request.key)
             if answer is None:
                 problems.append(
                     f"container {request.container_id}: {in_use}; no answer within {timeout_s:g} s: its process looks every"
-                    " mailbox_poll_s, where that is not 0 and no other store shares its Tier 2"
+                    " mailbox_poll_s, where that is not 0"
                 )
             elif answer.verdict != "exported":
                 problems.append(f"container {request.container_id}: {answer.verdict}: {answer.reason}")
@@ -187,9 +196,7 @@ async def _ask(location: str, timeout_s: float, in_use: Exception) -> tuple[list
 
 
 async def _list(location: str) -> list[ListedSnapshot]:
-    from segmentstore.catalog_export import require_pyarrow  # noqa: PLC0415
-
-    require_pyarrow("catalog ls")
+    require_extra("arrow", "a look at catalogs")
     from tier2.catalog.catalog_snapshots import list_snapshots  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415

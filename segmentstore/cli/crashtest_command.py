@@ -6,9 +6,12 @@ goes together, `crashtest_runs` runs, `crashtest_show` shows.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import secrets
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,12 +20,15 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.crashtest_options import check_options
 from segmentstore.cli.exit_codes import CommandError, ExitCode, sentence
+from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.folders import checked_folder
 
 if TYPE_CHECKING:
     from recovery.harness.runs.plan import Plan
-    from segmentstore.cli.crashtest_runs import Told
+    from segmentstore.cli.crashtest_runs import Asked, Outcome, Told
 
 DEFAULT_WORKLOAD = "default"
+_PREFIX = "segmentstore-crashtest-"
 VIOLATED = ExitCode.REFUSED
 """Some run broke a rule."""
 
@@ -62,8 +68,12 @@ def crashtest_command(
     ] = None,
     points: Annotated[bool, typer.Option("--points", help="Show each fault point, and how often it was met.")] = False,
     folder: Annotated[
-        Path, typer.Option(file_okay=False, help="Where plans of failures and killed stores are kept.")
-    ] = Path("var/crashtest"),
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Where plans of failures and killed stores are kept; by default a new temporary one, removed if nothing fails.",
+        ),
+    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Kill: at exact system calls too, which needs strace.")
     ] = True,
@@ -73,8 +83,9 @@ def crashtest_command(
     """Crash the store again and again, in a simulated world or for real, and check that nothing is lost.
 
     Exit code 1 means that a rule was broken: the failing seed is told, with the command that replays it. Exit code 2
-    means that the command is wrong, or cannot be carried out here.
+    means that the command is wrong, or cannot be carried out here. Ctrl-C shows the figures until then, and ends with 130.
     """
+    require_extra("harness", "segmentstore crashtest")
     # Not at the top: the harness loads the engine and much beside, and no other command needs it.
     from segmentstore.cli import crashtest_modes, crashtest_runs, crashtest_show  # noqa: PLC0415
 
@@ -96,16 +107,35 @@ def crashtest_command(
         seed=seed if seed is not None else secrets.token_hex(4),
         workload=workload,
         jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
-        folder=folder,
+        folder=Path(checked_folder(folder, "--folder") if folder is not None else tempfile.mkdtemp(prefix=_PREFIX)),
         exact=exact,
         depth=depth,
     )
     try:
-        outcome = crashtest_modes.RUNNERS[mode](asked)
+        outcome = _carried_out(crashtest_modes.RUNNERS[mode], asked)
     except CommandError as error:
         _refuse(sentence(error))
+    finally:
+        if folder is None:
+            # Nothing but what failed leaves files there.
+            with contextlib.suppress(OSError):
+                asked.folder.rmdir()
     crashtest_show.show(outcome, points=points, as_json=as_json)
+    if outcome.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(VIOLATED if outcome.failed else ExitCode.DONE)
+
+
+def _carried_out(runner: Callable[[Asked], Outcome], asked: Asked) -> Outcome:
+    """What was run, until the end or until Ctrl-C."""
+    from recovery.harness.interrupts import deferred, stop_asked  # noqa: PLC0415 - as above
+
+    with deferred(lambda: output.print_error("stopping after what is under way; Ctrl-C once more ends at once")):
+        outcome = runner(asked)
+        outcome.interrupted = stop_asked()
+    if asked.folder.is_dir() and any(asked.folder.iterdir()):
+        outcome.folder = str(asked.folder)
+    return outcome
 
 
 def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:

@@ -8,6 +8,7 @@ from typing import Final
 
 from recovery.harness.enumeration.driver import BrokenState, EnumerationResult, enumerate_all, replay
 from recovery.harness.history import Violation
+from recovery.harness.interrupts import stop_asked
 from recovery.harness.kills.driver import LIVES, KillFailure, KillResult, run_kills
 from recovery.harness.kills.points import MissingToolError
 from recovery.harness.reporting.narrate import narrate
@@ -33,7 +34,7 @@ def enumerate_points(asked: Asked) -> Outcome:
             depth=asked.depth, jobs=asked.jobs, on_progress=lambda so_far: bar.say(_enumerated(so_far))
         )
         failures = [_broken(state) for state in result.violations]
-        for failure in failures[:SHRUNK_MAX]:
+        for failure in failures[: 0 if stop_asked() else SHRUNK_MAX]:
             failure.lines = list(tell_point(failure.name).lines)
     return Outcome(
         mode="enumerate",

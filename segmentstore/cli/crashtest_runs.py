@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.harness.history import History, Violation
+from recovery.harness.interrupts import stop_asked
 from recovery.harness.reporting.narrate import narrate
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
@@ -81,6 +82,10 @@ class Outcome:
     points: Mapping[str, int]
     failed: int = 0
     failures: list[ShownFailure] = field(default_factory=list)
+    interrupted: bool = False
+    """Ended by Ctrl-C: these are the figures until then."""
+    folder: str = ""
+    """Where files of failures are; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,9 @@ def simulate(asked: Asked) -> Outcome:
         summary = run_all(plans, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_)))
         seconds = time.monotonic() - begun
         failures = [_replayable(failure) for failure in summary.failures]
-        for failure, shown in zip(summary.failures[:SHRUNK_MAX], failures, strict=False):
+        # Who interrupts does not wait for up to TRIES_MAX runs more.
+        shrunk = 0 if stop_asked() else SHRUNK_MAX
+        for failure, shown in zip(summary.failures[:shrunk], failures, strict=False):
             bar.say(f"making the failure of {failure.seed} smaller, in up to {TRIES_MAX} runs")
             _shrink(failure, shown, asked.folder)
     return Outcome(

@@ -34,6 +34,10 @@ def show(outcome: Outcome, *, points: bool, as_json: bool) -> None:
         _show_failure(failure)
     if outcome.failed > _FAILURES_SHOWN:
         sys.stdout.write(f"\nand {outcome.failed - _FAILURES_SHOWN:,} more that failed\n")
+    if outcome.folder:
+        sys.stdout.write(f"\nfiles of what failed are kept in {outcome.folder}\n")
+    if outcome.interrupted:
+        sys.stdout.write("interrupted: these are the figures until then\n")
     sys.stdout.write("\nRULES WERE BROKEN\n" if outcome.failed else "no rule was broken\n")
 
 

@@ -11,8 +11,8 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
-from segmentstore.cli.stores import with_store
-from segmentstore.contracts.errors import SegmentExistsError, SegmentTruncatedError
+from segmentstore.cli.stores import is_on_bookkeeper, with_readable_store, with_store
+from segmentstore.contracts.errors import InvalidArgumentError, SegmentExistsError, SegmentTruncatedError
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
@@ -63,7 +63,12 @@ class _Appender:
         self._outstanding.clear()
 
 
-def append(store: output.StoreArgument, segment: output.SegmentArgument, as_json: output.JsonOption = False) -> None:
+def append(
+    store: output.StoreArgument,
+    segment: output.SegmentArgument,
+    take_over: output.TakeOverOption = False,
+    as_json: output.JsonOption = False,
+) -> None:
     """Append standard input to a segment, each line (with its newline) an append; the segment is made if absent.
 
     Ends with the input or with Ctrl-C, then says how many lines were acknowledged; also when an error ends it.
@@ -87,7 +92,7 @@ def append(store: output.StoreArgument, segment: output.SegmentArgument, as_json
                     await appender.settle_failed()
 
     try:
-        with_store(store, run, create=True)
+        with_store(store, run, create=True, take_over=take_over)
     finally:
         for appender in counted:
             if as_json:
@@ -111,7 +116,14 @@ def cat(
         await _copy(opened, segment, offset, length, follow=follow)
 
     try:
-        with_store(store, run)
+        if follow and is_on_bookkeeper(store):
+            detail = "on BookKeeper the store is only viewed, as of now, and its owner's appends do not come here: ask the owner"
+            raise InvalidArgumentError("--follow", store, detail)
+        if follow:
+            # Who waits for more wants an owner: on a read-only file system nobody adds any.
+            with_store(store, run)
+        else:
+            with_readable_store(store, run)
     except BrokenPipeError:
         output.abandon_stdout()  # the reader had enough: that is an ordinary end
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ It changes nothing and starts nothing but programs that are asked for their vers
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 import shutil
 import socket
 import sys
@@ -17,18 +17,31 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.spark_command import EXTRA
 from segmentstore.cli.stores import require_store
+from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 
 PYTHON_MIN: Final = (3, 11)
-SPARK_PACKAGES: Final = ("pyspark", "pyarrow", "obstore")
 FREE_BYTES_MIN: Final = 1024 * 1024 * 1024
 
+EXTRAS: Final = {
+    "arrow": "catalog snapshots",
+    "bookkeeper": "a log on BookKeeper",
+    "harness": "segmentstore crashtest",
+    "metrics": "metrics_port and metrics_text()",
+    "s3": "objects at s3://",
+    "sftp": "objects at sftp://",
+    "spark": "the Spark jobs, with Java 17",
+}
+"""What each is needed for. The command line itself runs: its extra is here."""
+
+_FASTER: Final = frozenset(("class archives", "gateway classes"))
+"""A log on BookKeeper starts sooner with them, and does without."""
 _CONNECT_S: Final = 3.0
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -42,6 +55,8 @@ class Check(NamedTuple):
     detail: str
     remedy: str = ""
     """How to get it, if it is missing."""
+    needed_for: str = ""
+    """By whom, where not every store needs it."""
 
 
 def doctor_command(
@@ -50,9 +65,9 @@ def doctor_command(
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Look for what a store needs on this machine, and say how to get what is missing; ends with 1 if that is needed.
+    """Look for what a store needs on this machine, and say how to get what is missing.
 
-    Without STORE, what a log on BookKeeper needs counts as needed, too.
+    Ends with 1 if something is missing that STORE needs; without STORE, that every store needs.
     """
     checks = list(examine(store))
     ok = all(check.found for check in checks if check.needed)
@@ -68,40 +83,52 @@ def doctor_command(
 
 def examine(store: str | None) -> Iterator[Check]:
     """Every piece, for one store or for all that this program can do. Raises NotAStoreError and ConfigError."""
-    place, location = _store(store)
+    place, location, needed = _store(store)
     yield _python()
-    yield _disk_space(place)
-    yield _loopback()
+    yield _disk_space(place, needed=store is not None)
+    yield _loopback(needed=location is not None or "metrics" in needed)
     # A store on a log of its own, or at a gateway that somebody else runs, has no JVM.
-    needs_jvm = store is None or (location is not None and location.gateway is None)
-    yield from _bookkeeper(needed=needs_jvm)
+    needs_jvm = location is not None and location.gateway is None
+    for check in _bookkeeper(needed=needs_jvm):
+        helps = check.piece in _FASTER
+        yield check if helps else check._replace(needed_for=EXTRAS["bookkeeper"])
     if location is not None:
         yield from _servers(location)
-    yield _spark()
-    yield _program(
-        "strace",
-        "developers' tests of what is synced, and when, run on it",
-        "install it (Debian: apt-get install strace)",
-    )
+    for extra, needed_for in EXTRAS.items():
+        yield _extra(extra, needed_for, needed=extra in needed)
+    yield _program("strace", "developers' tests", "install it (Debian: apt-get install strace)")
 
 
-def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None]:
-    """The folder whose disk counts, and where the log is if it is on BookKeeper."""
+def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None, set[str]]:
+    """The folder whose disk counts, where the log is if it is on BookKeeper, and the extras that the store needs."""
     # Not at the top: the other commands do not pay for it.
     from durablelog.bookkeeper.bookkeeper_location import PREFIX, BookKeeperLocation  # noqa: PLC0415
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
 
     if store is None:
-        return Path.cwd(), None
+        return Path.cwd(), None, set()
     require_store(store)
     file = read_store_file(store, Runtime())
     assert file is not None, store
-    tier1 = str(file.settings["tier1"])
-    return Path(store), BookKeeperLocation.parse(tier1) if tier1.startswith(PREFIX) else None
+    config = merge_settings({}, os.environ, file.settings, existing=True)
+    location = BookKeeperLocation.parse(config.tier1) if config.tier1.startswith(PREFIX) else None
+    scheme = config.tier2.partition("://")[0].lower()
+    needed = {
+        "arrow": config.catalog_export_s > 0,
+        "bookkeeper": location is not None,
+        "metrics": config.metrics_port > 0,
+        "s3": scheme == "s3",
+        "sftp": scheme in {"sftp", "ssh"},
+    }
+    return Path(store), location, {extra for extra, wanted in needed.items() if wanted}
 
 
 def _state(check: Check) -> str:
-    return "found" if check.found else "missing" if check.needed else "not here"
+    if check.found:
+        return "found"
+    if check.needed:
+        return "missing"
+    return f"not installed (needed for {check.needed_for})" if check.needed_for else "not here"
 
 
 def _python() -> Check:
@@ -111,39 +138,32 @@ def _python() -> Check:
     )
 
 
-def _disk_space(place: Path) -> Check:
+def _disk_space(place: Path, *, needed: bool) -> Check:
     free = shutil.disk_usage(place).free
     detail = f"{output.size(free)} free at {place}"
     return Check(
-        "disk space", free >= FREE_BYTES_MIN, True, detail, f"make room: at least {output.size(FREE_BYTES_MIN)}"
+        "disk space", free >= FREE_BYTES_MIN, needed, detail, f"make room: at least {output.size(FREE_BYTES_MIN)}"
     )
 
 
-def _loopback() -> Check:
+def _loopback(*, needed: bool) -> Check:
     try:
         with socket.socket() as probe:
             probe.bind((_LOOPBACK, 0))
     except OSError as error:
-        return Check("loopback", False, True, f"{_LOOPBACK}: {error.strerror}", "bring the network interface lo up")
-    return Check("loopback", True, True, f"ports of {_LOOPBACK} can be had")
+        return Check("loopback", False, needed, f"{_LOOPBACK}: {error.strerror}", "bring the network interface lo up")
+    return Check("loopback", True, needed, f"ports of {_LOOPBACK} can be had")
 
 
 def _program(name: str, why: str, remedy: str) -> Check:
     path = shutil.which(name)
-    return Check(name, path is not None, False, path or why, remedy)
+    return Check(name, path is not None, False, path or "", remedy, why)
 
 
-def _spark() -> Check:
-    """The extra for the Spark jobs, by its packages. Java is a piece of its own, and the same one."""
-    versions = []
-    for name in SPARK_PACKAGES:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            return Check(
-                "Spark jobs", False, False, f"{name} is not installed", f"install {EXTRA}; they run on Java 17"
-            )
-    return Check("Spark jobs", True, False, ", ".join(versions))
+def _extra(extra: str, needed_for: str, *, needed: bool) -> Check:
+    missing = missing_modules(extra)
+    detail = f"without {', '.join(missing)}" if missing else ", ".join(MODULES[extra])
+    return Check(f"extra {extra}", not missing, needed, detail, f"pip install 'segmentstore[{extra}]'", needed_for)
 
 
 def _bookkeeper(*, needed: bool) -> Iterator[Check]:

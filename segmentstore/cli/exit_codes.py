@@ -10,6 +10,7 @@ from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
     InvalidArgumentError,
+    MissingExtraError,
     NotPrimaryError,
     SegmentStoreError,
     StoreInUseError,
@@ -31,6 +32,8 @@ class ExitCode(enum.IntEnum):
     """Another process has the store, or took it over."""
     UNAVAILABLE = 5
     """A tier does not answer, or a container stopped: try again."""
+    LOSS = 6
+    """`restore` did what it could, and Tier 2 has lost bytes that it held: they are named."""
     INTERRUPTED = 130
     """Ended by Ctrl-C, as shells have it (128 + SIGINT)."""
 
@@ -48,6 +51,7 @@ _CODES: tuple[tuple[type[SegmentStoreError], ExitCode], ...] = (
     (AppendOutcomeUnknownError, ExitCode.UNAVAILABLE),
     (ConfigError, ExitCode.USAGE),
     (InvalidArgumentError, ExitCode.USAGE),
+    (MissingExtraError, ExitCode.USAGE),
 )
 """Looked through from the top; what is not here is REFUSED."""
 

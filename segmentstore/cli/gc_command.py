@@ -37,28 +37,40 @@ def gc(
             help="Another store has its marker where the objects are, and is gone for good: remove the marker first.",
         ),
     ] = None,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Collect garbage in Tier 2 now: search all of it for objects that a crash left, abort unfinished uploads, delete what is due.
 
     What is found now is deleted by a later collection, or by the store itself, once the deletion lag is over. On BookKeeper,
-    ledgers that a crash left are deleted as well, and the containers taken over from whoever has them.
+    ledgers that a crash left are deleted as well; while an owner of a container is alive it is refused, unless --take-over is
+    given.
     """
     if forget_store is not None:
         if dry_run:
             raise typer.BadParameter("--forget-store changes something, --dry-run nothing")
         run(_forget(store, forget_store))
-    report = _survey(store) if dry_run else with_store(store, lambda opened: opened.collect_garbage())
+    report = (
+        _survey(store) if dry_run else with_store(store, lambda opened: opened.collect_garbage(), take_over=take_over)
+    )
     if as_json:
-        output.print_json({"store": store, "dry_run": dry_run, "items": report.items, "problems": report.problems})
+        output.print_json(
+            {
+                "store": store,
+                "dry_run": dry_run,
+                "items": report.items,
+                "problems": report.problems,
+                "notes": report.notes,
+            }
+        )
         return
     if report.items:
         columns = ("state", "container", "size", "until", "object")
         output.out().print(output.table(None, columns, report.items[:_ROWS_MAX]))
         if len(report.items) > _ROWS_MAX:
             output.out().print(f"and {len(report.items) - _ROWS_MAX:,} more (--json shows all)")
-    for problem in report.problems:
-        output.out().print(problem)
+    for sentence in (*report.problems, *report.notes):
+        output.out().print(sentence)
     output.out().print(f"{store}: {_summary(report)}")
 
 
@@ -82,7 +94,7 @@ def _survey(location: str) -> GarbageReport:
         async def survey() -> GarbageReport:
             storage = open_object_storage(stopped.tier2_url, stopped.runtime)
             try:
-                return await survey_garbage(containers, storage, config.deletion_lag_s, stopped.runtime.clock.time_ms())
+                return await survey_garbage(containers, storage, file.store_id, config.deletion_lag_s, stopped.runtime)
             finally:
                 await storage.close()
 

@@ -25,6 +25,7 @@ def ingest_command(
     ],
     prefix: Annotated[str, typer.Option(help="Put before each segment's name.")] = "",
     writers: Annotated[int, typer.Option(min=1, max=WRITERS_MAX, help="Files written at once.")] = WRITERS,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Make each text file a segment, each line (with its newline) one event of an exactly-once writer.
@@ -39,7 +40,7 @@ def ingest_command(
             return await ingest(opened, planned, writers=writers)
         return await _with_bar(opened, planned, writers)
 
-    report = with_store(store, run, create=True)
+    report = with_store(store, run, create=True, take_over=take_over)
     numbers = {**dataclasses.asdict(report), "appends_per_second": report.appends_per_second}
     if as_json:
         output.print_json(numbers)

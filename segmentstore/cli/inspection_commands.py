@@ -121,7 +121,7 @@ def describe(operation: Operation) -> str:
         value = getattr(operation, name)
         if name in {"sequence_number", "timestamp_ms", "updates"} or value is None:
             continue
-        shown.append(f"{name} {len(value) if isinstance(value, list | tuple | dict) else value}")
+        shown.append(f"{name} {len(value) if isinstance(value, list | tuple | dict | bytes) else value}")
     return ", ".join(shown)
 
 
@@ -181,7 +181,8 @@ def verify(
     from recovery.store_check import check_store  # noqa: PLC0415
 
     with StoppedStore(store) as stopped:
-        findings = run(check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep))
+        checking = check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep, store_id=stopped.store_id)
+        findings = run(checking)
         stopped.check_undisturbed()
     harmful = any(finding.severity is Severity.HARMFUL for finding in findings)
     if as_json:

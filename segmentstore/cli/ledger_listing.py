@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from durablelog.bookkeeper.ledger_addresses import address_text
+from durablelog.bookkeeper.ledger_store import LedgerState
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from segmentstore.cli import output
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
+from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 
 _COLUMNS = ("sequence", "ledger", "epoch", "state", "entries", "bytes", "replication")
 
@@ -15,23 +18,47 @@ _COLUMNS = ("sequence", "ledger", "epoch", "state", "entries", "bytes", "replica
 def show_ledgers(location: str, limit: int | None, *, as_json: bool) -> None:
     """The records of all containers that were ever opened; at most `limit` ledgers of each, the last ones.
 
-    Reads nodes and nothing else. Raises CommandError of a store that has no ledgers, TierUnavailableError, DataCorruptionError.
+    A ledger without an end in its record may have been closed since: who closes a store leaves the record as it
+    is, so BookKeeper is asked for those. Where it cannot be, stderr says so, and they are shown as the record has them. Raises CommandError of a store that has no ledgers, TierUnavailableError, DataCorruptionError.
     """
     with BookKeeperStore(location) as store:
         found = 0
+        ends = _Ends(store)
         for container_id in store.container_ids:
             record = store.record(container_id)
             if record is None:
                 continue
             found += 1
-            rows = [_row(item) for item in record.ledgers]
-            shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
+            items = record.ledgers if limit is None else record.ledgers[max(0, len(record.ledgers) - limit) :]
+            shown = [_row(ends.ended(item)) for item in items]
             if as_json:
                 output.print_json({**_fields(record), "ledgers": shown})
             else:
                 output.out().print(output.table(_title(record), _COLUMNS, (_cells(row) for row in shown)))
         if not found and not as_json:
             output.out().print(f"{location}: no container was ever opened")
+
+
+class _Ends:
+    """The ends of ledgers that were closed after they were listed; asked for until that fails once."""
+
+    def __init__(self, store: BookKeeperStore) -> None:
+        self._store = store
+        self._asking = True
+
+    def ended(self, item: LedgerItem) -> LedgerItem:
+        """With its end, if it has one."""
+        if not item.is_open or not self._asking:
+            return item
+        try:
+            described = self._store.describe(item.ledger_id)
+        except (ConfigError, TierUnavailableError) as error:
+            self._asking = False
+            output.print_error(f"which ledgers are closed is not known, and shown as the record has it: {error}")
+            return item
+        if described.state is not LedgerState.CLOSED:
+            return item
+        return replace(item, last_entry=described.last_entry, length=described.length)
 
 
 def _row(item: LedgerItem) -> dict[str, Any]:
@@ -51,6 +78,7 @@ def _fields(record: LogRecord) -> dict[str, Any]:
         "container": record.container_id,
         "store_id": record.store_id,
         "epoch": record.epoch,
+        "owner": record.owner._asdict() if record.owner is not None else None,
         "enabled": record.enabled,
         "truncation": address_text(record.truncation_address),
         "removing": record.removing,
@@ -63,6 +91,8 @@ def _title(record: LogRecord) -> str:
         f"truncated at {address_text(record.truncation_address)}" if record.truncation_address else "never truncated"
     )
     parts.append("enabled" if record.enabled else "disabled")
+    if record.owner is not None:
+        parts.append(f"opened by {record.owner}")
     if record.removing:
         parts.append(f"removing {', '.join(map(str, record.removing))}")
     return ", ".join(parts)

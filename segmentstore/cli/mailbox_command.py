@@ -55,6 +55,7 @@ def mailbox(
             help="Open the store, and answer what has no answer yet. Whoever has it open does so by itself.",
         ),
     ] = False,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Show what jobs ask of the store by messages in Tier 2, and what it answered.
@@ -62,7 +63,7 @@ def mailbox(
     Ends with 1 if something was to be answered with --process, and has no answer afterwards.
     """
     require_store(store)
-    given = with_store(store, lambda opened: opened.process_mailbox()) if process else None
+    given = with_store(store, lambda opened: opened.process_mailbox(), take_over=take_over) if process else None
     rows = run(_rows(store))
     waiting = sum(not row.verdict for row in rows)
     if as_json:

@@ -1,6 +1,7 @@
 """How things are shown: tables for people, one JSON document (or a line per row of a listing) for programs.
 
-Results go to stdout, progress and errors to stderr, so that a pipe sees results alone.
+Results go to stdout, progress and errors to stderr, so that a pipe sees results alone. Everything that is shown to people
+goes through `visible` here, for names and messages may hold anything; JSON is exact.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from segmentstore.contracts.visible import visible
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="On BookKeeper: take the containers from an owner that is alive, too; it is fenced by that."
+    ),
+]
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store.")]
 
@@ -55,7 +65,11 @@ def _key(value: Any) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on one line of stdout."""
-    sys.stdout.write(json.dumps(to_plain(value), ensure_ascii=False) + "\n")
+    text = json.dumps(to_plain(value), ensure_ascii=False)
+    if not text.isprintable():
+        # Inside strings alone there is anything that does not print: an escape of JSON is the same to a program.
+        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    sys.stdout.write(text + "\n")
 
 
 def print_json_lines(rows: Iterable[Any]) -> None:
@@ -68,27 +82,36 @@ _PIPE_COLUMNS = 200
 """A pipe has no width of its own, and 80 columns would break the tables."""
 
 
+class _PlainConsole(Console):
+    """Shows text as it is: neither markup, nor names of emoji, nor what a terminal would obey."""
+
+    def __init__(self, file: TextIO) -> None:
+        width = None if file.isatty() else _PIPE_COLUMNS
+        super().__init__(file=file, markup=False, emoji=False, highlight=False, width=width)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+
+
 def out() -> Console:
-    """A console on stdout as it is now; text in brackets is text, not markup."""
-    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-    return Console(file=sys.stdout, markup=False, highlight=False, width=width)
+    """A console on stdout as it is now; a string is one line of text, whatever is in it."""
+    return _PlainConsole(sys.stdout)
 
 
 def err() -> Console:
     """A console on stderr as it is now."""
-    width = None if sys.stderr.isatty() else _PIPE_COLUMNS
-    return Console(file=sys.stderr, markup=False, highlight=False, width=width)
+    return _PlainConsole(sys.stderr)
 
 
 def print_error(message: str) -> None:
     """One sentence on stderr."""
-    sys.stderr.write(f"segmentstore: {message}\n")
+    sys.stderr.write(f"segmentstore: {visible(message)}\n")
 
 
 def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A table; a column whose cells are all numbers is set to the right."""
     kept = [tuple(row) for row in rows]
-    result = Table(title=title, title_justify="left", header_style="bold")
+    result = Table(title=title and visible(title), title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
         result.add_column(column, justify="right" if numeric else "left", overflow="fold")
@@ -99,11 +122,11 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[obj
 
 def pairs(title: str | None, values: Mapping[str, object]) -> Table:
     """Names and values, one below the other, without a header."""
-    result = Table(title=title, title_justify="left", show_header=False)
+    result = Table(title=title and visible(title), title_justify="left", show_header=False)
     result.add_column("name")
     result.add_column("value", overflow="fold")
     for name, value in values.items():
-        result.add_row(name, cell(value))
+        result.add_row(visible(name), cell(value))
     return result
 
 
@@ -120,8 +143,8 @@ def cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, str | uuid.UUID | PurePath):
-        return str(value)
-    return str(to_plain(value))
+        return visible(str(value))
+    return visible(str(to_plain(value)))
 
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -17,10 +17,13 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import run
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
 
 if TYPE_CHECKING:
     from recovery.restore_report import RestoreReport, SegmentRestore
 
+_LOSSES_MAX = 1000
+"""Lines for people; programs get all."""
 _WARNING = "The old store must never run on this bucket again: from its first opening on the new one writes there, and deletes."
 
 
@@ -32,6 +35,10 @@ def restore(
         bool,
         typer.Option("--predecessors", help="Several stores were here one after another, each restored from the last."),
     ] = False,
+    store_id: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", help="The store that is wanted, where several share the place."),
+    ] = None,
     tier1: Annotated[
         str,
         typer.Option(
@@ -40,9 +47,10 @@ def restore(
     ] = "file",
     as_json: output.JsonOption = False,
 ) -> None:
-    """Make a store of what Tier 2 holds, when the old one's log is lost; ends with 3 if the new store is not sound.
+    """Make a store of what Tier 2 holds, when the old one's log is lost.
 
-    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to be missing.
+    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to be missing. Ends with 6 if Tier 2
+    has lost what it held, and names it; with 3 if the new store is not sound.
     """
     # Not at the top: the other commands do not pay for what rebuilds everything.
     from recovery.consistency_check import Severity  # noqa: PLC0415
@@ -58,6 +66,7 @@ def restore(
                 tier1,
                 dry_run=dry_run,
                 predecessors=predecessors,
+                store_id=store_id,
                 on_progress=lambda _container, objects: progress.advance(task, objects),
             )
         )
@@ -68,6 +77,8 @@ def restore(
         _show(report)
     if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
+    if report.has_loss:
+        raise typer.Exit(ExitCode.LOSS)
 
 
 async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> RestoreReport:
@@ -79,7 +90,7 @@ async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> Re
     if tier1 == "file":
         return await restore_store(tier2, new_store, runtime, **options)
     if not is_bookkeeper_url(tier1):
-        raise ConfigError("tier1", f'{tier1!r} is not "file" or a bookkeeper:// URL')
+        raise ConfigError("tier1", f'{redacted(tier1)!r} is not "file" or a bookkeeper:// URL')
     clients = await open_clients(BookKeeperLocation.parse(tier1), os.environ, runtime)
     try:
         logs = LogsOnBookKeeper(tier1, clients.ledgers, clients.nodes, runtime)
@@ -91,7 +102,9 @@ async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> Re
 def _plain(report: RestoreReport) -> dict[str, Any]:
     """The report without the metadata it was made from."""
     document: dict[str, Any] = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    document["restored_bytes"], document["missing_bytes"] = report.restored_bytes, report.missing_bytes
+    for name in ("restored_bytes", "missing_bytes", "lost_bytes", "unflushed_bytes", "unclear_bytes", "has_loss"):
+        document[name] = getattr(report, name)
+    document["losses"] = [output.to_plain(loss) for loss in report.losses]
     document["containers"] = [
         {
             **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
@@ -124,17 +137,43 @@ def _show(report: RestoreReport) -> None:
             out.print(f"  damaged: {damage}")
     for note in report.notes:
         out.print(f"note: {note}")
+    if report.others_objects:
+        out.print(f"note: {report.others_objects:,} objects of other stores, or of unknown owner, were left alone")
+    _show_losses(report)
     for finding in report.findings:
         out.print(f"{finding.severity.value} {finding.kind}: {finding.place}: {finding.detail}")
     total = (
         f"{len(report.segments):,} segments, {output.size(report.restored_bytes)},"
         f" {output.size(report.missing_bytes)} known to be missing"
     )
+    if report.missing_bytes:
+        total += (
+            f" ({output.size(report.lost_bytes)} lost in Tier 2, {output.size(report.unflushed_bytes)} with the log)"
+        )
     if report.dry_run:
         out.print(f"{report.url} would give {total}; nothing was made")
         return
     out.print(f"{report.location}: store {report.store_id} restored from {report.url}: {total}")
     out.print(_WARNING)
+
+
+def _show_losses(report: RestoreReport) -> None:
+    out = output.out()
+    losses = report.losses
+    for loss in losses[:_LOSSES_MAX]:
+        where = f"object {loss.object_name}" if loss.object_name else "no object known"
+        out.print(
+            f"lost: segment {loss.segment!r} of container {loss.container_id},"
+            f" offsets {loss.start_offset:,} to {loss.end_offset:,}, {output.size(loss.length)}: {where}: {loss.reason}"
+        )
+    if len(losses) > _LOSSES_MAX:
+        out.print(f"lost: {len(losses) - _LOSSES_MAX:,} stretches more (--json names all)")
+    for container in report.containers:
+        for name in container.unreadable[:_LOSSES_MAX]:
+            out.print(f"lost: what else object {name} of container {container.container_id} held, nobody can tell")
+    if report.unclear_bytes:
+        unclear = output.size(report.unclear_bytes)
+        out.print(f"note: {unclear} before all that was found of segments no checkpoint knows: truncated, or lost")
 
 
 def _row(segment: SegmentRestore) -> tuple[object, ...]:

@@ -12,21 +12,31 @@ import typer
 from segmentstore import AttributeUpdate, SegmentInfo, UpdateType
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.stores import with_store
+from segmentstore.cli.stores import with_readable_store, with_store
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
 
 
-def create(store: output.StoreArgument, segment: output.SegmentArgument, as_json: output.JsonOption = False) -> None:
+def create(
+    store: output.StoreArgument,
+    segment: output.SegmentArgument,
+    take_over: output.TakeOverOption = False,
+    as_json: output.JsonOption = False,
+) -> None:
     """Make an empty segment, and the store if it is not there."""
-    info = with_store(store, lambda opened: opened.create_segment(segment), create=True)
+    info = with_store(store, lambda opened: opened.create_segment(segment), create=True, take_over=take_over)
     _say(as_json, info, f"created {info.name} (id {info.segment_id}, container {info.container_id})")
 
 
-def seal(store: output.StoreArgument, segment: output.SegmentArgument, as_json: output.JsonOption = False) -> None:
+def seal(
+    store: output.StoreArgument,
+    segment: output.SegmentArgument,
+    take_over: output.TakeOverOption = False,
+    as_json: output.JsonOption = False,
+) -> None:
     """End a segment: it takes no more appends."""
-    length = with_store(store, lambda opened: opened.seal(segment))
+    length = with_store(store, lambda opened: opened.seal(segment), take_over=take_over)
     _say(as_json, {"segment": segment, "length": length}, f"sealed {segment} at {length:,} bytes")
 
 
@@ -34,10 +44,11 @@ def truncate(
     store: output.StoreArgument,
     segment: output.SegmentArgument,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The first byte to keep.")],
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Let go of a segment's bytes before OFFSET."""
-    with_store(store, lambda opened: opened.truncate(segment, offset))
+    with_store(store, lambda opened: opened.truncate(segment, offset), take_over=take_over)
     _say(as_json, {"segment": segment, "start_offset": offset}, f"{segment} begins at {offset:,} now")
 
 
@@ -45,10 +56,11 @@ def merge(
     store: output.StoreArgument,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The segment that grows.")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The segment that ends up in it, and is gone.")],
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Append a whole segment to another; its name is free afterwards."""
-    offset = with_store(store, lambda opened: opened.merge(target, source))
+    offset = with_store(store, lambda opened: opened.merge(target, source), take_over=take_over)
     _say(
         as_json,
         {"target": target, "source": source, "offset": offset},
@@ -56,25 +68,33 @@ def merge(
     )
 
 
-def rm(store: output.StoreArgument, segment: output.SegmentArgument, as_json: output.JsonOption = False) -> None:
+def rm(
+    store: output.StoreArgument,
+    segment: output.SegmentArgument,
+    take_over: output.TakeOverOption = False,
+    as_json: output.JsonOption = False,
+) -> None:
     """Delete a segment."""
-    with_store(store, lambda opened: opened.delete(segment))
+    with_store(store, lambda opened: opened.delete(segment), take_over=take_over)
     _say(as_json, {"segment": segment, "deleted": True}, f"deleted {segment}")
 
 
 def flush(
     store: output.StoreArgument,
     segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="Only this one.")] = None,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Move everything acknowledged so far to Tier 2, and wait for it."""
-    with_store(store, lambda opened: opened.flush(segment))
+    with_store(store, lambda opened: opened.flush(segment), take_over=take_over)
     _say(as_json, {"flushed": segment or "all"}, f"flushed {segment or 'everything'}")
 
 
-def checkpoint(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
+def checkpoint(
+    store: output.StoreArgument, take_over: output.TakeOverOption = False, as_json: output.JsonOption = False
+) -> None:
     """Write a checkpoint of the metadata, then truncate the log as far as Tier 2 allows."""
-    with_store(store, lambda opened: opened.checkpoint())
+    with_store(store, lambda opened: opened.checkpoint(), take_over=take_over)
     _say(as_json, {"checkpoint": True}, "checkpoint written")
 
 
@@ -86,9 +106,15 @@ def ls(
     """List segments by name."""
 
     async def run(opened: SegmentStore) -> list[SegmentInfo]:
-        return [info async for info in opened.list_segments(prefix=prefix)]
+        infos = [info async for info in opened.list_segments(prefix=prefix)]
+        config = opened.config
+        if left_out := sorted(set(range(config.containers)) - set(config.served)):
+            which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
+            detail = f"serve is {config.serve}, so segments in {len(left_out)} of {config.containers} containers"
+            output.print_error(f"{detail} are not listed: {which}")
+        return infos
 
-    infos = with_store(store, run)
+    infos = with_readable_store(store, run)
     if as_json:
         output.print_json_lines(infos)
         return
@@ -116,7 +142,7 @@ def info(
     async def of_store(opened: SegmentStore) -> Any:
         return output.to_plain(opened.stats())
 
-    shown = with_store(store, of_store if segment is None else _get_info(segment))
+    shown = with_readable_store(store, of_store if segment is None else _get_info(segment))
     if as_json:
         output.print_json(shown)
         return
@@ -142,6 +168,7 @@ def attrs(
     expected: Annotated[
         int | None, typer.Option(help="The value that must be there, for replace-if-equals; absent if not given.")
     ] = None,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Show a segment's attributes; with --set, update them first, all or none. ID is a UUID, VALUE a signed 64-bit number."""
@@ -152,7 +179,7 @@ def attrs(
             await opened.update_attributes(segment, changes)
         return await opened.get_attributes(segment)
 
-    values = with_store(store, run)
+    values = with_store(store, run, take_over=take_over) if changes else with_readable_store(store, run)
     if as_json:
         output.print_json({str(name): value for name, value in values.items()})
         return

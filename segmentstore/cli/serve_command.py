@@ -14,6 +14,7 @@ from segmentstore.cli import output
 from segmentstore.cli.stores import with_store
 from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
 from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.visible import visible
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
@@ -27,6 +28,7 @@ LOOK_S = 2.0
 def serve_command(
     store: output.StoreArgument,
     create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
+    take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Open a store and let other processes of this machine append through a socket in its folder.
@@ -39,11 +41,11 @@ def serve_command(
         if as_json:
             output.print_json({"store": store, "socket": SOCKET_NAME, "containers": opened.config.served_count})
         else:
-            print(f"serving {store} at {SOCKET_NAME}, {opened.config.served_count} containers")
+            print(f"serving {visible(store)} at {SOCKET_NAME}, {opened.config.served_count} containers")
         sys.stdout.flush()
         await _until_told(opened)
 
-    with_store(store, run, create=create, local_face=True)
+    with_store(store, run, create=create, local_face=True, take_over=take_over)
 
 
 async def _until_told(store: SegmentStore) -> None:

@@ -19,12 +19,12 @@ from segmentstore.cli.exit_codes import CommandError, sentence
 from segmentstore.cli.stand_in import StandIn
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
-from segmentstore.contracts.errors import ConfigError, SegmentStoreError
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import tier2_url
 from segmentstore.store_folder import read_store_file
 
-EXTRA = "segmentstore[spark]"
 COULD_NOT_TELL = 2
 """As the jobs have it (tier2/spark/command_options.py): schedulers tell a failure from findings by it."""
 
@@ -35,7 +35,7 @@ class _Store(NamedTuple):
     location: str
     store_id: str
     url: str
-    """Of its Tier 2."""
+    """Of its Tier 2; it may hold a secret."""
     containers: range
 
 
@@ -59,7 +59,7 @@ def spark(
 def run_verb(arguments: list[str]) -> int:
     """Run a verb in this process; its exit code. The session stays for the next verb. Usage errors raise SystemExit."""
     try:
-        require_spark()
+        require_extra("spark", "segmentstore spark")
         # Not at the top: no other command pays for it, nor needs it to be installed.
         from tier2.spark import commands  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def run_verb(arguments: list[str]) -> int:
         if location is None or "://" in location:
             return commands.execute(parsed)
         store = _find(location)
-        parsed.tier2_url = store.url
+        parsed.tier2_url, parsed.store_folder = store.url, store.location
         parsed.store_id = getattr(parsed, "store_id", None) or store.store_id
         if export_stopped(location) is None:
             return commands.execute(parsed)
@@ -91,13 +91,6 @@ def end_session() -> None:
         from tier2.spark import commands  # noqa: PLC0415
 
         commands.end_session()
-
-
-def require_spark() -> None:
-    """Raise ConfigError unless the extra is installed. Loads none of it."""
-    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError("spark", f"it needs {' and '.join(missing)}; install {EXTRA}")
 
 
 def _find(location: str) -> _Store:

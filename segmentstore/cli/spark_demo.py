@@ -25,8 +25,9 @@ from segmentstore.cli.exit_codes import CommandError, exit_code_for, sentence
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
 from segmentstore.cli.main_job import default_input
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
-from tier2.object_names import new_unique_id, object_name, parse_object_name
+from tier2.object_names import STORE_TAG_BYTES, new_tagged_id, object_name, parse_object_name
 
 T = TypeVar("T")
 
@@ -158,7 +159,8 @@ class SparkDemo:
         )
         first = parse_object_name(names[0])
         assert first is not None, names[0]
-        orphan = root / object_name(first.container_id, first.epoch, "flush", new_unique_id(Runtime().random))
+        unique_id = new_tagged_id(first.unique_id[:STORE_TAG_BYTES], Runtime().random)
+        orphan = root / object_name(first.container_id, first.epoch, "flush", unique_id)
         orphan.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / names[0], orphan)
         old = time.time() - ORPHAN_AGE_S
@@ -198,7 +200,7 @@ def main(
     """Show the Spark jobs on a small store; ends with 1 if anything does not come out as it must."""
     began = time.monotonic()
     try:
-        spark_command.require_spark()
+        require_extra("spark", "the demonstration")
         demo = SparkDemo(plan_files(files) if files else default_input()[:FILES_MAX], folder)
         try:
             demo.run()

@@ -27,10 +27,12 @@ from segmentstore.cli.bookkeeper_store import BookKeeperStore, on_bookkeeper
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
-from segmentstore.contracts.disk import DiskFile
-from segmentstore.contracts.errors import DataCorruptionError, StoreInUseError
+from segmentstore.contracts.disk import DiskFile, is_read_only
+from segmentstore.contracts.errors import DataCorruptionError, ReadOnlyFileSystemError, StoreInUseError
+from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
 from segmentstore.store_files import LOCK_NAME, log_directory, tier2_url
 from segmentstore.store_folder import read_store_file
 
@@ -61,11 +63,12 @@ class StoppedStore:
         file = read_store_file(location, self.runtime)
         assert file is not None, location
         self._settings = file.settings
+        self.store_id = file.store_id
         self.bookkeeper = bookkeeper(location) if on_bookkeeper(location) else None
         """Where its log is, if it is there."""
         if self.bookkeeper is None and self._settings["tier1"] != "file":
             raise CommandError(
-                f"the log of {location} is in {self._settings['tier1']}: there is none on disk to look at"
+                f"the log of {location} is in {redacted(str(self._settings['tier1']))}: there is none on disk to look at"
             )
 
     @property
@@ -94,8 +97,12 @@ class StoppedStore:
     def _lock_store(self) -> DiskFile:
         try:
             return self._disk.lock(os.path.join(self._location, LOCK_NAME))
-        except BlockingIOError:
-            raise StoreInUseError(self._location, "another process has it open") from None
+        except BlockingIOError as error:
+            raise StoreInUseError(self._location, owner_of(error)) from None
+        except OSError as error:
+            if is_read_only(error):
+                raise ReadOnlyFileSystemError(self._location) from error
+            raise
 
     def log_folder(self, container_id: int) -> str:
         """Where a container's log lies."""

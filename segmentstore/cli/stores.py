@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import segmentstore
-from segmentstore.config import FILE_NAME
-from segmentstore.contracts.errors import NotAStoreError
+from durablelog.bookkeeper.bookkeeper_location import is_bookkeeper_url
+from segmentstore.cli import output
+from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
+from segmentstore.contracts.errors import NotAStoreError, ReadOnlyFileSystemError
+from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
@@ -21,7 +27,11 @@ CACHE_FOLDER = "cache"
 
 
 def require_store(location: str) -> None:
-    """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by looking."""
+    """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by looking.
+
+    Raises InvalidArgumentError for a URL.
+    """
+    checked_folder(location, "STORE")
     if not Path(location).is_dir():
         raise NotAStoreError(location, "there is no such folder")
     if not (Path(location) / FILE_NAME).is_file():
@@ -33,20 +43,76 @@ def with_store(
     action: Callable[[SegmentStore], Awaitable[T]],
     *,
     create: bool = False,
+    take_over: bool = False,
     **options: Any,
 ) -> T:
     """Open the store, run `action` on it, close it; what `action` gave is the result.
 
-    `create` makes a store that is not there. Ctrl-C cancels the action, closes the store and raises KeyboardInterrupt.
+    `take_over`: also from an owner on BookKeeper that is alive (else as the environment and store.toml say). `create` makes a
+    store that is not there. Ctrl-C cancels the action, closes the store and raises KeyboardInterrupt.
     """
     if not create:
         require_store(location)
+    if _is_mounted_read_only(location):
+        # Told here: for want of permissions the lock may be refused with another error.
+        raise ReadOnlyFileSystemError(location)
+
+    if take_over:
+        options["take_over"] = True
 
     async def opened() -> T:
         async with segmentstore.open(location, **options) as store:
             return await action(store)
 
     return run(opened())
+
+
+def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitable[T]]) -> T:
+    """As `with_store`, for an action that only reads: on a read-only file system it runs on a view of the store.
+
+    Nobody can own the store there, so none is asked. On BookKeeper it always does, for an opening would take the containers
+    from their owner; there the folder need not be there, if SEGMENTSTORE_TIER1 names the store. stderr says that it is a view.
+    """
+    if is_on_bookkeeper(location):
+        return _viewed(location, action, "has its log on BookKeeper")
+    try:
+        return with_store(location, action)
+    except ReadOnlyFileSystemError:
+        pass  # Its move is ours: nothing was opened.
+    return _viewed(location, action, "is on a read-only file system")
+
+
+def is_on_bookkeeper(location: str) -> bool:
+    """Whether the store in a folder has its log on BookKeeper; of a folder that is none, whether SEGMENTSTORE_TIER1 says so.
+
+    Raises ConfigError, and NotAStoreError where the folder holds something else.
+    """
+    checked_folder(location, "STORE")
+    try:
+        file = read_store_file(location, Runtime()) if Path(location).is_dir() else None
+    except OSError:
+        return False  # Whoever opens it says what is wrong.
+    asked = os.environ.get(ENVIRONMENT_PREFIX + "TIER1", "")
+    return is_bookkeeper_url(str(file.settings["tier1"]) if file is not None else asked)
+
+
+def _viewed(location: str, action: Callable[[SegmentStore], Awaitable[T]], why: str) -> T:
+    # Not at the top: the other commands do not pay for it.
+    from segmentstore.read_only_view import open_view  # noqa: PLC0415
+
+    async def viewed() -> T:
+        async with await open_view(location, os.environ, Runtime()) as store:
+            output.print_error(f"{location} {why}: this is a read-only view as of now")
+            return await action(store)
+
+    return run(viewed())
+
+
+def _is_mounted_read_only(location: str) -> bool:
+    try:
+        return bool(os.statvfs(location).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False  # Not there yet, or not to be asked: the opening says what is wrong.
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

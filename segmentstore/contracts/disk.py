@@ -10,11 +10,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
+import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.lock_owner import OWNER_BYTES_MAX, LockedError, describe_owner, render_owner
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_NO_ALLOCATION = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _NOT_OURS = frozenset((errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP))
 _IOV_MAX = 1024
 """Buffers one pwritev takes (Linux UIO_MAXIOV)."""
@@ -38,6 +44,13 @@ class DiskFile(Protocol):
     def truncate(self, length: int) -> None:
         """Set the length."""
 
+    def allocate(self, offset: int, length: int) -> None:
+        """Find room, so that writes within the range do not meet a full disk; the file may grow to it, by zeros.
+
+        An error (see `is_full`) leaves the file as usable as it was. A file system that cannot promise room promises
+        none, and says nothing: a write finds out.
+        """
+
     def is_at(self, path: str) -> bool:
         """True if `path` still names this very file (same device and inode)."""
 
@@ -52,7 +65,10 @@ class Disk(Protocol):
         """Open a file; `create` makes it if absent, `exclusive` refuses one that is there (FileExistsError)."""
 
     def lock(self, path: str) -> DiskFile:
-        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody else has it."""
+        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody has it (see `owner_of`).
+
+        A lock that is let go of without being closed is free, too.
+        """
 
     def rename(self, source: str, target: str) -> None:
         """Atomically give `source` the name `target`, replacing what is there. Durable after `sync_directory`."""
@@ -62,6 +78,9 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None:
         """Remove a name; FileNotFoundError if absent. Durable after `sync_directory`."""
+
+    def make_private(self, path: str) -> None:
+        """Let nobody but its owner read or change a file, as far as its file system has such rights. Raises OSError."""
 
     def make_directory(self, path: str) -> None:
         """Make a directory; FileExistsError if something has the name. Durable after `sync_directory` of its parent."""
@@ -86,6 +105,16 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """fsync a directory: makes creations, renames and removals in it durable."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this is a disk's, or a quota's, way to say that it has no room."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether this is a file system's way to say that it takes no changes, whoever asks."""
+    return isinstance(error, OSError) and error.errno == errno.EROFS
 
 
 def remove_if_there(disk: Disk, path: str) -> None:
@@ -165,6 +194,13 @@ class OsFile:
     def truncate(self, length: int) -> None:
         os.ftruncate(self._descriptor, length)
 
+    def allocate(self, offset: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, offset, length)
+        except OSError as error:
+            if error.errno not in _NO_ALLOCATION:
+                raise
+
     def is_at(self, path: str) -> bool:
         try:
             there = os.stat(path)
@@ -181,6 +217,66 @@ class OsFile:
             os.close(descriptor)
 
 
+class OsLock(OsFile):
+    """A file that is locked: by `flock`, which a forked child shares as long as it has the descriptor, too.
+
+    So closing unlocks first, whatever copies of the descriptor there are, and a child closes its copy when it begins:
+    when the owner dies, nobody has the lock. The file says who has it, for people (lock_owner.py).
+    """
+
+    held: ClassVar[set[tuple[int, int]]] = set()
+    """Device and inode of those that this process has."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._has = False
+        forks.in_child(self, OsLock._forget)
+
+    def take(self, path: str) -> None:
+        """Lock, and say whose it is. Raises LockedError if somebody has it, OSError."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = describe_owner(self._content(), ours=self._key() in OsLock.held)
+            raise LockedError(path, owner) from None
+        self._has = True
+        OsLock.held.add(self._key())
+        try:
+            os.utime(self._descriptor)
+            text = render_owner(os.fstat(self._descriptor).st_mtime)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text, 0)
+        except OSError:
+            pass  # The lock counts without it.
+
+    def _key(self) -> tuple[int, int]:
+        there = os.fstat(self._descriptor)
+        return there.st_dev, there.st_ino
+
+    def _content(self) -> bytes:
+        try:
+            return os.pread(self._descriptor, OWNER_BYTES_MAX, 0)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            finally:
+                self._forget()
+
+    def _forget(self) -> None:
+        if self._descriptor >= 0:
+            if self._has:
+                OsLock.held.discard(self._key())
+            super().close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()
+
+
 class OsDisk:
     """The Disk of the operating system."""
 
@@ -194,13 +290,19 @@ class OsDisk:
         return OsFile(descriptor)
 
     def lock(self, path: str) -> OsFile:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return OsFile(descriptor)
+        while True:
+            with forks.no_fork():
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                lock = OsLock(descriptor)
+            try:
+                lock.take(path)
+                # Its owner may have removed it between the two: the lock of a file without a name excludes nobody.
+                if lock.is_at(path):
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -210,6 +312,11 @@ class OsDisk:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def make_private(self, path: str) -> None:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            os.chmod(path, mode & stat.S_IRWXU)
 
     def make_directory(self, path: str) -> None:
         os.mkdir(path)

@@ -6,9 +6,27 @@ matter are attributes, so that a program can act without parsing the message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+class UnknownSettingWarning(UserWarning):
+    """A variable `SEGMENTSTORE_...` of the environment is no setting, and is ignored. The operator's move: mend its name."""
+
 
 class SegmentStoreError(Exception):
     """Base of everything this engine raises on purpose; anything else is our bug."""
+
+
+def describe(error: BaseException) -> str:
+    """What an error says, for a message of ours; never empty.
+
+    The class is named but where the text is whole without it: `MemoryError`, `KeyError: 'x'`, but
+    `[Errno 28] No space left on device`.
+    """
+    text, name = str(error), type(error).__name__
+    if not text:
+        return name
+    return text if isinstance(error, SegmentStoreError | OSError) else f"{name}: {text}"
 
 
 # --- the caller can act: one segment ------------------------------------------------------------
@@ -132,6 +150,32 @@ class InvalidArgumentError(SegmentStoreError, ValueError):
         self.reason = reason
 
 
+class WrongEventLoopError(SegmentStoreError, RuntimeError):
+    """A call on an asyncio store from another event loop than the one that opened it, or from none; it had no effect.
+
+    The caller's move: call it there (`asyncio.run_coroutine_threadsafe`), or use `segmentstore.blocking`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the store belongs to the event loop that opened it: call it there, or use segmentstore.blocking"
+        )
+
+
+class WrongThreadError(SegmentStoreError, RuntimeError):
+    """A blocking store was asked to wait on its own thread, where done-callbacks run: the wait would never end.
+
+    A refused call had no effect; of a refused wait for a future, the call behind it goes on. The caller's
+    move: wait in another thread. `append_nowait` does not wait and may be called there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a done-callback runs on the store's own thread, where a blocking call would wait for ever:"
+            " hand the work to another thread, or call append_nowait"
+        )
+
+
 class ConfigError(SegmentStoreError):
     """A setting is unknown, malformed, or contradicts another. The operator's move: mend the named setting."""
 
@@ -139,6 +183,19 @@ class ConfigError(SegmentStoreError):
         super().__init__(f"setting {setting}: {reason}")
         self.setting = setting
         self.reason = reason
+
+
+class MissingExtraError(SegmentStoreError):
+    """What was asked for needs packages that are not installed; nothing was changed. The operator's move: install `extra`."""
+
+    def __init__(self, needed_for: str, extra: str, missing: Sequence[str]) -> None:
+        super().__init__(
+            f"{needed_for} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed:"
+            f" pip install 'segmentstore[{extra}]'"
+        )
+        self.needed_for = needed_for
+        self.extra = extra
+        self.missing = tuple(missing)
 
 
 # --- the store as a whole -----------------------------------------------------------------------
@@ -149,6 +206,54 @@ class StoreInUseError(SegmentStoreError):
 
     def __init__(self, location: object, detail: str = "") -> None:
         super().__init__(f"store {location} is in use{': ' + detail if detail else ''}")
+        self.location = location
+
+
+class ContainerOwnedError(StoreInUseError):
+    """On BookKeeper: a container has an owner that was seen alive, so it was not taken over. Nothing was changed.
+
+    The operator's move: stop that owner, or take the container from it (`--take-over`, `take_over=True`), which fences it.
+    """
+
+    def __init__(
+        self, location: object, container_id: int, *, host: str, pid: int, address: str, since: str, detail: str = ""
+    ) -> None:
+        where = f"{host} ({address})" if address else host
+        super().__init__(
+            location,
+            f"process {pid} on {where} owns container {container_id} since {since}, and is alive"
+            f"{': ' + detail if detail else ''}; stop it, or take over from it (--take-over, take_over=True)",
+        )
+        self.container_id = container_id
+        self.host = host
+        self.pid = pid
+        self.address = address
+        self.since = since
+
+
+class ReadOnlyFileSystemError(SegmentStoreError):
+    """The store's file system is mounted read-only: nobody can own the store through this mount; nothing was changed.
+
+    The operator's move: mount it writable, or copy the store's folder. To read it as it is now, the commands `ls`,
+    `cat` (without --follow), `info` and `attrs` (without --set) suffice.
+    """
+
+    def __init__(self, location: object) -> None:
+        super().__init__(
+            f"{location} is on a file system that is mounted read-only, and what was asked for needs a store of one's"
+            " own: mount it writable, or copy the store's folder; ls, cat, info and attrs read it as it is"
+        )
+        self.location = location
+
+
+class ReadOnlyViewError(SegmentStoreError):
+    """The store is only viewed, as it was when the view was opened: nothing is changed through it, and it was not changed.
+
+    The caller's move: open the store, or ask its owner.
+    """
+
+    def __init__(self, location: object) -> None:
+        super().__init__(f"{location} is only viewed, not owned: nothing can be changed through the view")
         self.location = location
 
 
@@ -170,9 +275,19 @@ class ContainerStoppedError(SegmentStoreError):
     container_id: int | None
 
     def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
-        super().__init__(f"container {container_id} is stopped{f' by {cause}' if cause is not None else ''}")
+        super().__init__(f"container {container_id} is stopped{f' by {describe(cause)}' if cause is not None else ''}")
         self.container_id = container_id
         self.cause = cause
+
+
+class TasksCancelledError(SegmentStoreError):
+    """The program cancelled the tasks of its event loop, and the store with them: it closes. Nothing acknowledged is lost.
+
+    The cause of a ContainerStoppedError. The caller's move: open the store again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("its task was cancelled from outside, as all tasks of the event loop: open the store again")
 
 
 class StoreClosedError(ContainerStoppedError):
@@ -184,16 +299,33 @@ class StoreClosedError(ContainerStoppedError):
         self.cause = None
 
 
+class ForkedStoreError(SegmentStoreError):
+    """The store was opened before this process was forked: it is the parent's, `process_id`. The call had no effect.
+
+    The caller's move: let the parent do it, or have it close the store and open one here. For several processes at
+    once, fork first, and open the store in one of them.
+    """
+
+    def __init__(self, process_id: int) -> None:
+        super().__init__(
+            f"the store was opened by process {process_id}, of which this one is a fork: a store is used by the process"
+            " that opened it"
+        )
+        self.process_id = process_id
+
+
 class AppendOutcomeUnknownError(SegmentStoreError):
     """The change was on its way to the log when the container stopped: it may or may not be there.
 
     The caller's move: open the store again and look, or resend through an exactly-once writer.
+    `container_id` is None when it is the whole store.
     """
 
-    def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
+    def __init__(self, container_id: int | None, cause: BaseException | None = None) -> None:
+        what = "the store" if container_id is None else f"container {container_id}"
         super().__init__(
-            f"container {container_id} stopped while the change was being made durable"
-            f"{f' ({cause})' if cause is not None else ''}: it may or may not be in the log"
+            f"{what} stopped while the change was being made durable"
+            f"{f' ({describe(cause)})' if cause is not None else ''}: it may or may not be in the log"
         )
         self.container_id = container_id
         self.cause = cause

@@ -140,7 +140,12 @@ class ListNames:
     after: str = ""
 
 
-Request = Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames
+@dataclass(frozen=True, slots=True)
+class LookAtMailbox:
+    """Have the store look into its mailbox in Tier 2 now: there are messages. Answered by Done, before it looks."""
+
+
+Request = Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | LookAtMailbox
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -351,6 +356,7 @@ _REQUESTS: dict[int, Callable[[_Body], object]] = {
     6: _decode_merge,
     7: lambda body: Delete(body.text()),
     8: lambda body: ListNames(body.text(), body.text()),
+    9: lambda _body: LookAtMailbox(),
 }
 _ANSWERS: dict[int, Callable[[_Body], object]] = {
     129: _decode_welcome,
@@ -378,6 +384,7 @@ _ENCODERS: dict[type, Callable[..., tuple[int, bytes]]] = {
     ),
     Delete: lambda m: (7, _text(m.segment)),
     ListNames: lambda m: (8, _text(m.prefix) + _text(m.after)),
+    LookAtMailbox: lambda _m: (9, b""),
     Welcome: lambda m: (129, _WELCOME.pack(m.version, m.append_bytes_max) + _text(m.store_id)),
     EventNumber: lambda m: (130, _NUMBER.pack(m.number)),
     Stored: lambda m: (131, _NUMBER.pack(m.offset)),

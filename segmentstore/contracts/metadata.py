@@ -78,11 +78,17 @@ class SegmentMetadata:
         return chunk if offset < chunk.start_offset + chunk.length else None
 
     def find_merge(self, offset: int) -> MergeRecord | None:
-        """The not yet linked merge whose bytes `offset` falls into, if any."""
-        for merge in self.merges:
-            if merge.offset <= offset < merge.end_offset:
-                return merge
-        return None
+        """The not yet linked merge whose bytes `offset` falls into, if any. O(log merges)."""
+        index = bisect_right(self.merges, offset, key=_offset_of) - 1
+        if index < 0:
+            return None
+        merge = self.merges[index]
+        return merge if offset < merge.offset + merge.length else None
+
+    def own_end(self, offset: int) -> int:
+        """Where the segment's own bytes from `offset` on end: at the next merge, or its length. O(log merges)."""
+        index = bisect_right(self.merges, offset, key=_offset_of)
+        return self.merges[index].offset if index < len(self.merges) else self.length
 
     def check(self) -> None:
         """Assert the invariants of this record."""
@@ -118,6 +124,10 @@ def _start_of(chunk: ChunkRecord) -> int:
     return chunk.start_offset
 
 
+def _offset_of(merge: MergeRecord) -> int:
+    return merge.offset
+
+
 class LiveObject:
     """A Tier-2 object and how much of this container's segments lies in it."""
 
@@ -135,12 +145,28 @@ class GarbageObject(NamedTuple):
 
     record: ObjectRecord
     unreferenced_ms: int
+    """Wall time, for people: no age is counted from it."""
+    sequence_number: int = 0
+    """Of the operation that let go of it; 0 if that is not known."""
+    since_ms: int | None = None
+    """By the deletion clock, when it was garbage already; None until the log has a reading of that clock."""
+
+
+class DeletionClockReading(NamedTuple):
+    """The newest reading in the log of the clock that counts how long garbage has waited (docs/decisions/0032)."""
+
+    clock_ms: int = 0
+    """Milliseconds that owners of the container are known to have counted; 0 at the first."""
+    boot_id: bytes = bytes(16)
+    """Of the machine that it was read on, 16 bytes."""
+    boot_ms: int = 0
+    """Of that machine's time since its start, at the same moment."""
 
 
 class ContainerMetadata:
     """Everything one container knows, as of `sequence_number`."""
 
-    __slots__ = ("container_id", "garbage", "names", "objects", "segments", "sequence_number")
+    __slots__ = ("container_id", "deletion_clock", "garbage", "names", "objects", "segments", "sequence_number")
 
     def __init__(self, container_id: int) -> None:
         self.container_id = container_id
@@ -151,11 +177,14 @@ class ContainerMetadata:
         """Name to id of the segments that have one: not merged, not deleted."""
         self.objects: dict[str, LiveObject] = {}
         self.garbage: dict[str, GarbageObject] = {}
+        """In the order in which the log let go of them."""
+        self.deletion_clock = DeletionClockReading()
 
     def adopt(self, other: ContainerMetadata) -> None:
         """Become what `other` is, in place: whoever holds this object or its tables sees the new content."""
         assert self.container_id == other.container_id, (self.container_id, other.container_id)
         self.sequence_number = other.sequence_number
+        self.deletion_clock = other.deletion_clock
         for mine, theirs in (
             (self.segments, other.segments),
             (self.names, other.names),

@@ -6,16 +6,25 @@ an event loop with virtual time. Durations are measured with `asyncio.get_runnin
 
 from __future__ import annotations
 
+import hashlib
+import os
+import pathlib
 import random
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.disk import Disk, OsDisk
+from segmentstore.contracts.processes import Processes, SystemProcesses
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -32,9 +41,49 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class _ThreadPool(ThreadPoolExecutor):
+    """Its threads are not in a forked child: there it takes no work, or the child would do its parent's."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        super().__init__(max_workers=threads, thread_name_prefix=name)
+        self._birth = forks.Birth()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self._birth.check()
+        return super().submit(fn, *args, **kwargs)
+
+
+class BootTime(NamedTuple):
+    """A moment of one boot of one machine. Two of one boot tell the time between them, whatever the wall clock did."""
+
+    boot_id: bytes
+    """16 bytes; another one after each boot, and on each machine."""
+    elapsed_ms: int
+    """Since the machine was started; never goes back, and goes on while it is suspended."""
+
+
+def boot_time() -> BootTime:
+    """This moment, of the operating system."""
+    return BootTime(_boot_id(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+@cache
+def _boot_id() -> bytes:
+    try:
+        # Containers may have a start of their own for the same clock: the namespace says which one.
+        parts = (
+            pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(),
+            str(pathlib.Path("/proc/self/ns/time").readlink()),
+        )
+    except OSError:
+        # Not to be told from another boot: what is noted under it is of use to this process alone.
+        return os.urandom(16)
+    return hashlib.blake2b("/".join(parts).encode(), digest_size=16).digest()
+
+
 def thread_executor(name: str, threads: int) -> Executor:
-    """A bounded pool of real threads; `threads=1` gives a serial lane."""
-    return ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+    """A bounded pool of real threads; `threads=1` gives a serial lane. Raises ForkedStoreError in a forked child."""
+    return _ThreadPool(name, threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +98,7 @@ class Runtime:
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=random.SystemRandom)
     disk: Disk = field(default_factory=OsDisk)
+    boot: Callable[[], BootTime] = boot_time
+    processes: Processes = field(default_factory=SystemProcesses)
     executor: Callable[[str, int], Executor] = thread_executor
     lock: Callable[[], AbstractContextManager[object]] = threading.Lock

@@ -35,6 +35,15 @@ class SegmentInfo:
     container_id: int
 
 
+def may_name_a_segment(name: str) -> bool:
+    """Whether `check_segment_name` takes it."""
+    try:
+        check_segment_name(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
 def check_segment_name(name: object) -> str:
     """Return the name if it may name a segment; raise InvalidNameError otherwise."""
     if not isinstance(name, str):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from bench import child, spark_catalog, spark_compaction, spark_deep_check, spark_listing, spark_read, spark_reconcile
 from bench.report import Samples
 from bench.spark_list_server import Pages, list_server
-from bench.spark_session import MemoryWatch
+from bench.spark_session import OVER_LIMIT, MemoryWatch
 from bench.workspace import BenchError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_snapshots import newest_snapshots
@@ -108,3 +111,30 @@ def test_memory_is_watched_from_beginning_to_end() -> None:
     with MemoryWatch() as watch:
         pass
     assert watch.peak > 1 << 20
+
+
+def test_a_run_that_takes_more_memory_than_it_may_is_ended_with_all_below_it() -> None:
+    program = """
+import subprocess, sys
+from bench.spark_session import OVER_LIMIT, MemoryWatch
+below = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(below.pid, flush=True)
+with MemoryWatch(1):
+    below.wait()
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        below = int(process.stdout.readline())
+        assert process.wait(timeout=60) == OVER_LIMIT
+        assert "more than the 1 allowed" in process.stderr.read()
+    with pytest.raises(ProcessLookupError):
+        os.kill(below, 0)

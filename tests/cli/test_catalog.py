@@ -38,7 +38,7 @@ def test_a_stopped_store_is_exported_as_its_log_adds_up(store: Path) -> None:
     assert told["rows"] == {"segments": 2, "chunks": 2, "objects": told["rows"]["objects"]}
     manifest = manifest_of(store, told["manifest"])
     assert (manifest.container_id, manifest.epoch) == (0, told["epoch"])
-    assert manifest.sequence_number == told["sequence_number"]
+    assert (manifest.sequence_number, manifest.stopped) == (told["sequence_number"], True)
     after = snapshot(store)
     added = {name for name in after if name not in before}
     assert {name: after[name] for name in before} == before
@@ -134,7 +134,7 @@ def test_an_owner_that_does_not_look_is_told_of(store: Path) -> None:
         shown = segmentstore("catalog", "export", store, "--timeout", "0.3")
         assert shown.code == ExitCode.UNAVAILABLE
         assert "container 0: " in shown.err
-        assert "another process has it open; no answer within 0.3 s" in shown.err
+        assert ": close it there first; no answer within 0.3 s" in shown.err
         assert "mailbox_poll_s" in shown.err
         as_json = segmentstore("catalog", "export", store, "--timeout", "0", "--json")
         assert as_json.code == ExitCode.UNAVAILABLE
@@ -150,7 +150,7 @@ def test_without_pyarrow_the_extra_is_named(store: Path, monkeypatch: pytest.Mon
     for command in ("export", "ls"):
         shown = segmentstore("catalog", command, store)
         assert shown.code == ExitCode.USAGE
-        assert "segmentstore[spark]" in shown.err
+        assert "segmentstore[arrow]" in shown.err
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

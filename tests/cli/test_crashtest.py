@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
+import tempfile
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from recovery.harness.enumeration.driver import enumerate_all
+from recovery.harness.interrupts import deferred, stop_asked
 from recovery.harness.kills import driver as kill_driver
 from recovery.harness.kills.points import require_exact_kills
 from recovery.harness.kills.round import KillRound
@@ -21,6 +28,7 @@ from recovery.harness.simulation.fault_points import TABLE
 from segmentstore.cli import crashtest_modes
 from segmentstore.cli.crashtest_command import Mode, crashtest_command
 from segmentstore.cli.crashtest_options import MEANINGLESS
+from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import Result, segmentstore
 from tests.harness.test_kill import SETTINGS, cut_last_frame
 
@@ -201,14 +209,65 @@ def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_processes_are_killed_in_the_folder_that_is_meant_when_none_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_is_removed_when_nothing_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path)
     result = segmentstore("crashtest", "--mode", "kill", "--runs", 1, "--jobs", 1, "--no-exact", "--json")
     assert result.code == 0
     assert result.json()["failures"] == []
-    assert list((tmp_path / "var" / "crashtest").iterdir()) == []
+    assert result.json()["folder"] == ""
+    assert os.listdir() == ["temporary"], "nothing is left in the current folder"
+    assert not [name for name in os.listdir("temporary") if name.startswith("segmentstore-crashtest-")]
+
+
+@pytest.mark.usefixtures("lying_disk")
+def test_a_temporary_folder_is_kept_and_named_when_something_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    result = segmentstore(*SIMULATE, "--seed", "lies")
+    assert result.code == 1
+    (kept,) = tmp_path.glob("segmentstore-crashtest-*")
+    assert f"files of what failed are kept in {kept}" in lines_of(result)
+    assert list(kept.glob("*.json"))
+
+
+def test_ctrl_c_shows_what_was_done_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "segmentstore", "crashtest", "--seconds", "3600", "--jobs", "2", "--json"]
+    # Rich's own variable: progress is shown as on a terminal.
+    environment = {**os.environ, "TTY_COMPATIBLE": "1", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=PIPE, stderr=PIPE, start_new_session=True
+    ) as child:
+        assert child.stderr is not None
+        said = b""
+        while b" runs, " not in said:
+            part = os.read(child.stderr.fileno(), 4096)
+            assert part, said
+            said += part
+        # As a terminal does it: to the workers, too.
+        os.killpg(child.pid, signal.SIGINT)
+        out, rest = child.communicate()
+    assert child.returncode == ExitCode.INTERRUPTED
+    document = json.loads(out)
+    assert document["interrupted"]
+    assert document["numbers"]["runs"] > 0
+    assert b"stopping after what is under way" in said + rest
+    assert b"Traceback" not in said + rest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_store_is_judged_after_the_life_it_is_in(tmp_path: Path) -> None:
+    with deferred(lambda: None):
+        signal.raise_signal(signal.SIGINT)
+        assert stop_asked()
+        stopped = KillRound(tmp_path / "a", "seed", "appends", 5, exact=False).run()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert not stop_asked()
+    assert stopped.violations == []
+    assert stopped.kills == 0
 
 
 def test_a_store_that_was_killed_and_broke_a_rule_comes_with_the_command_that_tries_again(

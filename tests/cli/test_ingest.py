@@ -100,7 +100,7 @@ def test_any_part_of_an_earlier_run_is_gone_on_with(
     files = write(folder / "in", {"a": b"".join(lines)})
 
     async def run() -> bytes:
-        async with library.open(folder / "s", tier1="memory", tier2="memory://cut") as store:
+        async with library.open(folder / "s", tier1="memory", tier2="memory://cut", shared_tier2=True) as store:
             await store.create_segment("a")
             async with store.writer("a", writer_id_for("a")) as writer:
                 for line in lines[:done]:

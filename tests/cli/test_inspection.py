@@ -23,10 +23,11 @@ def store(tmp_path: Path) -> Path:
 
 
 def snapshot(store: Path) -> dict[str, bytes]:
+    """Every file but the throw-away cache, and the locks, which say who held them last and since when."""
     return {
         str(path.relative_to(store)): path.read_bytes()
         for path in store.rglob("*")
-        if path.is_file() and not path.is_relative_to(store / "cache")
+        if path.is_file() and not path.is_relative_to(store / "cache") and path.name.lower() != "lock"
     }
 
 

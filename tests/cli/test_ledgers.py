@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import segmentstore as engine
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.gateway import gateway_ledger_store
+from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
 from durablelog.bookkeeper.ledger_calls import custom_metadata
-from durablelog.bookkeeper.ledger_store import Replication
+from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.config import parse_store_file
@@ -36,9 +39,13 @@ def store(cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.Monkey
     return location
 
 
-def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path) -> None:
+def no_gateway(*_: object) -> NoReturn:
+    raise LedgerError(GATEWAY_CLOSED, "start", "there is no Java")
+
+
+def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (record,) = segmentstore("log", store, "--ledgers", "--json").json_lines()
-    assert {"container", "epoch", "enabled", "truncation", "removing", "ledgers", "store_id"} == record.keys()
+    assert {"container", "epoch", "enabled", "truncation", "removing", "ledgers", "store_id", "owner"} == record.keys()
     assert (record["container"], record["epoch"], record["enabled"]) == (0, 2, True)
     ledgers = record["ledgers"]
     assert [ledger["sequence"] for ledger in ledgers] == sorted(ledger["sequence"] for ledger in ledgers)
@@ -46,6 +53,13 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path) -> None:
     assert ledgers[0]["state"] == "closed"
     assert ledgers[0]["entries"] > 0
     assert ledgers[0]["bytes"] > 0
+    assert ledgers[-1]["state"] == "closed", "its owner closed it, though the record has no end of it"
+    assert ledgers[-1]["entries"] > 0
+    with monkeypatch.context() as without:
+        without.setattr(gateway_ledger_store, "acquire_own", no_gateway)
+        looked = segmentstore("log", store, "--ledgers", "--json")
+        assert looked.json_lines()[0]["ledgers"][-1]["state"] == "open"
+        assert "which ledgers are closed is not known" in looked.err
     shown = segmentstore("log", store, "--ledgers")
     assert b"container 0: epoch 2, never truncated, enabled" in shown.out
     (limited,) = segmentstore("log", store, "--ledgers", "--json", "--limit", 1).json_lines()

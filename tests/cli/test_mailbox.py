@@ -21,7 +21,7 @@ from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import CondemnRequest, Message, Replacement, ReplaceProposal
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import new_tagged_id, object_name, store_tag
 from tier2.object_storage import ObjectStorage
 
 JOB = "00000000feedbeef"
@@ -61,12 +61,14 @@ def _send(store: Path, *messages: Message) -> None:
 def _compacted(store: Path, message_id: str) -> ReplaceProposal:
     """What a job would propose: all of segment `a` in one object, which is there."""
     with StoppedStore(str(store)) as stopped:
-        metadata, epoch = stopped.metadata(0), stopped.last_epoch(0)
+        metadata, epoch, tag = stopped.metadata(0), stopped.last_epoch(0), store_tag(stopped.store_id)
     assert epoch is not None
-    return _in_tier2(store, lambda storage: _compact(storage, metadata, epoch, message_id))
+    return _in_tier2(store, lambda storage: _compact(storage, metadata, epoch, message_id, tag))
 
 
-async def _compact(storage: ObjectStorage, metadata: ContainerMetadata, epoch: int, message_id: str) -> ReplaceProposal:
+async def _compact(
+    storage: ObjectStorage, metadata: ContainerMetadata, epoch: int, message_id: str, tag: bytes
+) -> ReplaceProposal:
     segment = metadata.segments[metadata.names["a"]]
     reader = BlockReader(storage, 0, RUNTIME)
     old = tuple(segment.chunks)
@@ -74,7 +76,7 @@ async def _compact(storage: ObjectStorage, metadata: ContainerMetadata, epoch: i
     await reader.close()
     builder = ObjectBuilder(0, epoch)
     builder.add(segment.segment_id, old[0].start_offset, parts)
-    unique_id = new_unique_id(RUNTIME.random)
+    unique_id = new_tagged_id(tag, RUNTIME.random)
     name = object_name(0, epoch, "compaction", unique_id, job_id=JOB)
     await storage.put(name, builder.parts, unique_id)
     record, chunks = builder.finish(name, RUNTIME.clock.time_ms())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
 
 
 def scrub_health(store: SegmentStore) -> list[str]:
-    return [said for said in cast("list[str]", store.stats()["health"]) if said.startswith("scrub: ")]
+    return [said for said in store.stats()["health"] if said.startswith("scrub: ")]
 
 
 def test_an_open_store_finds_it_in_the_background(store: Path) -> None:

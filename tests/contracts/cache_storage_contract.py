@@ -47,7 +47,9 @@ class CacheStorageContract(ABC):
             cache = self.make(tmp_path)
             await cache.open()
             await cache.insert([(n, block(n)) for n in range(4)])
+            assert [cache.holds(n) for n in (0, 1, 77)] == [True, True, False]
             cache.delete([1, 2, 2, 77])
+            assert [cache.holds(n) for n in range(4)] == [True, False, False, True]
             assert await cache.get([0, 1, 2, 3]) == [block(0), None, None, block(3)]
             assert cache.statistics().bytes_stored == 2000
             assert cache.statistics().misses == 0

@@ -406,6 +406,32 @@ class LedgerStoreContract(ABC):
 
         self.run(scenario())
 
+    def test_who_looks_on_sees_and_reads_what_is_acknowledged_and_disturbs_nobody(self) -> None:
+        async def scenario() -> None:
+            store, other = await self.world.connect(), await self.world.connect()
+            writer = await store.create(ALL_THREE, {})
+            results = Results(writer)
+            assert await other.confirmed(writer.ledger_id) == EMPTY
+            for count in (1, 20):
+                before = len(results.got)
+                await append_all(writer, results, [[entry(before + number)] for number in range(count)])
+                # The writer is idle from here on: it tells the bookies by itself.
+                while (last := await other.confirmed(writer.ledger_id)) != len(results.got) - 1:
+                    assert EMPTY <= last < len(results.got)
+                assert await read_all(other, writer.ledger_id, 0, last) == [entry(number) for number in range(last + 1)]
+            assert (await other.describe(writer.ledger_id)).state is LedgerState.OPEN
+            await append_all(writer, results, [[entry(21)]])
+            await writer.close()
+            assert await other.confirmed(writer.ledger_id) == 21
+            await other.delete(writer.ledger_id)
+            with pytest.raises(LedgerError) as failure:
+                await other.confirmed(writer.ledger_id)
+            assert failure.value.code == GONE
+            await other.close()
+            await store.close()
+
+        self.run(scenario())
+
     def test_ledgers_are_listed_in_ascending_order(self) -> None:
         async def scenario() -> None:
             store = await self.world.connect()

@@ -226,3 +226,21 @@ class MetadataNodeContract(ABC):
             await nodes.close()
 
         self.run(scenario())
+
+    def test_a_node_that_is_held_goes_with_its_holder(self) -> None:
+        async def scenario() -> None:
+            holder, other = await self.world.connect(), await self.world.connect()
+            for name in ("one", "two"):
+                await holder.hold(self.path(f"owners/{name}"), name.encode())
+            await holder.hold(self.path("owners/one"), b"one")  # as after a lost reply
+            assert await other.read(self.path("owners/one")) == NodeContent(b"one", 0)
+            assert list(await other.children(self.path("owners"))) == ["one", "two"]
+            await holder.let_go(self.path("owners/one"))
+            await holder.let_go(self.path("owners/one"))
+            assert list(await other.children(self.path("owners"))) == ["two"]
+            assert isinstance(await holder.address(), str)
+            await holder.close()
+            assert await other.read(self.path("owners/two")) is None
+            await other.close()
+
+        self.run(scenario())

@@ -109,6 +109,9 @@ class FaultyFile:
     def truncate(self, length: int) -> None:
         self._file.truncate(length)
 
+    def allocate(self, offset: int, length: int) -> None:
+        self._file.allocate(offset, length)
+
     def is_at(self, path: str) -> bool:
         return self._file.is_at(path)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_state import lock_log, read_state
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
-from segmentstore.contracts.disk import OsDisk
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.errors import ConfigError, NotPrimaryError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import (
@@ -317,7 +319,7 @@ def test_reports_say_what_lies_in_a_stopped_log(world: FileWorld) -> None:
 
 
 def snapshot(directory: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+    return {path.name: path.read_bytes() for path in Path(directory).iterdir() if path.name != "LOCK"}
 
 
 @pytest.mark.parametrize(
@@ -358,20 +360,74 @@ def test_a_reader_that_leaves_early_gives_its_file_back(world: FileWorld) -> Non
     asyncio.run(scenario())
 
 
+class _LongestWrite(OsDisk):
+    longest = 0
+
+    def _opened(self, descriptor: int) -> OsFile:
+        disk = self
+
+        class File(OsFile):
+            def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+                disk.longest = max(disk.longest, sum(map(len, buffers)))
+                super().pwrite(buffers, offset)
+
+        return File(descriptor)
+
+
 @pytest.mark.parametrize(("length", "zeroed"), [(1000, True), (400_000, False)])
 def test_files_are_zeroed_ahead_for_small_groups_only(tmp_path: Path, length: int, zeroed: bool) -> None:
     async def scenario() -> None:
-        directory, file_bytes = str(tmp_path / "log"), 1 << 20
-        runtime = Runtime(executor=inline_executor)
+        directory, file_bytes = str(tmp_path / "log"), 1 << 23
+        disk = _LongestWrite()
+        runtime = Runtime(disk=disk, executor=inline_executor)
         log = FileLog(directory, 0, runtime, file_bytes=file_bytes, payload_bytes_max=400_000)
         await log.open()
         data = [bytes([number + 1]) * length for number in range(12)]
         for one in data:
             await log.append([one])
         newest = max(name for name in os.listdir(directory) if name.endswith(".log"))
-        assert (OsDisk().size(os.path.join(directory, newest)) == file_bytes) is zeroed
+        assert OsDisk().size(os.path.join(directory, newest)) == file_bytes, "room is found for all of it in any case"
+        written = os.stat(os.path.join(directory, newest)).st_blocks * 512
+        assert written >= file_bytes
+        assert (disk.longest >= 4 << 20) is zeroed
         assert await read_payloads(log) == data
         await log.close()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
+
+
+class SmallDisk(FaultyDisk):
+    """Finds no more room once `full` says so."""
+
+    full = False
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+        file = super().open(path, write=write, create=create, exclusive=exclusive)
+        allocate = file.allocate
+
+        def allocate_if_room(offset: int, length: int) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "no room")
+            allocate(offset, length)
+
+        file.allocate = allocate_if_room  # type: ignore[method-assign]
+        return file
+
+
+def test_a_full_log_says_how_much_deletions_may_take_of_what_is_kept(world: FileWorld) -> None:
+    async def scenario() -> None:
+        world.disk = disk = SmallDisk()
+        log = await opened(world)
+        disk.full = True
+        least = log.relief_bytes
+        while not log.full:
+            await append_all(log, range(1))
+            least = log.relief_bytes
+        assert 0 < least <= FILE_BYTES // 8
+        on_its_way = [log.append([bytes(min(least, PAYLOAD_BYTES_MAX))]) for _ in range(4)]
+        assert log.relief_bytes == 0, "what is on its way has its place"
+        await asyncio.gather(*on_its_way)
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

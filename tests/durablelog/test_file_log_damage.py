@@ -63,7 +63,7 @@ def flip(path: Path, position: int, length: int = 1) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "LOCK"}
 
 
 def recovered(folder: Path) -> list[bytes]:

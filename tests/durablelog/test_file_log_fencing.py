@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, prepared_name, spare_name, state_version
 from durablelog.file.log_state import StateFile, read_state
 from segmentstore.contracts.disk import OsDisk, OsFile
-from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError
+from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_all, payload, read_all, read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
@@ -408,5 +409,35 @@ def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fence
             await read_payloads(log)
         await log.close()
         usurper.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_gone_is_not_told_as_another_owner_and_is_as_final(tmp_path: Path, moved: bool) -> None:
+    folder, away = tmp_path / "log", tmp_path / "away"
+
+    async def scenario() -> None:
+        log = make_log(folder)
+        await log.open()
+        await append_all(log, range(2))
+        folder.rename(away)
+        if not moved:
+            shutil.rmtree(away)
+        gone = f"folder is not at {folder} any more"
+        with pytest.raises(TierUnavailableError, match=gone):
+            await log.check_primary()
+        with pytest.raises(TierUnavailableError, match=gone):
+            await log.append([b"written to a file that nobody will find"])
+        if moved:
+            away.rename(folder)
+        with pytest.raises(TierUnavailableError, match=gone):
+            await log.append([b"and never again, wherever the folder is"])
+        await log.close()
+        if moved:
+            log = make_log(folder)
+            await log.open()
+            assert (await read_payloads(log))[:2] == [payload(number) for number in range(2)]
+            await log.close()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from durablelog.operations import (
     ChunkReplacement,
     CreateOperation,
     DeleteOperation,
+    DeletionClockOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -28,6 +30,7 @@ from durablelog.operations import (
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
+    DeletionClockReading,
     GarbageObject,
     LiveObject,
     MergeRecord,
@@ -79,6 +82,7 @@ operations = st.one_of(
     st.builds(DeleteOperation, numbers),
     st.builds(ObjectsDeletedOperation, st.lists(names, max_size=3)),
     replaced_chunks(),
+    st.builds(DeletionClockOperation, numbers, st.binary(min_size=16, max_size=16), numbers, numbers),
 )
 
 
@@ -133,8 +137,19 @@ def _metadata() -> ContainerMetadata:
     return metadata
 
 
-def test_a_checkpoint_is_sufficient_alone_and_stable() -> None:
+def _counted_metadata() -> ContainerMetadata:
+    """With what owners have counted of its garbage."""
     metadata = _metadata()
+    metadata.deletion_clock = DeletionClockReading(90_000, bytes(range(16)), 5_000_000)
+    garbage = GarbageObject(ObjectRecord("00/3/1/flush-z", 5, 6), 7, 91, 30_000)
+    young = GarbageObject(ObjectRecord("00/3/1/flush-w", 5, 6), 8, 98, None)
+    metadata.garbage = {each.record.name: each for each in (garbage, young)}
+    return metadata
+
+
+@pytest.mark.parametrize("made", [_metadata, _counted_metadata])
+def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], ContainerMetadata]) -> None:
+    metadata = made()
     blob = encode_checkpoint(metadata)
     restored = decode_checkpoint(blob)
     restored.check()
@@ -145,14 +160,18 @@ def test_a_checkpoint_is_sufficient_alone_and_stable() -> None:
     assert restored.segments[5].attributes == {b"a" * 16: -5}
     assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
     assert restored.names == {"logs/wéb": 5}
-    assert restored.garbage == metadata.garbage
+    assert list(restored.garbage.items()) == list(metadata.garbage.items())
+    assert restored.deletion_clock == metadata.deletion_clock
 
 
 def test_every_cut_of_a_checkpoint_is_refused() -> None:
-    blob = encode_checkpoint(_metadata())
-    for length in range(len(blob)):
-        with pytest.raises(OperationFormatError):
-            decode_checkpoint(blob[:length])
+    for made, counted_bytes in ((_metadata, 0), (_counted_metadata, 32 + 2 * 16)):
+        blob = encode_checkpoint(made())
+        for length in range(len(blob)):
+            # Where the deletion clock begins an older version ended.
+            if length != len(blob) - counted_bytes:
+                with pytest.raises(OperationFormatError):
+                    decode_checkpoint(blob[:length])
 
 
 def test_golden_operations_and_checkpoint() -> None:
@@ -186,6 +205,8 @@ def test_golden_operations_and_checkpoint() -> None:
             sequence_number=101,
             timestamp_ms=1,
         ),
+        DeletionClockOperation(90_000, bytes(range(16)), 5_000_000, 101, sequence_number=102, timestamp_ms=1),
+        CheckpointOperation(encode_checkpoint(_counted_metadata()), sequence_number=103, timestamp_ms=1),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()
     assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples

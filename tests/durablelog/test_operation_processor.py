@@ -234,9 +234,48 @@ def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it
     run_virtual(scenario())
 
 
+class FullLog(MemoryDataLog):
+    """A log on a full disk, once `full_now` says so: it takes what it is given all the same."""
+
+    full_now = False
+
+    @property
+    def short(self) -> bool:
+        return self.full_now
+
+    @property
+    def full(self) -> bool:
+        return self.full_now
+
+
+@pytest.mark.parametrize("room_comes", [False, True])
+def test_a_close_takes_no_room_for_callers_on_a_full_disk(*, room_comes: bool) -> None:
+    async def scenario() -> None:
+        present = NO_THROTTLE
+        bench = Bench(throttle=lambda: present)
+        bench.log = log = FullLog(bench.store, 0, payload_bytes_max=200)
+        segment_id = await bench.start()
+        log.full_now, present = True, Throttle(delay_s=1.0, source="log", full=True, relief_bytes=0)
+        held = bench.processor.append(segment_id, b"held")
+        closing = asyncio.ensure_future(bench.processor.close())
+        await asyncio.sleep(3)
+        assert bench.metadata.segments[segment_id].length == 0
+        if room_comes:
+            log.full_now = False
+            bench.processor.relieve()
+        await closing
+        if room_comes:
+            assert await held == 0
+            return
+        with pytest.raises(ContainerStoppedError):
+            await held
+
+    run_virtual(scenario())
+
+
 def test_a_partial_throttle_lets_work_through_slowly() -> None:
     async def scenario() -> None:
-        half = throttle(Load(cache=0.0, unflushed=0.875))
+        half = throttle(Load(cache=0.0, unflushed=0.8125))
         assert (half.delay_s, half.source, half.full) == (0.5, "unflushed", False)
         bench = Bench(throttle=lambda: half)
         segment_id = await bench.start()

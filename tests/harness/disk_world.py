@@ -33,6 +33,9 @@ class World(DiskWorld):
         assert point in TABLE
         return self.plan(point, self.effect)
 
+    def reach(self, point: str) -> None:
+        assert point in TABLE
+
     def meet(self, point: str) -> None:
         """This fault strikes from now on, and no other does."""
         self.plan = lambda name, _: name == point

@@ -172,7 +172,7 @@ def test_each_fault_gives_its_error_and_changes_nothing_more() -> None:
         "disk.read.eio": (lambda: file.pread(0, 1), errno.EIO),
         "disk.sync.eio": (file.sync, errno.EIO),
     }
-    others = {"disk.write.partial", "disk.write.enospc", "disk.stall"}
+    others = {"disk.write.partial", "disk.write.enospc", "disk.stall", "disk.full"}
     assert {point for point in TABLE if point.startswith("disk.")} == {*calls, *others}
     for point, (call, code) in calls.items():
         process.world.meet(point)
@@ -206,6 +206,32 @@ def test_a_write_that_fails_in_the_middle_has_written_a_beginning(point: str, co
         assert b"abcdefgh".startswith(left)
         lengths[len(left)] = None
     assert sorted(lengths) == list(range(8))
+
+
+def test_a_full_disk_takes_what_lies_in_its_blocks_and_what_others_give_up() -> None:
+    process = Process()
+    image, disk = store(process)
+    write(disk, "/store/other", bytes(5000))
+    file = disk.open("/store/a", write=True, create=True)
+    file.pwrite([b"x" * 100], 0)
+    file.allocate(0, 8192)
+    assert file.size() == 100
+    image.fill()
+    assert image.capacity == 4 * 4096
+    file.pwrite([b"y" * 8092], 100)
+    with pytest.raises(OSError, match="No space"):
+        file.allocate(8192, 1)
+    with pytest.raises(OSError, match="No space"):
+        file.pwrite([b"z" * 10], 8190)
+    assert file.size() == 8192, "what there is room for is written"
+    with pytest.raises(OSError, match="No space"):
+        file.truncate(8193)
+    assert image.copy().capacity == image.capacity
+    disk.unlink("/store/other")
+    file.pwrite([b"z" * 8192], 8192)
+    with pytest.raises(OSError, match="No space"):
+        file.allocate(16384, 1)
+    file.close()
 
 
 def test_a_failed_sync_is_not_made_good_by_the_next() -> None:

@@ -10,13 +10,14 @@ spilling against a full cache at the same moment (73). 79, 80 and 82 are about r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from readindex.memory_cache import MemoryCache
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerStoppedError,
@@ -37,7 +38,7 @@ def scenario(test: Callable[[World, int], Awaitable[None]]) -> Callable[[], None
         async def main() -> None:
             world = await World().open()
             await test(world, world.create())
-            if not world.index._closed:
+            if not world.index._places.closed:
                 world.index.check()
             await world.index.close()
 
@@ -196,7 +197,7 @@ async def test_merged_bytes_are_readable_before_tier_2_has_seen_either(world: Wo
     while len(got) < world.segment(s).length:
         got += await world.index.read(s, len(got), 100)
     assert got == b"target+source+innermost+after"
-    assert b"".join(await world.index.read_unflushed(s, 3, 15)) == got[3:18]
+    assert await world.unflushed(s, 3, 15) == got[3:18]
     with pytest.raises(SegmentNotFoundError):
         await world.index.read(a, 0, 1)
     assert world.index.missing_ranges(s) == []
@@ -336,7 +337,7 @@ async def test_unflushed_bytes_lost_from_the_cache_come_back_by_one_refill(world
     reads = [asyncio.ensure_future(world.index.read(s, offset, 4)) for offset in (0, 8, 16)]
     assert [await read for read in reads] == [bytes([i] * 4) for i in (0, 2, 4)]
     assert world.refills == 1
-    assert b"".join(await world.index.read_unflushed(s, 0, 160)) == bytes(world.truth[s])
+    assert await world.unflushed(s, 0, 160) == bytes(world.truth[s])
 
 
 @scenario
@@ -368,6 +369,37 @@ async def test_a_refused_spill_keeps_memory_until_twice_the_bound(world: World, 
     assert world.index.statistics().tail_bytes <= TINY.tail_bytes_max
 
 
+class RaisingCache(MemoryCache):
+    """Its inserts end by an error that no cache should raise, while it is told so."""
+
+    raising = True
+
+    async def insert(self, blocks: Sequence[tuple[int, Buffer]]) -> bool:
+        if self.raising:
+            raise KeyError("planted")
+        return await super().insert(blocks)
+
+
+def test_a_cache_that_raises_counts_as_one_that_refuses_and_spilling_goes_on_later() -> None:
+    async def main() -> None:
+        cache = RaisingCache(1000)
+        world = await World(cache=cache).open()
+        s = world.create()
+        for _ in range(30):
+            world.append(s, bytes(4))
+            await asyncio.sleep(0)
+        assert world.index.statistics().tail_bytes == 120
+        cache.raising = False
+        await asyncio.sleep(2)
+        assert world.index.statistics().tail_bytes <= TINY.tail_bytes_max
+        data = await world.index.read(s, 0, 120)
+        assert data
+        assert data == bytes(len(data))
+        await world.index.close()
+
+    run_virtual(main())
+
+
 @scenario
 async def test_flushed_bytes_are_dropped_and_not_spilled(world: World, s: int) -> None:
     world.append(s, bytes(60))
@@ -389,7 +421,7 @@ async def test_closing_resolves_fetches_and_refills(world: World, s: int) -> Non
     world.source.gate = asyncio.Event()
     hold = asyncio.Event()
 
-    async def stuck(_: int) -> None:
+    async def stuck(_: Mapping[int, int]) -> None:
         await hold.wait()
 
     world.index._refiller._refill = stuck
@@ -414,7 +446,7 @@ def test_a_hundred_segments_share_one_bound() -> None:
                 await world.index.wait_trimmed()
         assert world.index.statistics().tail_bytes <= TINY.tail_bytes_max
         for segment_id in ids:
-            assert b"".join(await world.index.read_unflushed(segment_id, 0, 40)) == bytes(world.truth[segment_id])
+            assert await world.unflushed(segment_id, 0, 40) == bytes(world.truth[segment_id])
         assert world.refills == 0
         world.index.check()
         await world.index.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 
 from readindex.cache_addresses import CacheAddresses
 from readindex.config import ReadIndexConfig
@@ -94,13 +95,21 @@ class World:
     def segment(self, segment_id: int) -> SegmentMetadata:
         return self.metadata.segments[segment_id]
 
-    async def refill(self, segment_id: int) -> None:
+    async def refill(self, wanted: Mapping[int, int]) -> None:
+        assert wanted
         self.refills += 1
         for logged_id, offset, data in [] if self.log_lost else list(self.log):
             await asyncio.sleep(0)
             missing = self.index.missing_ranges(logged_id)
             if any(start < offset + len(data) and offset < end for start, end in missing):
                 self.index.insert_refilled(logged_id, offset, data)
+
+    async def unflushed(self, segment_id: int, offset: int, length: int) -> bytes:
+        """What an upload of this range is given; raises what stands in its place."""
+        (read,) = await self.index.read_unflushed([(segment_id, offset, length)])
+        if isinstance(read, Exception):
+            raise read
+        return b"".join(read)
 
     def create(self) -> int:
         self.metadata.sequence_number += 1

@@ -121,8 +121,9 @@ def flip(path: Path, position: int) -> None:
 
 
 def tree(location: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file with its time of modification and its bytes, every folder with its time."""
+    """Every file with its time of modification and its bytes, every folder with its time; locks say who looked last."""
     return {
         str(path.relative_to(location)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in (location, *location.rglob("*"))
+        if path.name not in {"lock", "LOCK"}
     }

@@ -9,7 +9,7 @@ import pytest
 
 from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from recovery.restore_report import CheckpointUsed, FoundBlock
+from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
@@ -47,7 +47,7 @@ async def put(
     return stored
 
 
-async def walked(storage: MemoryObjectStorage, *objects: StoredObject) -> tuple[list[FoundBlock], list[str]]:
+async def walked(storage: MemoryObjectStorage, *objects: StoredObject) -> tuple[list[FoundBlock], list[Damage]]:
     seen: list[int] = []
     found = await survey(storage, 2, list(objects), seen.append)
     assert sum(seen) == len(objects)
@@ -104,8 +104,25 @@ def test_what_lies_before_damage_counts_and_the_place_is_said() -> None:
         storage.bucket.objects[stored.name] = held._replace(data=bytes(spoiled))
         found, (damage,) = await walked(storage, stored)
         assert plain(found) == blocks[:1]
-        assert stored.name in damage
-        assert "checksum" in damage
+        assert stored.name in str(damage)
+        assert "checksum" in str(damage)
+
+    in_bucket(case)
+
+
+def test_a_block_whose_end_is_missing_is_told_by_its_header() -> None:
+    async def case(storage: MemoryObjectStorage) -> None:
+        blocks = [(1, 0, 100, "a"), (2, 7, 300, "b"), (3, 0, 100, "c")]
+        stored = await put(storage, blocks)
+        found, _ = await walked(storage, stored)
+        held = storage.bucket.objects[stored.name]
+        short = held.data[: found[2].block_offset - 1]
+        storage.bucket.objects[stored.name] = held._replace(data=short)
+        kept, (damage,) = await walked(storage, stored._replace(size=len(short)))
+        assert plain(kept) == blocks[:1]
+        assert damage.cut is not None
+        assert plain([damage.cut]) == blocks[1:2]
+        assert damage.position == found[1].block_offset
 
     in_bucket(case)
 
@@ -174,6 +191,26 @@ def test_an_object_of_a_job_may_be_committed_in_any_later_epoch() -> None:
     unknown, orphans = unknown_objects(objects, checkpoint)
     assert [stored.name for stored in unknown] == [older[2], *newer, young]
     assert orphans == 2
+
+
+def test_where_an_object_is_missing_garbage_and_orphans_are_looked_at_too() -> None:
+    """They may hold the same bytes: an object that was consolidated stays for the deletion lag."""
+
+    def named(epoch: int) -> str:
+        return object_name(2, epoch, "flush", new_unique_id(CHANCE))
+
+    metadata = ContainerMetadata(2)
+    checkpoint = CheckpointUsed(
+        name="c", store_id="s", containers=1, epoch=5, sequence_number=9, time_ms=10**9, metadata=metadata
+    )
+    live, garbage, orphan = named(4), named(4), named(4)
+    metadata.objects[live] = LiveObject(ObjectRecord(live, 7, 0), 1, 1)
+    metadata.garbage[garbage] = GarbageObject(ObjectRecord(garbage, 1, 0), 0)
+    spare = {name: StoredObject(name, 1, 0) for name in (garbage, orphan)}
+    assert unknown_objects({live: StoredObject(live, 7, 0), **spare}, checkpoint) == ([], 1)
+    assert unknown_objects(spare, checkpoint) == (list(spare.values()), 0)
+    short = StoredObject(live, 6, 0)
+    assert unknown_objects({live: short, **spare}, checkpoint) == ([short, *spare.values()], 0)
 
 
 def test_messages_of_jobs_are_not_foreign() -> None:

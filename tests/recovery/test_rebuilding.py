@@ -203,14 +203,49 @@ def test_where_nothing_is_left_no_offset_is_given_out_again() -> None:
     result = rebuilt(known)
     assert spans(result) == {"a": (20, 20)}
     assert result.segments[0].gaps == [Gap(4, 20)]
-    assert result.segments[0].missing_bytes == 10
+    assert (result.segments[0].lost_bytes, result.segments[0].unflushed_bytes) == (16, 10)
+    assert [loss[3:6] for loss in result.segments[0].losses] == [(4, 10, "known-7-4"), (10, 20, "known-7-10")]
 
 
 def test_an_object_of_another_size_than_recorded_is_not_the_one() -> None:
     known = Known()
     known.segment(7, "a", [10], 10)
     known.there["known-7-0"] = StoredObject("known-7-0", 499, 5)
-    assert rebuilt(known).segments[0].gaps == [Gap(0, 10)]
+    (report,) = rebuilt(known).segments
+    assert report.gaps == [Gap(0, 10)]
+    assert "499 bytes where 500 are recorded" in report.losses[0].reason
+
+
+def test_of_an_object_of_another_size_the_whole_blocks_are_used() -> None:
+    known = Known()
+    segment = known.segment(7, "a", [10, 20], 20)
+    segment.chunks[1] = segment.chunks[1]._replace(object_name="known-7-0", block_offset=300)
+    del known.metadata.objects["known-7-10"]
+    known.there = {"known-7-0": StoredObject("known-7-0", 320, 5)}
+    first = FoundBlock("known-7-0", 0, 7, 0, 10, "a")
+    result = rebuild(
+        3,
+        known.metadata,
+        [first],
+        known.there,
+        first_id=FIRST_ID,
+        now_ms=NOW_MS,
+        fits=lambda _: True,
+        cut=[FoundBlock("known-7-0", 300, 7, 10, 10, "a")],
+    )
+    assert spans(result) == {"a": (0, 10)}
+    assert [loss[3:6] for loss in result.segments[0].losses] == [(10, 20, "known-7-0")]
+    assert result.metadata.objects["known-7-0"].record == ObjectRecord("known-7-0", 320, 5)
+    other = first._replace(segment_id=8)
+    assert rebuild(
+        3, known.metadata, [other], known.there, first_id=FIRST_ID, now_ms=NOW_MS, fits=lambda _: True
+    ).segments[0].gaps == [Gap(0, 20)]
+
+
+def test_bytes_before_all_that_was_found_of_an_unknown_segment_are_lost_or_truncated() -> None:
+    result = rebuilt(None, block(2, 5, 9, "x", "a"), block(2, 12, 20, "y", "a"))
+    report = next(each for each in result.segments if each.name == "a")
+    assert (report.unclear_bytes, report.lost_bytes) == (5, 3)
 
 
 def test_a_truncated_head_stays_truncated() -> None:

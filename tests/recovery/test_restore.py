@@ -372,7 +372,7 @@ def test_an_object_that_cannot_be_read_to_its_end_gives_what_comes_before(place:
     path.write_bytes(path.read_bytes()[:-1])
     report = place.restore()
     assert len(report.containers[0].damaged) == 1
-    assert [segment.restored_to for segment in report.segments] == [100]
+    assert [(each.restored_to, each.lost_bytes) for each in report.segments] == [(100, 0), (100, 100)]
 
 
 # --- the new store ---------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_as_it_is(place: Place) -
 
 def test_two_stores_in_one_place_are_refused(place: Place) -> None:
     async def use(where: Path, containers: int) -> None:
-        async with place.open(where, containers=containers) as store:
+        async with place.open(where, containers=containers, shared_tier2=True) as store:
             await fill(store, "a", "b", "c")
             await store.flush()
 

@@ -64,7 +64,9 @@ class World(BookKeeperWorld):
 
     async def contents(self, folder: Path) -> dict[str, bytes]:
         """What a store opened in this folder has."""
-        async with await self.open(folder, tier2=self.url, containers=CONTAINERS) as store:
+        # A restored store has no marker before its first opening, and the store it comes from has one.
+        opening = self.open(folder, tier2=self.url, containers=CONTAINERS, shared_tier2=True)
+        async with await opening as store:
             return {name: await read_all(store, name) for name in NAMES}
 
     def identity(self) -> StoreIdentity:

@@ -422,7 +422,7 @@ def test_a_fault_of_our_own_shows_and_closing_works() -> None:
         scrub = world.background()
         scrub.start()
         await asyncio.sleep(1)
-        assert scrub.health() == ["scrub has stopped: RuntimeError('object-0-0')"]
+        assert scrub.health() == ["scrub has stopped: RuntimeError: object-0-0"]
         await scrub.stop()
 
     run(case)

@@ -13,11 +13,9 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     MergeOperation,
-    ObjectsDeletedOperation,
     Operation,
-    ReplaceChunksOperation,
+    OwnersOperation,
     SealOperation,
-    StorageUpdateOperation,
     TruncateOperation,
 )
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
@@ -26,11 +24,15 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
-from tests.support.loop_clock import LoopClock
+from tests.support.loop_clock import LoopBoot, LoopClock
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_names import store_tag
 
 LOG_LATENCY_S = 0.001
+ReadOrGone = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
+STORE_ID = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
+TAG = store_tag(STORE_ID)
 
 
 def make_config(**changes: Any) -> StorageWriterConfig:
@@ -64,6 +66,8 @@ class StorageWithoutCompose(MemoryObjectStorage):
 class FakeContainer:
     """What the writer sees of a container, and what a caller does to it."""
 
+    store_id = STORE_ID
+
     def __init__(
         self,
         config: StorageWriterConfig,
@@ -72,7 +76,9 @@ class FakeContainer:
         storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
     ) -> None:
         if before is None:
-            self.runtime = Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
+            self.runtime = Runtime(
+                clock=LoopClock(), random=random.Random(1), boot=LoopBoot(), executor=inline_executor
+            )
             self.epoch = 1
         else:
             self.runtime = before.runtime
@@ -91,6 +97,8 @@ class FakeContainer:
         self.read_gate: asyncio.Event | None = None
         self.failures: list[BaseException] = []
         self.advances = 0
+        self.check_each = True
+        """Whether the metadata are checked after every operation, which costs O(everything)."""
         self._updater = MetadataUpdater(self.metadata)
         self.writer = StorageWriter(self, self.storage, config, self.runtime)
         self.writer.on_failure = self.failures.append
@@ -101,21 +109,22 @@ class FakeContainer:
 
     # --- WriterDataSource ---------------------------------------------------------------------------
 
-    async def read_unflushed(self, segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
         if self.read_gate is not None:
             await self.read_gate.wait()
+        return [self._read_one(*each) for each in ranges]
+
+    def _read_one(self, segment_id: int, offset: int, length: int) -> ReadOrGone:
         segment = self.metadata.segments.get(segment_id)
         if segment is None:
-            raise SegmentNotFoundError(f"#{segment_id}")
+            return SegmentNotFoundError(f"#{segment_id}")
         if segment.start_offset > offset:
-            raise SegmentTruncatedError(segment.name, segment.start_offset)
+            return SegmentTruncatedError(segment.name, segment.start_offset)
         data = bytes(self.bytes[segment_id][offset : offset + length])
         middle = len(data) // 2
         return [data[:middle], data[middle:]]
 
-    async def commit(
-        self, operation: StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation
-    ) -> None:
+    async def commit(self, operation: OwnersOperation) -> None:
         await asyncio.sleep(LOG_LATENCY_S)
         if self.commit_error is not None:
             raise self.commit_error
@@ -144,7 +153,8 @@ class FakeContainer:
             elif isinstance(operation, MergeOperation):
                 source = self.bytes.get(operation.source_id, b"")
                 self.bytes.setdefault(operation.target_id, bytearray()).extend(source)
-        self.metadata.check()
+        if self.check_each:
+            self.metadata.check()
         self.writer.add(operations)
 
     def create(self, name: str) -> int:

@@ -64,6 +64,34 @@ class TestWhatComesOut:
         storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
         run(body, storage_type=storage_type, consolidation_bytes=600, object_bytes=250)
 
+    def test_downloads_wait_for_their_budget(self) -> None:
+        """Twenty groups of 400 bytes and their headers: at once without a bound, over a day with one."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 80)
+            begun = asyncio.get_running_loop().time()
+            for _ in range(24):
+                await asyncio.sleep(hour_s)
+                passed = asyncio.get_running_loop().time() - begun
+                assert c.storage.statistics().bytes_received <= passed * rate + group_bytes
+                assert c.storage.statistics().bytes_received >= min(passed * rate - group_bytes, 80 * 100)
+            assert c.writer.statistics().consolidated_objects == 80
+            assert c.writer.health() is None
+
+        hour_s, rate, group_bytes = 3600.0, 1, 4 * 300
+        storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
+        run(body, storage_type=storage_type, consolidation_bytes=400, consolidation_download_bytes_per_s=rate)
+
+    def test_what_is_copied_is_no_download(self) -> None:
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 40)
+            await asyncio.sleep(LONG_S)
+            assert c.writer.statistics().consolidated_objects == 40
+
+        run(body, consolidation_bytes=400, consolidation_download_bytes_per_s=1)
+
     def test_blocks_that_were_copied_keep_their_headers(self) -> None:
         async def body(c: FakeContainer) -> None:
             a = c.create("a")

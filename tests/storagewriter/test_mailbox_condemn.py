@@ -8,10 +8,11 @@ import pytest
 
 from durablelog.operations import StorageUpdateOperation
 from storagewriter import mailbox_keeper, orphan_sweeper, proposal_committer
+from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Answer, CondemnRequest, message_name
-from tier2.object_names import ObjectKind, new_unique_id, object_name
+from tier2.object_names import ObjectKind, new_tagged_id, new_unique_id, object_name
 from tier2.object_storage import StorageUnavailableError
 
 OLD_MS = 3 * DAY_MS
@@ -23,7 +24,7 @@ def _request(o: Owner, *names: str, older_than_ms: int | None = None, message_id
 
 
 def _name(o: Owner, kind: ObjectKind, *, epoch: int = 0) -> str:
-    return object_name(7, epoch or o.epoch, kind, new_unique_id(CHANCE))
+    return object_name(7, epoch or o.epoch, kind, new_tagged_id(TAG, CHANCE))
 
 
 def _left(answer: Answer | None) -> dict[str, str]:
@@ -46,7 +47,7 @@ def test_orphans_of_jobs_and_of_dead_owners_go_the_one_way_of_all_deletions() ->
         assert isinstance(o.log[-1], StorageUpdateOperation)
         assert {of_job, of_dead} <= o.storage.bucket.objects.keys()
         for name in (of_job, of_dead):
-            o.metadata.garbage[name] = o.metadata.garbage[name]._replace(unreferenced_ms=0)
+            o.metadata.garbage[name] = o.metadata.garbage[name]._replace(since_ms=-(10**12))
         assert await o.writer.garbage_collector.collect_now() == 2
         assert not {of_job, of_dead} & o.storage.bucket.objects.keys()
 
@@ -72,6 +73,9 @@ def test_whatever_may_be_wanted_is_left_alone_and_the_answer_says_why() -> None:
             o.plant(o.compaction_name(container_id=8), age_ms=OLD_MS): "it is of container 8",
             "stores/0123": "its name is not one of an object of ours",
             "no/name of ours": "its name is not one of an object of ours",
+            o.plant(object_name(7, 2, "flush", new_unique_id(CHANCE)), age_ms=OLD_MS): (
+                "it does not carry the tag of this store: it may be another's"
+            ),
             o.compaction_name(): "it is not there",
             o.plant(o.compaction_name(), age_ms=DAY_MS + 1000): "it is younger than was asked for",
         }

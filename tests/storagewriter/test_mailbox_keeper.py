@@ -9,7 +9,7 @@ import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import NotPrimaryError
-from storagewriter import mailbox_keeper, proposal_committer
+from storagewriter import mailbox_keeper, mailbox_pace, proposal_committer
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import make_config
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Mailed, Owner, owned
@@ -46,7 +46,7 @@ def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
         await asyncio.sleep(31)
         assert await o.answer(proposal) is not None
         del looks[:]
-        await asyncio.sleep(mailbox_keeper.QUICK_FOR_S - 60)
+        await asyncio.sleep(mailbox_pace.QUICK_FOR_S - 60)
         # A listing with something in it has two pages, the last one empty.
         assert len(looks) / 2 == pytest.approx(240, abs=15)
         await asyncio.sleep(100)
@@ -55,6 +55,49 @@ def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
         assert len(looks) / 2 == pytest.approx(20, abs=2)
 
     owned(body, mailbox_poll_s=30.0)
+
+
+def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_are_bounded() -> None:
+    async def body(o: Owner) -> None:
+        looks = _looks(o)
+        await asyncio.sleep(600)
+        proposal = o.compact(await o.written())
+        await put_message(o.storage, o.runtime, proposal)
+        o.keeper.pace.wake()
+        await asyncio.sleep(0.1)
+        assert await o.answer(proposal) is not None
+        del looks[:]
+        for _ in range(1000):
+            o.keeper.pace.wake()
+            await asyncio.sleep(0.01)
+        assert 20 <= len(looks) / 2 <= 10 / mailbox_pace.WAKE_SPACING_S + 1
+
+    owned(body, mailbox_poll_s=30.0)
+
+
+def test_what_one_container_finds_wakes_the_others_once() -> None:
+    async def body(o: Owner) -> None:
+        await asyncio.sleep(1)
+        one, other = mailbox_pace.MailboxPace(30.0, 1), mailbox_pace.MailboxPace(30.0, 2)
+        keepers = [Paced(one), Paced(other)]
+        mailbox_pace.wake_together(keepers)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        one.looked(1)
+        await other.until_due()
+        assert (loop.time() - began, one.delay_s) == (0.0, 1.0)
+        other.looked(1)
+        await one.until_due()
+        assert loop.time() - began == 1.0, "it looks often already: nobody wakes it"
+
+    owned(body, mailbox_poll_s=30.0)
+
+
+class Paced:
+    """A keeper, as far as its pace goes."""
+
+    def __init__(self, pace: mailbox_pace.MailboxPace) -> None:
+        self.pace = pace
 
 
 def test_it_may_look_every_millisecond_or_never() -> None:

@@ -47,7 +47,7 @@ def _change(o: Owner, chance: random.Random) -> None:
     elif change == "collect":
         # As if the deletion lag of all garbage were over: what is being looked at must not go.
         for name, garbage in list(o.metadata.garbage.items()):
-            o.metadata.garbage[name] = garbage._replace(unreferenced_ms=0)
+            o.metadata.garbage[name] = garbage._replace(since_ms=-(10**12))
 
 
 def _propose(o: Owner, chance: random.Random, number: int) -> ReplaceProposal | None:

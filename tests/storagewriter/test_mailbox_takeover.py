@@ -19,17 +19,18 @@ from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, NotPrimaryError
 from segmentstore.contracts.runtime import Runtime
+from tests.storagewriter.fake_container import STORE_ID, TAG
 from tests.support.loop_clock import LoopClock
 from tier2.block_reader import BlockReader
 from tier2.mailbox.mailbox import put_message, read_answer
 from tier2.mailbox.messages import Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import new_tagged_id, object_name
 from tier2.object_storage import StorageUnavailableError
 
 JOB = "00000000feedbeef"
-STORE_ID = "00000000-0000-0000-0000-000000000001"
+
 CONFIG = StoreConfig(
     tier1="memory", flush_age_s=1000.0, consolidation=False, orphan_sweep_spacing_s=0.0, mailbox_poll_s=0.0
 )
@@ -72,7 +73,7 @@ class Place:
         await reader.close()
         builder = ObjectBuilder(0, container.epoch)
         builder.add(segment_id, old[0].start_offset, parts)
-        unique_id = new_unique_id(self.runtime.random)
+        unique_id = new_tagged_id(TAG, self.runtime.random)
         name = object_name(0, container.epoch, "compaction", unique_id, job_id=JOB)
         await self.storage.put(name, builder.parts, unique_id)
         record, placed = builder.finish(name, self.runtime.clock.time_ms())

@@ -7,10 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from durablelog.operations import StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.metadata import SegmentMetadata
+from storagewriter import flush_plan
 from storagewriter.flush_plan import plan_links
 from storagewriter.pending_segments import PendingSegments
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
+from tests.support.counting import CountingDict
 
 EPSILON_S = 0.1
 
@@ -80,6 +84,50 @@ def test_many_sources() -> None:
         await c.writer.flush()
         assert list(c.metadata.segments) == [target]
         assert not c.segment(target).merges
+
+    run(body)
+
+
+def test_the_books_on_many_sources_cost_what_changes() -> None:
+    """Four times the sources cost about four times the looks, from merge to link; not sixteen times."""
+
+    def looks(sources: int) -> int:
+        counted = CountingDict[int, SegmentMetadata]()
+
+        async def body(c: FakeContainer) -> None:
+            c.metadata.segments = counted
+            c.check_each = False
+            c.storage.fail("put", 8)
+            target = c.create("target")
+            c.append(target, 7)
+            for number in range(sources):
+                source = c.create(f"source{number}")
+                c.append(source, 5)
+                c.merge(target, source)
+            await c.writer.flush()
+            assert list(counted) == [target]
+
+        run(body)
+        return counted.touched
+
+    assert looks(160) < 6 * looks(40)
+
+
+def test_links_of_one_target_go_by_the_bound_of_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flush_plan, "LINKS_MAX", 4)
+
+    async def body(c: FakeContainer) -> None:
+        target = c.create("target")
+        for number in range(10):
+            source = c.create(f"source{number}")
+            c.append(source, 5)
+            c.merge(target, source)
+        await c.writer.flush()
+        await asyncio.sleep(EPSILON_S)
+        assert list(c.metadata.segments) == [target]
+        links = [len(each.links) for each in c.log if isinstance(each, StorageUpdateOperation)]
+        assert sum(links) == 10
+        assert max(links) <= 4
 
     run(body)
 

@@ -16,10 +16,10 @@ from storagewriter import orphan_sweeper
 from storagewriter.config import StorageWriterConfig
 from storagewriter.orphan_rules import UPLOAD_AGE_MS, Verdict, is_abandoned, is_left_over, judge_object
 from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedError
-from tests.storagewriter.fake_container import FakeContainer, make_config, run
+from tests.storagewriter.fake_container import TAG, FakeContainer, make_config, run
 from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
-from tier2.object_names import ObjectKind, new_job_id, new_unique_id, object_name
+from tier2.object_names import ObjectKind, new_job_id, new_tagged_id, object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject, UnfinishedUpload
 
 SPACING_S = 1.0
@@ -32,9 +32,9 @@ CHANCE = random.Random(5)
 NOBODY: dict[str, None] = {}
 
 
-def _name(epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER) -> str:
+def _name(epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER, tag: bytes = TAG) -> str:
     job_id = new_job_id(CHANCE) if kind == "compaction" else None
-    return object_name(container_id, epoch, kind, new_unique_id(CHANCE), job_id=job_id)
+    return object_name(container_id, epoch, kind, new_tagged_id(tag, CHANCE), job_id=job_id)
 
 
 def _plant(c: FakeContainer, name: str, size: int = 10) -> str:
@@ -88,12 +88,12 @@ class UploadsStorage(MemoryObjectStorage):
     ],
 )
 def test_what_an_unknown_object_is(name: str, verdict: Verdict) -> None:
-    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY) is verdict
+    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY, TAG) is verdict
 
 
 def test_what_is_under_way_is_left_alone() -> None:
     name = _name(EPOCH)
-    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}) is Verdict.LEFT_ALONE
+    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG) is Verdict.LEFT_ALONE
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_what_is_under_way_is_left_alone() -> None:
 )
 def test_which_uploads_nobody_will_finish(name: str, age_ms: int, abandoned: bool) -> None:
     upload = UnfinishedUpload(name, "id", 10**12)
-    assert is_abandoned(upload, CONTAINER, EPOCH, NOBODY, 10**12 + age_ms) is abandoned
-    assert is_abandoned(upload, CONTAINER, EPOCH, {name: None}, 10**12 + age_ms) is (
+    assert is_abandoned(upload, CONTAINER, EPOCH, NOBODY, 10**12 + age_ms, TAG) is abandoned
+    assert is_abandoned(upload, CONTAINER, EPOCH, {name: None}, 10**12 + age_ms, TAG) is (
         abandoned and name.split("/")[2] != f"{EPOCH:016x}"
     )
 
@@ -119,7 +119,7 @@ def test_which_uploads_nobody_will_finish(name: str, age_ms: int, abandoned: boo
 def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: int) -> None:
     def given_up(age_ms: int, container_id: int = CONTAINER) -> bool:
         upload = UnfinishedUpload(_name(epoch, "compaction"), "id", 10**12)
-        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms)
+        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
 
     assert (given_up(0), given_up(UPLOAD_AGE_MS), given_up(UPLOAD_AGE_MS + 1)) == (False, False, True)
     assert not given_up(UPLOAD_AGE_MS + 1, CONTAINER + 1)
@@ -131,11 +131,11 @@ def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: in
 def test_which_uploads_of_checkpoints_and_probes_nobody_will_finish() -> None:
     def given_up(name: str, age_ms: int, container_id: int) -> bool:
         upload = UnfinishedUpload(name, "id", 10**12)
-        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms)
+        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
 
     day = UPLOAD_AGE_MS + 1
     for epoch, fresh, old in ((EPOCH - 1, True, True), (EPOCH, False, True), (EPOCH + 1, False, False)):
-        name = checkpoint_name(CONTAINER, epoch, 5, new_unique_id(CHANCE))
+        name = checkpoint_name(CONTAINER, epoch, 5, new_tagged_id(TAG, CHANCE))
         assert (given_up(name, 0, CONTAINER), given_up(name, day, CONTAINER)) == (fresh, old)
         assert not given_up(name, day, CONTAINER + 1)
     assert (given_up("probe/1", 0, 0), given_up("probe/1", day, 0), given_up("probe/1", day, 1)) == (False, True, False)

@@ -431,3 +431,31 @@ class TestFirstUnflushedSequence:
 def test_settings_that_contradict_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         dataclasses.replace(StorageWriterConfig(), **change)  # type: ignore[arg-type]
+
+
+class TestAge:
+    def test_health_names_bytes_that_wait_too_long_whatever_the_cause(self) -> None:
+        """An upload that neither ends nor fails was silent for ever."""
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            assert c.writer.statistics().unflushed_age_s == 0
+            c.append(a, 50)
+            c.read_gate = asyncio.Event()
+            await asyncio.sleep(39)
+            assert c.writer.statistics().unflushed_age_s == pytest.approx(39)
+            assert c.writer.health() is None
+            await asyncio.sleep(2)
+            c.append(a, 5)
+            told = c.writer.health()
+            assert told is not None
+            assert "41 s old" in told
+            assert "flush_age_s is 10" in told
+            assert "55 bytes of 1 segments wait, 1 uploads under way" in told
+            c.read_gate.set()
+            await asyncio.sleep(EPSILON_S)
+            assert c.writer.health() is None
+            assert c.writer.statistics().unflushed_age_s == pytest.approx(EPSILON_S)
+            await c.writer.flush()
+
+        run(body)

@@ -17,7 +17,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from storagewriter.config import StorageWriterConfig
-from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, make_config, run
+from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, ReadOrGone, make_config, run
 from tier2.object_storage import ObjectExistsError
 
 EPSILON_S = 0.1
@@ -112,8 +112,8 @@ class TestTier2Failures:
             a = c.create("a")
             c.append(a, 50)
 
-            async def lost(segment_id: int, offset: int, length: int) -> list[bytes]:
-                raise SegmentNotFoundError("a")
+            async def lost(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
+                return [SegmentNotFoundError("a") for _ in ranges]
 
             c.read_unflushed = lost  # type: ignore[method-assign]
             with pytest.raises(ContainerStoppedError):
@@ -134,9 +134,9 @@ class TestLogFailures:
             read = c.read_unflushed
             said: list[str | None] = []
 
-            async def away(segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+            async def away(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
                 if len(said) == 5:
-                    return await read(segment_id, offset, length)
+                    return await read(ranges)
                 said.append(c.writer.health())
                 raise TierUnavailableError("tier1", "two bookies of three are away")
 
@@ -159,7 +159,7 @@ class TestLogFailures:
             a = c.create("a")
             c.append(a, 50)
 
-            async def gone(segment_id: int, offset: int, length: int) -> Sequence[bytes]:
+            async def gone(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
                 c.commit_error = NotPrimaryError(7)
                 raise TierUnavailableError("tier1", "no such file")
 
@@ -399,3 +399,23 @@ def _let_go(c: FakeContainer) -> None:
     c.storage.heal()
     if c.read_gate is not None:
         c.read_gate.set()
+
+
+def test_a_writer_that_ends_unasked_tells_its_container_and_who_waits_for_a_flush() -> None:
+    async def main() -> None:
+        c = FakeContainer(make_config())
+        c.writer.start()
+        c.append(c.create("a"), 50)
+        c.storage.fail("put", 10**9)
+        flush = asyncio.ensure_future(c.writer.flush())
+        await asyncio.sleep(1)
+        assert c.writer._task is not None
+        c.writer._task.cancel()
+        outcome = (await asyncio.gather(flush, return_exceptions=True))[0]
+        assert isinstance(outcome, ContainerStoppedError)
+        assert "was cancelled" in str(outcome)
+        assert [type(error) for error in c.failures] == [asyncio.CancelledError]
+        assert "was cancelled" in str(c.writer.health())
+        await c.writer.stop()
+
+    run_virtual(main())

@@ -15,8 +15,10 @@ import segmentstore
 from segmentstore import SegmentStore
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
+from segmentstore.contracts.owned_tasks import owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.opening import OpeningStore
+from segmentstore.store_folder import read_store_file
 
 T = TypeVar("T")
 
@@ -58,14 +60,32 @@ def open_lazy(location: object, *, runtime: Runtime | None = None, **options: ob
     return segmentstore.open(str(location), runtime=runtime, **{**LAZY, **options})
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T], *, limit_s: float = 60) -> T:
     """`asyncio.run` with a bound: a call that hangs fails its test instead of the whole run."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(limit_s):
             return await main
 
     return asyncio.run(bounded())
+
+
+def read_store_id(location: object) -> str:
+    """Of the store in a folder, open or not."""
+    file = read_store_file(str(location), Runtime())
+    assert file is not None, location
+    return file.store_id
+
+
+async def bury() -> None:
+    """End the tasks of stores whose process is dead, which cannot close: their calls never return."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0)
+    while tasks := owned_tasks():
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def read_all(store: SegmentStore, name: str, offset: int = 0) -> bytes:
@@ -76,7 +96,7 @@ def attribute(number: int) -> UUID:
     return UUID(int=number)
 
 
-Trap = Callable[[str, str], OSError | None]
+Trap = Callable[[str, str], Exception | None]
 """From (call, path) to the error it ends in; None lets it pass."""
 
 

@@ -91,6 +91,23 @@ def test_errors_come_to_the_callers_thread(tmp_path: Path) -> None:
             open_blocking(tmp_path / "s")
 
 
+def test_a_buffer_may_be_reused_after_the_call(tmp_path: Path) -> None:
+    with open_blocking(tmp_path / "s") as store:
+        store.create_segment("x")
+        writer = store.writer("x", attribute(1))
+        buffer, go_on = bytearray(b"first"), threading.Event()
+        assert store._thread.loop is not None
+        store._thread.loop.call_soon_threadsafe(go_on.wait, WAIT_S)
+        futures: list[Future[Any]] = []
+        try:
+            futures += [store.append_nowait("x", buffer), writer.append_nowait(memoryview(buffer))]
+            buffer[:] = b"other"
+        finally:
+            go_on.set()
+        assert [future.result(WAIT_S) for future in futures] == [0, 5]
+        assert store.read("x", 0, 100) == b"firstfirst"
+
+
 def test_many_threads_on_one_segment(tmp_path: Path) -> None:
     def work(number: int) -> list[int]:
         futures = [store.append_nowait("x", b"%02d:%03d;" % (number, event)) for event in range(100)]

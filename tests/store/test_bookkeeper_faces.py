@@ -10,15 +10,18 @@ from uuid import UUID
 
 import pytest
 
+from durablelog.bookkeeper import owner_look
 from durablelog.frame_packer import REQUEST_BYTES
 from segmentstore import (
-    AppendOutcomeUnknownError,
     AttributeUpdate,
     ContainerStoppedError,
     TierUnavailableError,
     UpdateType,
     blocking,
 )
+from segmentstore.open_stores import register
+from segmentstore.service import SegmentStore
+from segmentstore.store_thread import StoreThread
 from tests.store.bookkeeper_world import BookKeeperWorld
 from tests.store.harness import attribute, read_all, run, until
 
@@ -30,8 +33,14 @@ FRAME_BYTES = 200
 
 def open_blocking(world: BookKeeperWorld, folder: Path, **options: Any) -> blocking.SegmentStore:
     """As `blocking.open` does, on this world's services."""
-    thread = blocking._LoopThread()
-    return blocking.SegmentStore(thread, thread.run(world.open(folder, **options)))
+
+    async def opened() -> SegmentStore:
+        store = await world.open(folder, **options)
+        register(store._parts).watch(store)
+        return store
+
+    thread = StoreThread(opened)
+    return blocking.SegmentStore(thread, thread.open())
 
 
 def test_the_blocking_face_serves_many_threads(tmp_path: Path) -> None:
@@ -99,7 +108,7 @@ def test_with_too_few_bookies_memory_is_bounded_and_all_that_was_taken_is_acknow
             # The last frame goes when there is any room.
             assert processor["bytes_in_flight"] < IN_FLIGHT_BYTES + FRAME_BYTES
             assert log["bytes_in_flight"] < IN_FLIGHT_BYTES + 2 * FRAME_BYTES
-        await until(lambda: any("bookies" in finding for finding in store.stats()["health"]))  # type: ignore[attr-defined]
+        await until(lambda: any("bookies" in finding for finding in store.stats()["health"]))
         refused = [future for _, future in sent if future.done()]
         assert refused
         for future in refused:
@@ -135,15 +144,34 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
         with pytest.raises(TierUnavailableError, match="-999 UnexpectedCondition"):
             await store.read("a", 0, 100)
         ledgers = {number: list(ledger.entries) for number, ledger in world.cluster.ledgers.items()}
-        with pytest.raises(AppendOutcomeUnknownError, match="-999 UnexpectedCondition"):
-            await store.append("a", b"more")
         with pytest.raises(ContainerStoppedError):
             await store.append("a", b"more")
         await until(lambda: bool(numbers_of(store, "state") == "stopped"))
-        assert any("-999 UnexpectedCondition" in finding for finding in store.stats()["health"])  # type: ignore[attr-defined]
+        assert any("-999 UnexpectedCondition" in finding for finding in store.stats()["health"])
         assert {number: ledger.entries for number, ledger in world.cluster.ledgers.items()} == ledgers
         await store.close()
         async with await world.open(tmp_path / "s") as again:
             assert await read_all(again, "a") == b"not in Tier 2 yet"
+
+    run(main())
+
+
+def test_an_idle_store_that_was_overtaken_stops_and_says_so_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_look, "_LOOK_AFTER_S", 0.01)
+
+    async def main() -> None:
+        world = BookKeeperWorld()
+        first = await world.open(tmp_path / "one", containers=1)
+        second = await world.open(tmp_path / "two")
+        await until(lambda: bool(numbers_of(first, "state") == "stopped"))
+        (finding,) = first.stats()["health"]
+        assert finding.startswith("container 0 is stopped")
+        assert "its record is of epoch 2, we are 1" in finding
+        assert second.stats()["health"] == []
+        await first.close()
+        await second.create_segment("a")
+        await second.close()
 
     run(main())

@@ -27,7 +27,7 @@ class BookKeeperStoreMachine(StoreMachine):
 
     def reopen(self) -> None:
         # Not in the store's folder, of which there is another one after each crash.
-        shared = {"tier1": URL, "tier2": (self.folder / "shared" / "tier2").as_uri()}
+        shared = {"tier1": URL, "take_over": True, "tier2": (self.folder / "shared" / "tier2").as_uri()}
 
         async def opened() -> SegmentStore:
             async with asyncio.timeout(20):

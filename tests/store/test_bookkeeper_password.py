@@ -37,7 +37,7 @@ class GuardedWorld(BookKeeperWorld):
             content = self.tree.content(f"{ROOT}/containers/{name}")
             assert content is not None
             # What every opening changes, whatever comes of it.
-            found.append(replace(decode_record(content.data, name), epoch=0, written_by="", change=0))
+            found.append(replace(decode_record(content.data, name), epoch=0, written_by="", change=0, owner=None))
         return found
 
     def ledgers(self) -> dict[int, tuple[bool, list[bytes]]]:

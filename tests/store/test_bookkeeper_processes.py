@@ -14,6 +14,7 @@ import pytest
 
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.cli import shell
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY
@@ -32,6 +33,10 @@ class Owner:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 
@@ -41,6 +46,10 @@ class Owner:
         with self._process.stdout, self._process.stdin:
             self._process.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """As a crash ends it."""
+        self._process.kill()
 
     def ask(self, name: str, *arguments: object) -> None:
         """Its answer is for `hear`, so that several can be asked at the same time."""
@@ -85,7 +94,9 @@ def options(cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(TOKEN_VARIABLE, gateway.token)
         query = f"?ledger_bytes=4KiB&gateway=127.0.0.1:{gateway.process.port}"
         tier2 = (tmp_path / "tier2").as_uri()
-        yield {"tier1": cluster.url(f"/{tmp_path.name}") + query, "tier2": tier2, "containers": 2}
+        # Most fight for a container on purpose.
+        url = cluster.url(f"/{tmp_path.name}") + query
+        yield {"tier1": url, "tier2": tier2, "containers": 2, "take_over": True}
 
 
 def pieces(owner: int, turn: int) -> list[str]:
@@ -157,6 +168,39 @@ def test_of_two_processes_that_want_the_same_container_one_wins(options: dict[st
             assert winner.do("read", name) == expected
             for owner in opened:
                 owner.do("close")
+
+
+def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is_followed_at_once(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name_in(0, 2)
+    asking = {**options, "take_over": False}
+    monkeypatch.setenv("SEGMENTSTORE_TIER1", options["tier1"])
+    with Owner(tmp_path / "0", asking) as one, Owner(tmp_path / "1", asking) as other:
+        one.ask_to_open()
+        one.result()
+        one.do("create", name)
+        for command in (("create", "b"), ("append", "a"), ("gc",), ("rm", name)):
+            refused = shell.segmentstore(command[0], tmp_path / "elsewhere", *command[1:])
+            assert (refused.code, f"process {one.pid} on " in refused.err, "--take-over" in refused.err) == (
+                4,
+                True,
+                True,
+            )
+        other.ask_to_open()
+        assert other.error() == "ContainerOwnedError"
+        assert one.do("append", name, "it is the owner still") == [0]
+        listed = shell.segmentstore("log", tmp_path / "elsewhere", "--ledgers", "--json")
+        owner = json.loads(listed.out.splitlines()[0])["owner"]
+        assert (owner["pid"], owner["address"], bool(owner["host"] and owner["since"])) == (one.pid, "127.0.0.1", True)
+        one.kill()
+        other.ask_to_open()  # at once: its session goes on, and its process is seen to be gone
+        other.result()
+        assert other.do("read", name) == "it is the owner still"
+        taken = shell.segmentstore("create", tmp_path / "elsewhere", "b", "--take-over")
+        assert taken.code == 0, taken.err
+        other.ask("append", name, "too late")
+        assert other.error() in {"NotPrimaryError", "AppendOutcomeUnknownError"}
 
 
 def open_both(first: Owner, second: Owner, *, at_once: bool) -> list[Owner]:

@@ -20,7 +20,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import open_store
 from segmentstore.tier1 import BookKeeperClients
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
-from tests.store.harness import LAZY, read_all, run
+from tests.store.harness import LAZY, bury, read_all, run
 
 
 class MortalWorld(BookKeeperWorld):
@@ -98,5 +98,6 @@ def test_whatever_call_the_maker_dies_in_the_next_process_has_one_whole_store(
             assert (await read_all(store, "a")).strip(b".") in (b"", b"first")
             await store.close()
         life.cancel()
+        await bury()
 
     run(main())

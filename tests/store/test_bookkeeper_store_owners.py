@@ -145,7 +145,7 @@ def test_who_opens_a_container_takes_it_and_its_siblings_go_on(tmp_path: Path) -
         assert await read_all(new, lost) == b"before "
         outcomes = await asyncio.gather(*[old.append(lost, b"stale") for _ in range(5)], return_exceptions=True)
         assert {type(each) for each in outcomes} <= {NotPrimaryError, AppendOutcomeUnknownError}
-        await until(lambda: any("stopped" in finding for finding in old.stats()["health"]))  # type: ignore[attr-defined]
+        await until(lambda: any("stopped" in finding for finding in old.stats()["health"]))
         with pytest.raises(NotPrimaryError) as caught:
             await old.append(lost, b"stale")
         assert caught.value.container_id == 0

@@ -12,6 +12,7 @@ import segmentstore
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore import SegmentStore
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, ConfigError, NotPrimaryError
+from tests.cli import shell
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY, read_all, run
@@ -58,7 +59,7 @@ def test_a_second_owner_wins_and_the_containers_of_the_first_that_it_did_not_tak
             for name in (lost, kept):
                 await old.create_segment(name)
                 await old.append(name, b"before ")
-            async with open_store(tmp_path / "new", url, serve="0") as new:
+            async with open_store(tmp_path / "new", url, serve="0", take_over=True) as new:
                 outcomes = await asyncio.gather(
                     *[old.append(lost, b"stale ") for _ in range(5)], return_exceptions=True
                 )
@@ -156,6 +157,42 @@ def test_zookeeper_killed_and_restarted_under_load_costs_no_append(cluster: Book
             assert containers(store) == ["running"]
 
     run(main())
+
+
+def test_the_reading_commands_take_nothing_from_an_owner_that_works(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+    url = cluster.url("/looked-at")
+
+    def look(*arguments: object) -> bytes:
+        done = shell.segmentstore(*arguments)
+        assert done.code == 0, done.err
+        assert "read-only view as of now" in done.err
+        return done.out
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with open_store(tmp_path / "owner", url) as owner:
+            await owner.create_segment("a")
+            await owner.append("a", b"flushed " * 100)
+            await owner.flush()
+            await owner.append("a", b"in the log")
+            expected = await read_all(owner, "a")
+            for folder in ("owner", "elsewhere"):
+                # The last bytes are told to bookies within a moment after the append.
+                while (seen := await loop.run_in_executor(None, look, "cat", tmp_path / folder, "a")) != expected:
+                    assert expected.startswith(seen)
+                for command in (("ls",), ("info",), ("info", "a"), ("attrs", "a")):
+                    await loop.run_in_executor(None, look, command[0], tmp_path / folder, *command[1:])
+            followed = await loop.run_in_executor(None, shell.segmentstore, "cat", "-f", tmp_path / "elsewhere", "a")
+            assert (followed.code, "ask the owner" in followed.err) == (2, True)
+            assert not (tmp_path / "elsewhere").exists()
+            await owner.append("a", b", and it is the owner still")
+            assert containers(owner) == ["running"]
+        seen = await loop.run_in_executor(None, look, "cat", tmp_path / "owner", "a")
+        assert seen == expected + b", and it is the owner still"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEGMENTSTORE_TIER1", url)
+        run(main())
 
 
 async def until_appended(offsets: list[int], count: int) -> None:

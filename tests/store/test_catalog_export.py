@@ -17,7 +17,7 @@ from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import Operation
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from segmentstore import ConfigError, ContainerStoppedError, SegmentStore, TierUnavailableError, blocking
+from segmentstore import ContainerStoppedError, MissingExtraError, SegmentStore, TierUnavailableError, blocking
 from segmentstore.catalog_export import RETRY_MAX_S, CatalogExporter
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -204,9 +204,9 @@ def test_without_pyarrow_an_export_names_the_extra_and_a_store_without_exports_d
 
     async def main() -> None:
         async with open_tiny(tmp_path / "s") as store:
-            with pytest.raises(ConfigError, match=r"segmentstore\[spark\]"):
+            with pytest.raises(MissingExtraError, match=r"segmentstore\[arrow\]"):
                 await store.export_catalog()
-        with pytest.raises(ConfigError, match=r"catalog_export_s.*segmentstore\[spark\]"):
+        with pytest.raises(MissingExtraError, match=r"catalog_export_s.*segmentstore\[arrow\]"):
             await open_tiny(tmp_path / "s", catalog_export_s=5)
         async with open_tiny(tmp_path / "s"):
             pass  # What was begun was released.

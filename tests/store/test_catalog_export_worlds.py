@@ -23,7 +23,7 @@ from tier2.catalog.catalog_names import SnapshotName, is_catalog_name, manifest_
 from tier2.catalog.catalog_snapshots import list_snapshots, newest_snapshots, read_manifest
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_names import parse_object_name
+from tier2.object_names import parse_object_name, store_tag
 from tier2.object_storage import ObjectStorageError, UnfinishedUpload
 
 RATES = {
@@ -130,15 +130,18 @@ def test_the_sweep_and_the_collection_of_garbage_leave_snapshots_alone(tmp_path:
     run(main())
 
 
+TAG = store_tag(STORE_ID)
+
+
 def test_an_unfinished_upload_of_a_snapshot_is_aborted_as_others_are() -> None:
     name = SnapshotName(3, 5, 70, new_snapshot_id(STORE_ID, random.Random(1)))
     upload = UnfinishedUpload(table_name(name, "chunks"), "1", 1000)
     soon, late = 1000 + UPLOAD_AGE_MS, 1001 + UPLOAD_AGE_MS
-    assert is_abandoned(upload, 3, 6, (), soon)
-    assert not is_abandoned(upload, 3, 5, (), soon)
-    assert is_abandoned(upload, 3, 5, (), late)
-    assert not is_abandoned(upload, 3, 4, (), late)
-    assert not is_abandoned(upload, 2, 6, (), late)
+    assert is_abandoned(upload, 3, 6, (), soon, TAG)
+    assert not is_abandoned(upload, 3, 5, (), soon, TAG)
+    assert is_abandoned(upload, 3, 5, (), late, TAG)
+    assert not is_abandoned(upload, 3, 4, (), late, TAG)
+    assert not is_abandoned(upload, 2, 6, (), late, TAG)
 
 
 def test_a_restore_passes_over_snapshots_and_the_restored_store_exports_behind_them(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def all_frames(location: Path) -> list[tuple[Path, int, FrameHeader]]:
 
 
 def kept(location: Path) -> dict[str, bytes]:
-    """Everything but the cache, which is a throw-away."""
+    """Everything but the cache, which is a throw-away, and the locks, which say who looked last."""
     return {
         str(path.relative_to(location)): path.read_bytes()
         for path in location.rglob("*")
-        if path.is_file() and "cache" not in path.relative_to(location).parts
+        if path.is_file() and not {"cache", "lock", "LOCK"}.intersection(path.relative_to(location).parts)
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from segmentstore import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.errors import describe
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, attribute, open_lazy, open_tiny, read_all, run, until
 from tests.store.test_segment_reads import waiting_readers
@@ -244,3 +246,41 @@ def test_a_flush_that_cannot_end_is_ended_by_close(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "s")
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (OSError(), "OSError"),
+        (TierUnavailableError("tier2", "away"), "tier2 is not available: away"),
+    ],
+)
+def test_what_stopped_a_container_is_always_named(error: BaseException, said: str) -> None:
+    assert describe(error) == said
+    assert str(ContainerStoppedError(0, error)) == f"container 0 is stopped by {said}"
+    assert f"({said})" in str(AppendOutcomeUnknownError(0, error))
+
+
+def test_a_log_that_runs_out_of_memory_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        disk = WorldDisk()
+        store = await open_tiny(tmp_path / "s", runtime=Runtime(disk=disk))
+        await store.create_segment("a")
+        disk.trap = lambda call, path: MemoryError() if call == "pwrite" and f"{os.sep}log{os.sep}" in path else None
+        with pytest.raises(AppendOutcomeUnknownError, match="MemoryError"):
+            await store.append("a", b"x")
+        with pytest.raises(ContainerStoppedError, match="MemoryError"):
+            await store.append("a", b"x")
+        assert "writing the log in" in str(store.stats()["health"])
+        assert "MemoryError" in str(store.stats()["health"])
+        await store.close()
+
+    with caplog.at_level("ERROR"):
+        run(body())
+    (said,) = [record.getMessage() for record in caplog.records if " stops: " in record.getMessage()]
+    assert said.startswith("container 0 stops: ")
+    assert said.endswith("MemoryError")

@@ -17,16 +17,19 @@ from segmentstore.store_files import DefaultAdapters, open_store
 from tests.store.harness import TINY, open_lazy, read_all, run
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage
-from tier2.object_names import new_unique_id, object_name, parse_object_name
+from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
 from tier2.object_storage import ObjectStorage
-from tier2.store_markers import is_marker
+from tier2.store_markers import is_marker, marker_name
 
 CHANCE = random.Random(1)
 QUIET: Mapping[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 3600.0}
 
 
 def plant(bucket: MemoryBucket, epoch: int, container_id: int = 0, size: int = 10) -> str:
-    name = object_name(container_id, epoch, "flush", new_unique_id(CHANCE))
+    """An object of the kind that a crash leaves, of a store that has its marker there."""
+    marker = next(name for name in bucket.objects if is_marker(name))
+    tag = store_tag(marker.removeprefix("stores/"))
+    name = object_name(container_id, epoch, "flush", new_tagged_id(tag, CHANCE))
     bucket.objects[name] = MemoryObject(b"x" * size, bytes(16), 1)
     return name
 
@@ -116,6 +119,8 @@ def test_a_tier2_that_does_not_answer_is_said(tmp_path: Path, bucket: MemoryBuck
         options = {**TINY, **QUIET, "deletion_lag_s": 0.0, "flush_age_s": 1000.0}
         parts = await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())
         async with SegmentStore(parts) as store:
+            await filled(store, "a")
+            live = objects_of(bucket)
             storage.fail("list", 1)
             with pytest.raises(TierUnavailableError):
                 await store.collect_garbage()
@@ -126,7 +131,7 @@ def test_a_tier2_that_does_not_answer_is_said(tmp_path: Path, bucket: MemoryBuck
             assert "made to fail" in report.problems[0]
             storage.heal()
             assert not (await store.collect_garbage()).problems
-            assert not objects_of(bucket)
+            assert objects_of(bucket) == live
 
     run(main())
 
@@ -140,16 +145,21 @@ def test_stores_that_share_a_place_leave_each_others_objects_alone(
     async def main() -> None:
         async with open_lazy(tmp_path / "one", tier2=url, **QUIET) as one:
             await filled(one, "a")
-            async with open_lazy(tmp_path / "two", tier2=url, **QUIET) as two:
+            async with open_lazy(tmp_path / "two", tier2=url, shared_tier2=True, **QUIET) as two:
                 await filled(two, "b")
                 plant(bucket, 1)
                 before = set(bucket.objects)
-                for store in (one, two):
-                    report = await store.collect_garbage()
-                    assert report.items == ()
-                    assert "also has objects of store" in report.problems[0]
-                    stats: Any = store.stats()
-                    assert stats["containers"][0]["sweep_stopped_by"] in report.problems[0]
+                # The first one knows nothing of sharing.
+                report = await one.collect_garbage()
+                assert report.items == ()
+                assert "also has objects of store" in report.problems[0]
+                stats: Any = one.stats()
+                assert stats["containers"][0]["sweep_stopped_by"] in report.problems[0]
+                report = await two.collect_garbage()
+                assert report.items == ()
+                assert not any("also has objects of store" in problem for problem in report.problems)
+                stats = two.stats()
+                assert stats["containers"][0]["sweep_stopped_by"] is None
                 assert set(bucket.objects) == before
                 assert await read_all(one, "a") == b"a" * 50
                 assert await read_all(two, "b") == b"b" * 50
@@ -188,11 +198,12 @@ def test_a_store_makes_itself_known_before_its_first_object(tmp_path: Path, buck
     run(main())
 
 
-def test_a_store_in_its_own_folder_needs_no_marker(tmp_path: Path) -> None:
+def test_a_store_in_its_own_folder_has_a_marker_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_lazy(tmp_path / "s", **QUIET) as store:
             await filled(store, "a")
             assert not (await store.collect_garbage()).items
-        assert not (tmp_path / "s" / "tier2" / "stores").exists()
+            name = marker_name(str(store.stats()["store_id"]))
+        assert (tmp_path / "s" / "tier2" / name).is_file()
 
     run(main())

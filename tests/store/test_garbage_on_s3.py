@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from recovery.harness.services.s3_servers import Moto, credentials
 from recovery.harness.services.shared import shared_server
-from tests.store.harness import open_lazy, read_all, run
-from tier2.object_names import new_unique_id, object_name, parse_object_name
+from tests.store.harness import open_lazy, read_all, read_store_id, run
+from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
 
 BUCKET = "garbage"
 CHANCE = random.Random(3)
@@ -42,7 +42,8 @@ def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(tmp_path: Path, monke
             await store.append("a", b"kept" * 50)
             await store.flush()
         live = listed()
-        orphan, upload, foreign = (object_name(number, 1, "flush", new_unique_id(CHANCE)) for number in (0, 0, 9))
+        tag = store_tag(read_store_id(tmp_path / "s"))
+        orphan, upload, foreign = (object_name(number, 1, "flush", new_tagged_id(tag, CHANCE)) for number in (0, 0, 9))
         client.put_object(Bucket=BUCKET, Key=f"{prefix}/{orphan}", Body=b"x" * 10)
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{upload}")
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{foreign}")

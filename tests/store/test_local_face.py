@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,52 @@ def test_a_connection_over_the_bound_waits_for_its_turn(tmp_path: Path, monkeypa
             await opening
             assert await waiting.create("x")
             waiting.close()
+
+    run(main())
+
+
+def test_silent_connections_shut_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 3)
+
+    async def main() -> None:
+        async with served(tmp_path / "s"), AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(wire(tmp_path / "s", greet=False)) for _ in range(9)]
+            async with LocalClient(str(tmp_path / "s")) as client:
+                assert await client.create("x")
+                # The oldest made room, and were told so.
+                assert codes([(await silent[0].take())[1]]) == [Code.BUSY]
+                assert await silent[0].reader.read() == b""
+                assert await client.append("x", WRITER, 0, b"data") == 0
+
+    run(main())
+
+
+def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(segmentstore.local_face, "IDLE_S", 0.0)
+
+    async def main() -> None:
+        async with served(tmp_path / "s"), wire(tmp_path / "s") as older, wire(tmp_path / "s") as newer:
+            older.put(Create("x"))
+            assert codes(await older.answers(1)) == [Done]
+            async with LocalClient(str(tmp_path / "s")) as client:
+                assert not await client.create("x")
+                assert codes(await newer.answers(1)) == [Code.BUSY]
+                older.put(Describe("x"))
+                assert codes(await older.answers(1)) == [Description]
+
+    run(main())
+
+
+def test_a_connection_that_does_not_greet_in_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmentstore.local_connection, "GREETING_S", 0.01)
+
+    async def main() -> None:
+        async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as silent:
+            assert codes(await silent.answers(1)) == [Code.GREETING_FIRST]
+            assert await silent.reader.read() == b""
 
     run(main())
 

@@ -6,8 +6,10 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from segmentstore import ConfigError, SegmentStore, blocking, metrics, metrics_endpoint
+from segmentstore import ConfigError, SegmentStore, blocking, metrics, metrics_endpoint, metrics_server
 from segmentstore.metric_names import CONTAINER_METRICS, LEFT_OUT, OPERATION_METRICS, PREFIX, STORE_METRICS, MetricName
 from tests.store.harness import open_tiny, run
 
@@ -121,6 +123,8 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "requests": 7,
         "in_flight": 1,
         "retries": 2,
+        "hedges": 1,
+        "hedges_won": 1,
         "bytes_sent": 10,
         "bytes_received": 0,
         "errors": {f"kind{number:03d}": 1000 - number for number in range(100)},
@@ -244,6 +248,25 @@ def test_scrapes_at_once_are_all_answered(tmp_path: Path) -> None:
             await worked(store)
             answers = await asyncio.gather(*(scrape(port) for _ in range(8)))
             assert [value(families, "up") for families in answers] == [1] * 8
+
+    run(main())
+
+
+def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        port, before = free_port(), set(threading.enumerate())
+        async with AsyncExitStack() as stack:
+            async with open_tiny(tmp_path / "s", metrics_port=port):
+                for _ in range(3 * metrics_server.CONNECTIONS_MAX):
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    stack.callback(writer.close)
+                assert value(await scrape(port), "up") == 1
+                requests = [one for one in threading.enumerate() if one.name.startswith("metrics-requests")]
+                assert 0 < len(requests) <= metrics_server.CONNECTIONS_MAX
+            left = [one for one in threading.enumerate() if one not in before and one.name.startswith("metrics")]
+            for thread in left:
+                thread.join(30)
+                assert not thread.is_alive()
 
     run(main())
 

@@ -25,7 +25,7 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.config import StoreConfig
-from segmentstore.contracts.disk import OsDisk
+from segmentstore.contracts.disk import OsDisk, OsLock
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.service import SegmentStore
 from segmentstore.store_folder import (
@@ -127,6 +127,38 @@ class TestCreating:
             assert not [name for name in os.listdir(tmp_path / "s") if name.endswith(".new")]
 
         run(main())
+
+    @pytest.mark.parametrize("there", [False, True], ids=["absent", "empty"])
+    @pytest.mark.parametrize("trouble", ["refused tier2", "full disk"])
+    def test_a_making_that_fails_leaves_nothing(self, tmp_path: Path, trouble: str, *, there: bool) -> None:
+        location = tmp_path / "a" / "b"
+        if there:
+            location.mkdir(parents=True)
+        disk = WorldDisk()
+        if trouble == "full disk":
+            disk.trap = lambda call, path: OSError("no") if call == "sync" and "store.toml" in path else None
+        with pytest.raises(TierUnavailableError):
+            run(make(location, tier2="file:///proc/segmentstore", runtime=Runtime(disk=disk)))
+        assert list(tmp_path.rglob("*")) == ([tmp_path / "a", location] if there else [])
+
+    def test_a_lock_that_was_removed_meanwhile_is_none(self, tmp_path: Path) -> None:
+        """Its holder gave the folder up between our opening of the file and our locking of it."""
+        path = tmp_path / "lock"
+        disk = OsDisk()
+        take, holder = OsLock.take, disk.lock(str(path))
+
+        def late(lock: OsLock, where: str) -> None:
+            OsLock.take = take  # type: ignore[method-assign]
+            path.unlink()
+            holder.close()
+            take(lock, where)
+
+        OsLock.take = late  # type: ignore[assignment, method-assign]
+        ours = disk.lock(str(path))
+        assert ours.is_at(str(path))
+        with pytest.raises(BlockingIOError):
+            disk.lock(str(path))
+        ours.close()
 
     def test_of_two_makers_the_first_one_s_file_stays(self, tmp_path: Path) -> None:
         """Who was stopped with its locks given up for it may come second, and goes by what it finds."""

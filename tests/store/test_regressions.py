@@ -238,7 +238,7 @@ def test_closing_the_blocking_store_from_several_threads_closes_it_once(tmp_path
 def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_path: Path) -> None:
     async def main() -> None:
         adapters = DefaultAdapters()  # one memory log for both
-        options = {"tier1": "memory", "tier2": "memory://fenced-owner"}
+        options = {"tier1": "memory", "tier2": "memory://fenced-owner", "shared_tier2": True}
         old = SegmentStore(await open_store(str(tmp_path / "old"), options, {}, Runtime(), adapters))
         await old.create_segment("x")
         await old.append("x", b"not in Tier 2 when the old owner was fenced")

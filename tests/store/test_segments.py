@@ -138,9 +138,9 @@ class TestAppend:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
                 buffer = bytearray(b"one")
-                first = store.append("x", buffer)  # type: ignore[arg-type] # a bytearray is taken as well
+                first = store.append("x", buffer)
                 buffer[:] = b"TWO"
-                second = store.append("x", memoryview(buffer)[1:])  # type: ignore[arg-type]
+                second = store.append("x", memoryview(buffer)[1:])
                 await asyncio.gather(first, second)
                 assert await read_all(store, "x") == b"oneWO"
 

@@ -220,7 +220,7 @@ def test_large_pieces_are_decompressed_in_the_thread_and_a_bad_one_is_named() ->
         with pytest.raises(DataCorruptionError) as caught:
             await reader.read(chunk, 100, len(payload))
         assert caught.value.where == f"object o block at {chunk.block_offset} extent 6"
-        assert reader.statistics().fetched_again == 1
+        assert reader.statistics().fetched_again == 2
         await reader.close()
 
     asyncio.run(body())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.segments import NAME_BYTES_MAX
+from segmentstore.contracts.segments import NAME_BYTES_MAX, may_name_a_segment
 from tests.tier2.test_block_object import decode, longer_header
 from tier2.block_header import CODEC_NONE
 from tier2.block_object import (
@@ -112,12 +112,17 @@ def test_fields_of_a_later_program_are_passed_over() -> None:
     [
         (struct.pack(">HH", 1, 100), "field 1 of 100 bytes reaches beyond the header"),
         (struct.pack(">HH", 9, 0xFFFF), "field 9 of 65535 bytes"),
-        (struct.pack(">HH2s", 1, 2, b"\xff\xfe"), "not UTF-8"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields: bytes, reason: str) -> None:
     with pytest.raises(BlockFormatError, match=reason):
         decode(with_extension(fields))
+
+
+def test_a_block_is_whole_whatever_bytes_its_name_has() -> None:
+    header, payload = decode(with_extension(struct.pack(">HH3s", 1, 3, b"a\xff\xfe")))
+    assert (header.segment_name, payload) == ("a\udcff\udcfe", b"0123456789")
+    assert not may_name_a_segment(header.segment_name)
 
 
 @pytest.mark.parametrize("name", ["", SHORT, LONG, "n" * NAME_BYTES_MAX])

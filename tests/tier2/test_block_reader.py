@@ -17,7 +17,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.tier2.test_block_object import longer_header
 from tier2.block_header import BlockHeader, encode_header
 from tier2.block_object import HEADER_BYTES, encode_block
-from tier2.block_reader import OVERFETCH_BYTES, BlockReader
+from tier2.block_reader import FETCHES_MAX, OVERFETCH_BYTES, BlockReader
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
@@ -161,7 +161,8 @@ def test_every_flipped_bit_is_found_and_named(cached: bool) -> None:
     run(case)
 
 
-def test_a_bad_fetch_is_made_good_by_the_second() -> None:
+@pytest.mark.parametrize("bad", [1, 2, 3])
+def test_two_bad_fetches_are_made_good_by_the_third(bad: int) -> None:
     async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
         get_range = storage.get_range
         fetched = 0
@@ -170,11 +171,15 @@ def test_a_bad_fetch_is_made_good_by_the_second() -> None:
             nonlocal fetched
             fetched += 1
             data = await get_range(name, offset, length)
-            return data[:-1] + bytes([data[-1] ^ 1]) if fetched == 1 else data
+            return data[:-1] + bytes([data[-1] ^ 1]) if fetched <= bad else data
 
         storage.get_range = spoiling  # type: ignore[method-assign]
+        if bad == FETCHES_MAX:
+            with pytest.raises(DataCorruptionError):
+                await reader.read(chunks[0], 100, 50)
         assert await reader.read(chunks[0], 100, 50) == PAYLOADS[0][2]
-        assert (fetched, reader.statistics().fetched_again) == (2, 1)
+        # The fourth fetch is the second read's.
+        assert (fetched, reader.statistics().fetched_again) == (bad + 1, min(bad, FETCHES_MAX - 1))
 
     run(case)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -217,6 +218,42 @@ def test_a_folder_taken_away_from_outside_is_made_again(tmp_path: Path) -> None:
         assert objects_in(tmp_path) == {"a/x": b"2"}
 
     run(tmp_path, case)
+
+
+@pytest.mark.parametrize("removed", [FOLDER, ""])
+def test_a_staging_folder_taken_away_from_outside_is_made_again_durably(tmp_path: Path, removed: str) -> None:
+    root = tmp_path / "root"
+
+    async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
+        await storage.put("a/x", [b"1"], unique_id(1))
+        shutil.rmtree(root / removed)
+        disk.calls.clear()
+        await asyncio.gather(*(storage.put(f"b/{number}", [b"2"], unique_id(number)) for number in range(2, 6)))
+        assert {f"b/{number}": b"2" for number in range(2, 6)}.items() <= objects_in(root).items()
+        link = next(number for number, (call, _) in enumerate(disk.calls) if call == "link")
+        assert ("sync_directory", str(root)) in disk.calls[:link]
+        await others_leave_alone(storage, disk)
+
+    async def others_leave_alone(storage: FileObjectStorage, disk: FaultyDisk) -> None:
+        """Its lock is in the new folder: what it is writing is not taken for a dead owner's."""
+        other = FileObjectStorage(str(root), Runtime())
+
+        async def put_of_another() -> None:
+            await other.put("other", [b"3"], unique_id(9))
+            await other.close()
+
+        def trap(call: str, path: str) -> OSError | None:
+            if call == "link" and path == str(root / "b/last"):
+                asyncio.run_coroutine_threadsafe(put_of_another(), loop).result()
+            return None
+
+        loop = asyncio.get_running_loop()
+        disk.trap = trap
+        await storage.put("b/last", [b"4"], unique_id(7))
+        assert objects_in(root)["b/last"] == b"4"
+        assert storage.statistics().errors == 0
+
+    run(root, case)
 
 
 def test_leftovers_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: Path) -> None:

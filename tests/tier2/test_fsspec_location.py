@@ -73,7 +73,7 @@ def test_what_is_shown_holds_no_secret() -> None:
         ("https://host/data", "cannot be kept there"),
         ("zip://a/b", "a view of another file system"),
         ("simplecache::gs://a/b", "scheme://place/path"),
-        ("gs://bucket/prefix", "gs:// needs a package that is not installed .*gcsfs"),
+        ("oss://bucket/prefix", "oss:// needs a package that is not installed .*ossfs"),
         ("nope://a/b", "nope://"),
         ("/data", "scheme://place/path"),
         ("", "scheme://place/path"),
@@ -96,7 +96,7 @@ def test_what_is_refused_is_refused_with_its_reason(url: str, reason: str) -> No
 
 
 def test_refusals_tell_no_secret() -> None:
-    for url in ("gs://me:sesame@b/x?token=sesame", "memory://a?sesame", "memory://a?x=sesame&x=1", "me:sesame@host"):
+    for url in ("oss://me:sesame@b/x?token=sesame", "memory://a?sesame", "memory://a?x=sesame&x=1", "me:sesame@host"):
         with pytest.raises(ConfigError) as caught:
             check_fsspec_url(url)
         assert "sesame" not in str(caught.value).replace("me:sesame@host", "")

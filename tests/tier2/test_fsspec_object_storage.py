@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import itertools
 import socket
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import quote
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
+from recovery.harness.services.installing import ssh_keygen
 from recovery.harness.services.server import free_port
 from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
@@ -377,3 +379,40 @@ def test_the_setting_opens_it(root: Path) -> None:
 
     asyncio.run(case())
     assert files_in(root) == {}
+
+
+def test_the_passphrase_of_a_key_comes_from_a_file(root: Path, tmp_path: Path) -> None:
+    server = shared_server(Sftp)
+    key, secret = tmp_path / "key", tmp_path / "secret"
+    key.write_bytes(server.key.read_bytes())
+    key.chmod(0o600)
+    subprocess.run([ssh_keygen(), "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)], check=True)
+    url = url_of(root).replace(quote(str(server.key), safe=""), quote(str(key), safe=""))
+
+    async def refused(storage: FsspecObjectStorage) -> None:
+        with pytest.raises(StorageRefusedError):
+            await storage.check()
+
+    async def wrong(storage: FsspecObjectStorage) -> None:
+        # What paramiko says of it may as well be a connection that is torn: it is tried again.
+        with pytest.raises(StorageUnavailableError) as caught:
+            await storage.check()
+        assert "close" not in str(caught.value)
+
+    async def taken(storage: FsspecObjectStorage) -> None:
+        await storage.check()
+
+    secret.write_text("close sesame")
+    for lacks in (url, f"{url}&passphrase_file={secret}.absent"):
+        run(lacks, refused)
+    run(f"{url}&passphrase_file={secret}", wrong)
+    secret.write_text("open sesame\n")
+    run(f"{url}&passphrase_file={secret}", taken)
+
+
+def test_an_option_of_a_wrong_kind_is_not_tried_again(root: Path) -> None:
+    async def refused(storage: FsspecObjectStorage) -> None:
+        with pytest.raises(StorageRefusedError, match="does not take these options"):
+            await storage.check()
+
+    run(f"{url_of(root)}&timeout=soon", refused)

@@ -26,6 +26,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, unique_id
 from tier2.object_storage import ObjectStorage, StorageRefusedError, StorageUnavailableError
+from tier2.s3.s3_errors import S3RefusedError
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
 
@@ -129,6 +130,19 @@ class S3Contract(ObjectStorageContract):
             assert self.raw(storage) == {}
 
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+        self.run(tmp_path, case)
+
+    def test_an_access_key_that_is_not_known_is_a_matter_of_credentials(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def case(storage: ObjectStorage) -> None:
+            if self.checks_secrets:
+                with pytest.raises(S3RefusedError) as caught:
+                    await storage.put("x", [b"1"], unique_id(1))
+                assert caught.value.credentials, caught.value
+            assert self.raw(storage) == {}
+
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
         self.run(tmp_path, case)
 
     def test_a_bucket_that_is_not_there_is_a_refusal(self, tmp_path: Path) -> None:

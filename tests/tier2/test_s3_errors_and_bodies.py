@@ -75,6 +75,21 @@ def test_what_a_person_must_mend_is_one_sentence_with_call_code_and_move(code: s
     assert "\n" not in str(found)
 
 
+@pytest.mark.parametrize(("code", "status"), [("XAdminUserNotFound", 404), ("WhoAreYou", 401)])
+def test_an_access_key_that_nobody_knows_is_a_matter_of_credentials_whatever_the_code(code: str, status: int) -> None:
+    found = error(code, status)
+    assert isinstance(found, S3RefusedError)
+    assert found.credentials
+    assert found.kind == code
+
+
+def test_a_403_of_a_code_that_nobody_knows_is_a_refusal() -> None:
+    found = error("NotToday", 403)
+    assert isinstance(found, S3RefusedError)
+    assert not found.credentials
+    assert "give the credentials the permission for PutObject" in str(found)
+
+
 def test_only_new_credentials_are_looked_for_again() -> None:
     again = {code for code in MOVES if isinstance(found := error(code), S3RefusedError) and found.credentials}
     assert {"ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "no-credentials", "credentials"} <= again

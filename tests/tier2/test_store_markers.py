@@ -13,7 +13,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.store_markers import StoreMarkers, is_marker, marker_name
+from tier2.store_markers import PlaceTakenError, StoreMarkers, is_marker, marker_name
 
 ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
@@ -50,6 +50,54 @@ def test_others_are_named_until_they_are_forgotten() -> None:
         assert await markers.others() == [THREE]
         with pytest.raises(ValueError, match="badly formed"):
             await markers.forget("two")
+
+    with_storage(body)
+
+
+def test_a_second_store_is_refused_unless_it_is_meant() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        await StoreMarkers(storage, ONE).ensure()
+        for call in (StoreMarkers.look, StoreMarkers.ensure, StoreMarkers.make):
+            with pytest.raises(PlaceTakenError, match=f"store {ONE} keeps its objects there.*shared_tier2"):
+                await call(StoreMarkers(storage, TWO))
+            assert list(storage.bucket.objects) == [marker_name(ONE)]
+        meant = StoreMarkers(storage, TWO, is_meant=True)
+        await meant.make()
+        assert meant.health() == []
+        # Who is known there goes on, whoever came later; health says it.
+        first = StoreMarkers(storage, ONE)
+        assert await first.look()
+        await first.shared_with()
+        assert TWO in first.health()[0]
+
+    with_storage(body)
+
+
+def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        both = [StoreMarkers(storage, store_id) for store_id in (ONE, TWO)]
+        for markers in both:
+            assert not await markers.look()
+        for markers in both:
+            await markers.put()
+        for markers in both:
+            with pytest.raises(PlaceTakenError):
+                await markers.make()
+            await StoreMarkers(storage, ONE).put()
+        assert list(storage.bucket.objects) == [marker_name(ONE)]
+
+    with_storage(body)
+
+
+def test_a_marker_that_is_gone_is_put_back_and_told_of() -> None:
+    async def body(storage: MemoryObjectStorage) -> None:
+        markers = StoreMarkers(storage, ONE)
+        await markers.ensure()
+        assert await markers.shared_with() is None
+        storage.bucket.objects.clear()
+        assert await markers.shared_with() is None
+        assert list(storage.bucket.objects) == [marker_name(ONE)]
+        assert "was put back" in markers.health()[0]
 
     with_storage(body)
 

@@ -203,6 +203,10 @@ class PartialFile:
         """The first and the last shard of each row group; None of one that does not say."""
         return self._parsed.bounds("shard")
 
+    def segments(self) -> list[tuple[Any, Any] | None]:
+        """The least and the greatest segment id of each row group; None of one that does not say."""
+        return self._parsed.bounds("segment_id")
+
     def choose_shards(self, shards: Sequence[int], among: Sequence[int] | None = None) -> list[int]:
         """The row groups, of all or some, that may hold rows of these shards, ascending; numbers are digits in hexadecimal."""
         return self._choose("shard", [f"{shard:02x}" for shard in shards], among) if shards else []

@@ -2,7 +2,7 @@
 
     {"version": 1, "store_id": .., "containers": .., "container_id": .., "epoch": .., "sequence_number": .., "time_ms": ..,
      "tables": {name: {"object": .., "size": .., "rows": .., "schema_version": .., "crc32c": ..,
-     "footer_size": .., "footer_crc32c": ..}}, "crc32c": ..}
+     "footer_size": .., "footer_crc32c": ..}}, "stopped": true, "crc32c": ..}
 
 Rules of this file: unknown members are skipped, so that they can be added; a higher version is refused. The checksum is of
 the document without it, written as `encode` writes: sorted, no spaces.
@@ -59,6 +59,8 @@ class Manifest:
     time_ms: int
     """Wall time of the copy, milliseconds since 1970 UTC."""
     tables: Mapping[str, TableFile]
+    stopped: bool = False
+    """Nobody had the container open: no owner of a newer epoch was there before `time_ms`."""
 
     @property
     def snapshot(self) -> SnapshotName:
@@ -76,6 +78,8 @@ class Manifest:
 def encode(manifest: Manifest) -> bytes:
     """The document. Equal manifests make equal bytes."""
     document = {"version": VERSION, **asdict(manifest)}
+    if not manifest.stopped:
+        del document["stopped"]  # As all wrote it that came before this member.
     return _text({**document, _CRC: crc32c(_text(document))}) + b"\n"
 
 
@@ -114,6 +118,7 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
         sequence_number=_number(document, "sequence_number"),
         time_ms=_number(document, "time_ms"),
         tables={name: _table(tables, name) for name in TABLES},
+        stopped="stopped" in document and _member(document, "stopped", bool),
     )
     ours = (manifest.container_id, manifest.epoch, manifest.sequence_number)
     named = {name: parse_catalog_name(file.object) for name, file in manifest.tables.items()}

@@ -11,20 +11,24 @@ Pure: no await, no clock, no I/O.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
-import uuid
 from typing import Final, NamedTuple
 
-from tier2.object_names import CONTAINER_ID_MAX, EPOCH_MAX, UNIQUE_ID_BYTES, check_unique_id
+from tier2.object_names import (
+    CONTAINER_ID_MAX,
+    EPOCH_MAX,
+    STORE_TAG_BYTES,
+    UNIQUE_ID_BYTES,
+    check_unique_id,
+    store_tag,
+)
 
 PREFIX: Final = "catalog/"
 """What every name begins with."""
 MANIFEST: Final = "manifest.json"
 """The last part of the object that makes a snapshot one: it is put last and deleted first."""
 TABLES: Final = ("segments", "chunks", "objects")
-_MARK_BYTES: Final = 8
 
 _NAME = re.compile(
     r"catalog/([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})/"
@@ -49,18 +53,18 @@ class SnapshotName(NamedTuple):
 
     def is_of(self, store_id: str) -> bool:
         """Whether a store of this id took it."""
-        return self.store_mark == _store_mark(store_id)
+        return self.store_mark == store_tag(store_id)
 
     @property
     def store_mark(self) -> bytes:
         """Tells stores apart, as far as 8 bytes of a hash do."""
-        return self.unique_id[:_MARK_BYTES]
+        return self.unique_id[:STORE_TAG_BYTES]
 
 
 def new_snapshot_id(store_id: str, source: random.Random) -> bytes:
     """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn before."""
-    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - _MARK_BYTES))
-    return _store_mark(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - _MARK_BYTES, "big")
+    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
+    return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
 
 
 def container_prefix(container_id: int) -> str:
@@ -105,7 +109,3 @@ def parse_catalog_name(name: str) -> SnapshotName | None:
 def is_catalog_name(name: str) -> bool:
     """Whether an object of this name is part of a snapshot."""
     return parse_catalog_name(name) is not None
-
-
-def _store_mark(store_id: str) -> bytes:
-    return hashlib.sha256(uuid.UUID(store_id).bytes).digest()[:_MARK_BYTES]

@@ -99,10 +99,21 @@ async def fetch_shards(
         check_version(file.schema_version, "table")
         partial = await _open(storage, file, OBJECTS, wanted)
         groups = partial.choose_shards(shards)
-        fetched = await _fetch(storage, file, partial, groups)
+        fetched = await fetch_groups(storage, file, partial, groups)
     except CatalogFormatError as error:
         raise CatalogFormatError(f"{file.object}: {error}") from error
     return FetchedShards(file.object, partial, groups, fetched)
+
+
+async def open_table(
+    storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
+) -> PartialFile:
+    """The footer of a table, checked. One request. Raises CatalogFormatError, which names the object."""
+    try:
+        check_version(file.schema_version, "table")
+        return await _open(storage, file, schema, columns)
+    except CatalogFormatError as error:
+        raise CatalogFormatError(f"{file.object}: {error}") from error
 
 
 async def _read_whole(
@@ -128,7 +139,7 @@ async def _read_segments(
     fetched = None if columns is None else list(dict.fromkeys([*columns, "segment_id"]))
     partial = await _open(storage, file, schema, fetched)
     groups = partial.choose_segments(segment_ids)
-    table = _of_segments((await _fetch(storage, file, partial, groups)).read(groups), segment_ids)
+    table = _of_segments((await fetch_groups(storage, file, partial, groups)).read(groups), segment_ids)
     return table if columns is None else table.select(columns)
 
 
@@ -156,7 +167,10 @@ async def _open(storage: ObjectStorage, file: TableFile, schema: pa.Schema, colu
     return PartialFile(file.size, footer, schema, columns)
 
 
-async def _fetch(storage: ObjectStorage, file: TableFile, partial: PartialFile, groups: list[int]) -> FetchedGroups:
+async def fetch_groups(
+    storage: ObjectStorage, file: TableFile, partial: PartialFile, groups: list[int]
+) -> FetchedGroups:
+    """The bytes of these row groups, a few requests at a time. Raises CatalogFormatError."""
     ranges = partial.ranges(groups)
     pieces: list[tuple[int, bytes]] = []
     for first in range(0, len(ranges), REQUESTS_AT_ONCE):

@@ -88,8 +88,12 @@ async def write_snapshot(
     epoch: int,
     time_ms: int,
     metadata: ContainerMetadata,
+    stopped: bool = False,
 ) -> Manifest:
-    """Put a snapshot of these metadata as they are at the call. Four requests; most of the work is a thread's."""
+    """Put a snapshot of these metadata as they are at the call. Four requests; most of the work is a thread's.
+
+    `stopped`: nobody has had the container open since `time_ms` (`Manifest.stopped`).
+    """
     assert metadata.container_id == container_id, (metadata.container_id, container_id)
     copy = copy_catalog(metadata)
     executor = runtime.executor("catalog", 1)
@@ -105,6 +109,7 @@ async def write_snapshot(
         snapshot=SnapshotName(container_id, epoch, copy.sequence_number, new_snapshot_id(store_id, runtime.random)),
         time_ms=time_ms,
         encoded=encoded,
+        stopped=stopped,
     )
 
 
@@ -117,6 +122,7 @@ async def put_snapshot(
     snapshot: SnapshotName,
     time_ms: int,
     encoded: dict[str, EncodedTable],
+    stopped: bool = False,
 ) -> Manifest:
     """Put what `encode_tables` made under a name never used before; four requests, the manifest's the last."""
     tables = {}
@@ -140,6 +146,7 @@ async def put_snapshot(
         sequence_number=snapshot.sequence_number,
         time_ms=time_ms,
         tables=tables,
+        stopped=stopped,
     )
     await storage.put(manifest.name, [catalog_manifest.encode(manifest)], new_unique_id(runtime.random))
     return manifest
@@ -185,12 +192,25 @@ async def list_snapshots(storage: ObjectStorage, container_id: int | None = None
     return sorted(listed, key=lambda each: (each.name.container_id, each.order))
 
 
-async def newest_snapshots(storage: ObjectStorage, store_id: str | None = None) -> dict[int, Manifest]:
+class Unreadable(NamedTuple):
+    """A manifest that cannot be read."""
+
+    reason: str
+    modified_ms: int
+    """As the storage has it."""
+
+
+async def newest_snapshots(
+    storage: ObjectStorage, store_id: str | None = None, unreadable: dict[str, Unreadable] | None = None
+) -> dict[int, Manifest]:
     """The newest snapshot of each container that has one, by container. One listing, and a request for each container.
 
     A listing may lag and show what was deleted: that is passed over, by a request each. Where the snapshots are of several stores and
     `store_id` does not say which is meant, it is the only one of them that has a marker: the others are gone for good, as before a
     restore. If there is no such one it is CatalogFormatError.
+
+    A manifest that is there and cannot be read is CatalogFormatError too; with `unreadable` it is passed over for an older
+    one, and noted there by its name, with the reason.
     """
     listed = [
         each
@@ -198,21 +218,23 @@ async def newest_snapshots(storage: ObjectStorage, store_id: str | None = None) 
         if each.manifest is not None and (store_id is None or each.name.is_of(store_id))
     ]
     if len({each.name.store_mark for each in listed}) > 1:
-        only = await _only_store(storage, listed)
+        only = await _only_store(storage, listed, unreadable)
         listed = [each for each in listed if only is not None and each.name.is_of(only)]
     found = {
-        container_id: await _newest_there(storage, list(of_container))
+        container_id: await _newest_there(storage, list(of_container), unreadable)
         for container_id, of_container in groupby(listed, key=lambda each: each.name.container_id)
     }
     return {container_id: manifest for container_id, manifest in found.items() if manifest is not None}
 
 
-async def _only_store(storage: ObjectStorage, listed: Sequence[ListedSnapshot]) -> str | None:
+async def _only_store(
+    storage: ObjectStorage, listed: Sequence[ListedSnapshot], unreadable: dict[str, Unreadable] | None
+) -> str | None:
     """Of the stores that have a snapshot here, the one that has a marker; None if there is no snapshot. Raises CatalogFormatError."""
     of_stores: dict[bytes, list[ListedSnapshot]] = {}
     for each in listed:
         of_stores.setdefault(each.name.store_mark, []).append(each)
-    manifests = [await _newest_there(storage, of_store) for of_store in of_stores.values()]
+    manifests = [await _newest_there(storage, of_store, unreadable) for of_store in of_stores.values()]
     stores = sorted(manifest.store_id for manifest in manifests if manifest is not None)
     there = [store_id for store_id in stores if await storage.head(marker_name(store_id)) is not None]
     if stores and len(there) != 1:
@@ -223,11 +245,19 @@ async def _only_store(storage: ObjectStorage, listed: Sequence[ListedSnapshot]) 
     return there[0] if there else None
 
 
-async def _newest_there(storage: ObjectStorage, listed: Sequence[ListedSnapshot]) -> Manifest | None:
+async def _newest_there(
+    storage: ObjectStorage, listed: Sequence[ListedSnapshot], unreadable: dict[str, Unreadable] | None
+) -> Manifest | None:
     """The last of these that was not deleted behind a listing that lags."""
     for each in reversed(listed):
         assert each.manifest is not None, each
-        manifest = await _manifest_if_there(storage, each.manifest.name, each.manifest.size)
+        try:
+            manifest = await _manifest_if_there(storage, each.manifest.name, each.manifest.size)
+        except CatalogFormatError as error:
+            if unreadable is None:
+                raise
+            unreadable[each.manifest.name] = Unreadable(str(error), each.manifest.modified_ms)
+            continue
         if manifest is not None:
             return manifest
     return None

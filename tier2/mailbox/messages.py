@@ -6,7 +6,8 @@ Rules of this file:
 - nothing in a message is believed but its form: every number is in the range its record allows, every list is bounded,
   and whatever else stands there is a MessageFormatError; what it claims, the owner checks;
 - a field that is not known is passed over, a version that is not known is refused;
-- a message names itself: container, job and message id stand in it as in the name of its object.
+- a message names itself: container, job and message id stand in it as in the name of its object. And it says for which
+  store it is, for several may keep their objects in one place.
 
 Pure: no await, no clock, no I/O.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -102,6 +104,8 @@ class ReplaceProposal:
     replacements: tuple[Replacement, ...]
     created_ms: int
     """Wall time of the job, for people."""
+    store_id: str = ""
+    """Of the store whose owner is meant, a UUID; empty in what older versions wrote."""
 
     @property
     def key(self) -> MessageKey:
@@ -120,6 +124,8 @@ class CondemnRequest:
     """1 to CONDEMNED_NAMES_MAX."""
     older_than_ms: int
     """Wall time, milliseconds since 1970 UTC: only objects last modified before it are meant."""
+    store_id: str = ""
+    """Of the store whose owner is meant, a UUID; empty in what older versions wrote."""
 
     @property
     def key(self) -> MessageKey:
@@ -134,6 +140,8 @@ class ExportRequest:
     container_id: int
     job_id: str
     message_id: str
+    store_id: str = ""
+    """Of the store whose owner is meant, a UUID; empty in what older versions wrote."""
 
     @property
     def key(self) -> MessageKey:
@@ -152,6 +160,8 @@ class Answer:
     reason: str = ""
     """One sentence; empty where all is as was asked for."""
     detail: dict[str, Any] = field(default_factory=dict)
+    store_id: str = ""
+    """Of the store whose owner answers; empty in what older versions wrote."""
 
     @property
     def key(self) -> MessageKey:
@@ -262,11 +272,15 @@ def _to_body(message: Message | Answer) -> dict[str, Any]:
             "replacements": replacements,
             "created_ms": message.created_ms,
         }
-    return dataclasses.asdict(message)
+    body = dataclasses.asdict(message)
+    if not message.store_id:
+        del body["store_id"]
+    return body
 
 
 def _to_key(message: ReplaceProposal) -> dict[str, Any]:
-    return {"container_id": message.container_id, "job_id": message.job_id, "message_id": message.message_id}
+    key = {"container_id": message.container_id, "job_id": message.job_id, "message_id": message.message_id}
+    return {**key, "store_id": message.store_id} if message.store_id else key
 
 
 def _to_row(chunk: ChunkRecord, numbers: dict[str, int]) -> list[int]:
@@ -334,7 +348,7 @@ def _read_proposal(body: dict[str, Any]) -> ReplaceProposal:
         if chunks > CHUNKS_MAX:
             raise MessageFormatError(f"more than {CHUNKS_MAX} chunks")
         replacements.append(Replacement(_integer(fields, "segment_id"), old, new))
-    return ReplaceProposal(*key, stored, tuple(replacements), _integer(body, "created_ms"))
+    return ReplaceProposal(*key, stored, tuple(replacements), _integer(body, "created_ms"), _store(body))
 
 
 def _chunks(fields: dict[str, Any], side: str, names: list[str]) -> tuple[ChunkRecord, ...]:
@@ -360,11 +374,11 @@ def _chunks(fields: dict[str, Any], side: str, names: list[str]) -> tuple[ChunkR
 def _read_condemn(body: dict[str, Any]) -> CondemnRequest:
     names = _list(body, "names", CONDEMNED_NAMES_MAX)
     texts = tuple(_as_text(name, "names", NAME_CHARACTERS_MAX) for name in names)
-    return CondemnRequest(*_key(body), texts, _integer(body, "older_than_ms"))
+    return CondemnRequest(*_key(body), texts, _integer(body, "older_than_ms"), _store(body))
 
 
 def _read_export(body: dict[str, Any]) -> ExportRequest:
-    return ExportRequest(*_key(body))
+    return ExportRequest(*_key(body), _store(body))
 
 
 def _read_answer(body: dict[str, Any]) -> Answer:
@@ -372,7 +386,7 @@ def _read_answer(body: dict[str, Any]) -> Answer:
     if verdict not in VERDICTS:
         raise MessageFormatError(f"verdict {verdict!r} is not known to this program")
     reason = _text(body, "reason", REASON_CHARACTERS_MAX)
-    return Answer(*_key(body), verdict, reason, _object(body.get("detail"), "detail"))
+    return Answer(*_key(body), verdict, reason, _object(body.get("detail"), "detail"), _store(body))
 
 
 def _key(body: dict[str, Any]) -> MessageKey:
@@ -382,6 +396,17 @@ def _key(body: dict[str, Any]) -> MessageKey:
     except ValueError as error:
         raise MessageFormatError(str(error)) from None
     return key
+
+
+def _store(body: dict[str, Any]) -> str:
+    if "store_id" not in body:
+        return ""
+    text = _text(body, "store_id", 36)
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        raise MessageFormatError(f"store_id {text!r} is not a UUID") from None
+    return text
 
 
 _READERS: Final[Mapping[str, Callable[[dict[str, Any]], Message | Answer]]] = {

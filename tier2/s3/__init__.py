@@ -1,1 +1,1 @@
-"""Tier 2 in a bucket of S3, or of what speaks like it. boto3 is spoken here and nowhere else."""
+"""Tier 2 in a bucket of S3, or of what speaks like it. botocore is spoken here and nowhere else."""

@@ -10,12 +10,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.owned_tasks import gather_owned
 from tier2.object_storage import (
     ObjectStorageError,
     StorageRefusedError,
@@ -122,7 +122,7 @@ class PartsUpload(ABC):
                 if errors:
                     return
 
-        await asyncio.gather(*(lane() for _ in range(min(self.parallel, self.part_count))))
+        await gather_owned(*(lane() for _ in range(min(self.parallel, self.part_count))), name="tier2 s3 part")
         if errors:
             raise errors[0]
         return [done[number] for number in sorted(done)]

@@ -1,7 +1,7 @@
 """The single calls of S3 that the adapter uses: how each is asked, and how its answer is checked. Run in threads.
 
-Each function makes what S3Requests.send runs. They raise boto3's exceptions, translated by who runs them, and our own for
-answers that boto3 takes for good: a body that is too short, a range that is not the one asked for.
+Each function makes what S3Requests.send runs. They raise botocore's exceptions, translated by who runs them, and our own for
+answers that botocore takes for good: a body that is too short, a range that is not the one asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_storage import InvalidRangeError, StorageUnavailableError, StoredObject, UnfinishedUpload
-from tier2.s3.s3_client import body_of, checksum_of
+from tier2.s3.s3_client import Reply, body_of, checksum_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -70,12 +70,14 @@ def put_object(
     return work
 
 
-def get_object(where: Where, offset: int, length: int) -> Callable[[S3Client], bytes]:
-    """Exactly these bytes, or an error."""
+def get_object(where: Where, offset: int, length: int, coming: Reply | None = None) -> Callable[[S3Client], bytes]:
+    """Exactly these bytes, or an error. `coming` is told when they begin to come."""
 
     def work(client: S3Client) -> bytes:
         reply = client.get_object(Bucket=where.bucket, Key=where.key, Range=f"bytes={offset}-{offset + length - 1}")
         body = reply["Body"]
+        if coming is not None:
+            coming.begins(body)
         try:
             _check_range(where.name, reply, offset, length)
             data = body.read()

@@ -1,10 +1,10 @@
 """The boto3 client: how it is set up, and how what it raises becomes our errors. Runs in threads.
 
-Rules of this file, the only one that touches boto3:
+Rules of this file, the only one that touches boto3 and botocore:
 
 - the client never tries twice: whether a request took effect must be seen by who sent it;
 - checksums are ours: CRC32C of each body, computed here and checked by the provider;
-- credentials come from boto3's own chain. A client whose credentials were refused is thrown away, and the next request
+- credentials come from botocore's own chain. A client whose credentials were refused is thrown away, and the next request
   looks for new ones: a store that runs for months outlives its keys.
 """
 
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-import boto3
 from botocore import exceptions as boto
 from botocore.config import Config
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
-from botocore.session import get_session
+from botocore.session import Session, get_session
 from urllib3.exceptions import HTTPError
 
 from segmentstore.contracts.checksum import Buffer, crc32c_parts
@@ -30,11 +30,15 @@ from tier2.s3.s3_errors import S3RefusedError, error_of
 from tier2.s3.s3_location import S3Location
 
 if TYPE_CHECKING:
+    from botocore.response import StreamingBody
     from types_boto3_s3 import S3Client
 
 CONNECT_TIMEOUT_S: Final = 5
 READ_TIMEOUT_S: Final = 60
 """Between two arrivals of bytes, not of a whole request."""
+
+CUT_S: Final = 0.001
+"""What is left to a reply that nobody waits for, of its socket's patience."""
 
 NEW_CLIENT_MS: Final = 5000
 """A client whose credentials were refused is kept at least so long."""
@@ -46,22 +50,52 @@ PIECE_BYTES: Final = 1024 * 1024
 _T = TypeVar("_T")
 
 
+class Reply:
+    """What comes back on one connection: made known by the thread that reads it, so that the loop can end that early."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.lost = False
+        """Nobody waits for it any more: another one had the answer, or its reader was cancelled."""
+        self._body: StreamingBody | None = None
+
+    def begins(self, body: StreamingBody) -> None:
+        """The head of the reply has come. Called in the thread."""
+        self._body = body
+        self.begun = True
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        self.lost = True
+        self.cut()
+
+    def cut(self) -> None:
+        """End it at the next arrival of bytes, if it has begun; before that the patience of its socket ends it."""
+        if self._body is not None:
+            with suppress(AttributeError, OSError):
+                self._body.set_socket_timeout(CUT_S)
+
+
 class ClientHolder:
-    """The client of one location, made when it is first needed and again after its credentials were refused."""
+    """The clients of one location, one for each patience; made when they are needed, and again after credentials were refused."""
 
     def __init__(self, location: S3Location, runtime: Runtime) -> None:
         self._location = location
         self._clock = runtime.clock
         self._lock = runtime.lock()
-        self._client: S3Client | None = None
+        self._maker: ClientMaker | None = None
+        self._clients: dict[int, S3Client] = {}
         self._made_ms = 0
         self.clients_made = 0
 
-    def call(self, name: str, call: str, work: Callable[[S3Client], _T]) -> _T:
-        """Run `work`, which makes the one request `call` about `name`; what it raises is an ObjectStorageError."""
+    def call(self, name: str, call: str, work: Callable[[S3Client], _T], patience_s: int = READ_TIMEOUT_S) -> _T:
+        """Run `work`, which makes the one request `call` about `name`; what it raises is an ObjectStorageError.
+
+        Its connection is given up when nothing came for `patience_s`.
+        """
         client: S3Client | None = None
         try:
-            client = self._get()
+            client = self._get(patience_s)
             return work(client)
         except (boto.BotoCoreError, boto.ClientError, HTTPError, OSError, *_ODD_REPLY) as error:
             ours = self._translated(name, call, error)
@@ -72,29 +106,35 @@ class ClientHolder:
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
             client.close()
 
-    def _get(self) -> S3Client:
+    def _get(self, patience_s: int) -> S3Client:
         with self._lock:
-            if self._client is None:
+            client = self._clients.get(patience_s)
+            if client is None:
                 try:
-                    self._client = make_client(self._location)
+                    if self._maker is None or not self._clients:
+                        # One for all clients: credentials are looked for once.
+                        self._maker = ClientMaker(self._location)
+                        self._made_ms = self._clock.time_ms()
+                    client = self._clients[patience_s] = self._maker.make(patience_s)
                 except ValueError as error:
                     raise boto.InvalidConfigError(error_msg=str(error)) from error
-                self._made_ms = self._clock.time_ms()
                 self.clients_made += 1
-            return self._client
+            return client
 
     def _drop(self, client: S3Client) -> None:
         with self._lock:
             # Making one takes a tenth of a second: not for each of many requests that are refused together.
-            if self._client is not client or abs(self._clock.time_ms() - self._made_ms) < NEW_CLIENT_MS:
+            is_ours = client in self._clients.values()
+            if not is_ours or abs(self._clock.time_ms() - self._made_ms) < NEW_CLIENT_MS:
                 return
-            self._client = None
+            clients, self._clients = self._clients, {}
         # Only idle connections are closed; threads in the middle of a request keep theirs until its end.
-        client.close()
+        for each in clients.values():
+            each.close()
 
     def _translated(self, name: str, call: str, error: Exception) -> ObjectStorageError:
         code, status, detail = taken_apart(error)
@@ -107,39 +147,72 @@ def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
 
 
-def make_client(location: S3Location) -> S3Client:
-    """A client as this engine wants it; a session of its own, for boto3's shared one is not safe among threads.
+class ClientMaker:
+    """Makes the clients of one location, of a session of their own. Not safe among threads, as botocore's sessions are not."""
 
-    Some 150 ms of CPU in a process's first, 12 ms in each later one.
+    def __init__(self, location: S3Location) -> None:
+        self._location = location
+        core = get_session()
+        self._create = _client_maker(core)
+        # Behind boto3, which adds a path to the loader of each session.
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+        self._region = location.region or core.get_config_variable("region") or "us-east-1"
+
+    def make(self, patience_s: int = READ_TIMEOUT_S) -> S3Client:
+        """A client as this engine wants it, which waits for bytes for `patience_s`.
+
+        Some 150 ms of CPU in a process's first, 12 ms in each later one.
+        """
+        client = self._made(patience_s, secure=self._location.secure)
+        if self._location.secure and client.meta.endpoint_url.startswith("http://"):
+            # The environment, or a profile, names another endpoint than Amazon's.
+            client.close()
+            client = self._made(patience_s, secure=False)
+        return client
+
+    def _made(self, patience_s: int, *, secure: bool) -> S3Client:
+        location = self._location
+        client = self._create(
+            "s3",
+            region_name=self._region,
+            endpoint_url=location.endpoint_url,
+            config=Config(
+                signature_version="s3v4",
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=patience_s,
+                max_pool_connections=location.connections + location.connections_beside,
+                tcp_keepalive=True,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={
+                    "addressing_style": location.addressing,
+                    "payload_signing_enabled": location.payload_signing and not secure,
+                },
+            ),
+        )
+        return cast("S3Client", client)
+
+
+def make_client(location: S3Location) -> S3Client:
+    """A client as this engine wants it, of a session of its own: a shared one is not safe among threads."""
+    return ClientMaker(location).make()
+
+
+def _client_maker(core: Session) -> Callable[..., object]:
+    """What makes clients in a session: boto3, or botocore alone where boto3 is not installed.
+
+    An environment with aiobotocore (s3fs) pins botocore to versions that few releases of boto3 fit.
     """
-    core = get_session()
-    session = boto3.session.Session(botocore_session=core)
-    # Behind boto3, which adds a path to the loader of each session.
-    core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
-    region = location.region or session.region_name or "us-east-1"
-    return session.client(
-        "s3",
-        region_name=region,
-        endpoint_url=location.endpoint_url,
-        config=Config(
-            signature_version="s3v4",
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
-            max_pool_connections=location.connections,
-            tcp_keepalive=True,
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            s3={
-                "addressing_style": location.addressing,
-                "payload_signing_enabled": location.payload_signing and not location.secure,
-            },
-        ),
-    )
+    try:
+        import boto3  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return core.create_client
+    return boto3.session.Session(botocore_session=core).client
 
 
 def taken_apart(error: Exception) -> tuple[str, int | None, str]:
-    """Code, state of the reply if there was one, and message of what boto3 or the network raised."""
+    """Code, state of the reply if there was one, and message of what botocore or the network raised."""
     if isinstance(error, boto.ClientError):
         answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -153,7 +226,7 @@ def taken_apart(error: Exception) -> tuple[str, int | None, str]:
 
 
 _ODD_REPLY: Final = (ResponseParserError, LookupError, ValueError, TypeError, AttributeError)
-"""What boto3 stumbles with over a reply that no provider means: cut XML, a time or a number that is none, a part that lacks."""
+"""What botocore stumbles with over a reply that no provider means: cut XML, a time or a number that is none, a part that lacks."""
 
 _KINDS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]] = (
     ((boto.NoCredentialsError, boto.PartialCredentialsError), "no-credentials"),
@@ -191,7 +264,7 @@ _KINDS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
 
 
 class PartsBody:
-    """Buffers one behind another as a body that boto3 can send, and rewind, without copying them.
+    """Buffers one behind another as a body that botocore can send, and rewind, without copying them.
 
     `read` gives the rest of the buffer it is at, up to PIECE_BYTES, whatever count is asked for: http clients ask for
     16 KiB at a time, and a system call for so little costs more than the copying that is saved.

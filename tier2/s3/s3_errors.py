@@ -6,7 +6,7 @@ One table of codes, one of states of the reply, one function. Rules of this file
 - an answer (absent, taken, no such upload) is told apart from a failure: it is not counted as an error;
 - a failure says whether the request may have taken effect: only then is it worth looking.
 
-Pure: no await, no clock, no I/O; boto3's exceptions are taken apart by s3_client.
+Pure: no await, no clock, no I/O; botocore's exceptions are taken apart by s3_client.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ _ANSWERS: Final[Mapping[str, Verdict]] = {
 }
 
 _THROTTLED_STATES: Final = (429, 503)
+_REFUSING_STATES: Final = (401, 403)
 
-_NEW_CREDENTIALS: Final = "renew the credentials where boto3 finds them; they are looked for again"
+_NEW_CREDENTIALS: Final = "renew the credentials where botocore finds them; they are looked for again"
 _PERMISSION: Final = "give the credentials the permission for {call} on the bucket {bucket}"
 _WHERE: Final = "the URL leads to another region or service: set region and endpoint_url"
 
@@ -114,11 +115,12 @@ MOVES: Final[Mapping[str, str]] = {
     "AllAccessDisabled": _PERMISSION,
     "MethodNotAllowed": _PERMISSION,
     "403": _PERMISSION,
-    "401": _PERMISSION,
+    "401": "the credentials are not known there: " + _NEW_CREDENTIALS,
     "NoSuchBucket": "the bucket {bucket} does not exist: make it, or mend the URL",
     "InvalidBucketName": "no bucket can be called {bucket}: mend the URL",
     "InvalidAccessKeyId": "the access key is unknown there: " + _NEW_CREDENTIALS,
     "InvalidClientTokenId": "the access key is unknown there: " + _NEW_CREDENTIALS,
+    "XAdminUserNotFound": "the access key is unknown there: " + _NEW_CREDENTIALS,
     "SignatureDoesNotMatch": "the secret key is wrong for this access key: " + _NEW_CREDENTIALS,
     "ExpiredToken": "the session token has expired: " + _NEW_CREDENTIALS,
     "ExpiredTokenException": "the session token has expired: " + _NEW_CREDENTIALS,
@@ -146,7 +148,7 @@ MOVES: Final[Mapping[str, str]] = {
     "no-credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give ~/.aws or the machine a role; they are looked for again",
     "credentials": _NEW_CREDENTIALS,
     "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its authority",
-    "client": "mend the settings of boto3 that the message names",
+    "client": "mend the settings of botocore that the message names",
 }
 """Codes that a person must deal with, and what to do. `{call}` and `{bucket}` are filled in."""
 
@@ -159,11 +161,21 @@ def verdict_of(code: str, status: int | None) -> Verdict:
     known = _ANSWERS.get(code)
     if known is not None:
         return known
-    if code in MOVES:
+    if move_of(code, status) is not None:
         return Verdict.REFUSED
     if status is None or status >= DOUBTFUL_STATUS_MIN:
         return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.DOUBTFUL
     return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.FAILED
+
+
+def move_of(code: str, status: int | None) -> str | None:
+    """What a person must do about it, `{call}` and `{bucket}` to be filled in; None if there is nothing to be done.
+
+    Servers have codes of their own for "who are you" and "you may not": the state says as much.
+    """
+    if code in MOVES:
+        return MOVES[code]
+    return MOVES[str(status)] if status in _REFUSING_STATES and code not in _ANSWERS else None
 
 
 def error_of(name: str, call: str, bucket: str, code: str, status: int | None, detail: str) -> ObjectStorageError:
@@ -175,7 +187,7 @@ def error_of(name: str, call: str, bucket: str, code: str, status: int | None, d
     detail = " ".join(detail.split())[:200]
     kind = code if _KIND.fullmatch(code) else "other"
     if verdict is Verdict.REFUSED:
-        move = MOVES[code].format(call=call, bucket=bucket)
+        move = (move_of(code, status) or "").format(call=call, bucket=bucket)
         said = f" ({detail})" if detail else ""
         credentials = "looked for again" in move
         return S3RefusedError(name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials)

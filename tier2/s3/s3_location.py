@@ -1,7 +1,7 @@
 """S3Location: what a URL `s3://bucket/prefix?key=value&...` says, checked.
 
 Every key is a field of the class; an unknown one is refused by name. Credentials never stand in a URL: they are
-found by boto3's own chain (environment, files, roles). No message repeats what might be one.
+found by botocore's own chain (environment, files, roles). No message repeats what might be one.
 
 Pure: no await, no clock, no I/O.
 """
@@ -50,7 +50,7 @@ class S3Location:
     endpoint_url: str | None = None
     """Of a store that is not Amazon's: `http://host:port` or `https://host`."""
     region: str | None = None
-    """None: as boto3 finds it, else us-east-1."""
+    """None: as botocore finds it, else us-east-1."""
     addressing: Addressing = "virtual"
     """Whether the bucket is in the host's name or in the path; `path` is the default where `endpoint_url` is given."""
     connections: int = field(default=16, metadata={"range": (1, CONNECTIONS_MAX)})
@@ -77,6 +77,11 @@ class S3Location:
         return f"s3://{self.bucket}{prefix}{'?' if extras else ''}{'&'.join(extras)}"
 
     @property
+    def connections_beside(self) -> int:
+        """Second requests for reads that are late, at once: threads and connections beyond `connections`."""
+        return max(1, self.connections // 4)
+
+    @property
     def secure(self) -> bool:
         """Whether requests go over TLS."""
         return self.endpoint_url is None or self.endpoint_url.startswith("https://")
@@ -91,7 +96,7 @@ def parse_s3_url(url: str) -> S3Location:
         raise _bad("the s3:// URL cannot be taken apart: its query is key=value&key=value") from None
     if "@" in parts.netloc:
         raise _bad(
-            "an s3:// URL holds no credentials: boto3 finds them in the environment, in ~/.aws or by the machine's role"
+            "an s3:// URL holds no credentials: botocore finds them in the environment, in ~/.aws or by the machine's role"
         )
     if ":" in parts.netloc:
         raise _bad(f"s3://{parts.netloc} names a host: write s3://bucket/prefix?endpoint_url=http://host:port")
@@ -130,7 +135,7 @@ def _endpoint(key: str, text: str) -> str:
     except ValueError:
         raise _bad(f"{key} is not a URL") from None
     if parts.username is not None or parts.password is not None:
-        raise _bad(f"{key} holds no credentials: boto3 finds them by itself")
+        raise _bad(f"{key} holds no credentials: botocore finds them by itself")
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or parts.query or parts.fragment:
         raise _bad(f"{key}={text!r} is not http://host:port or https://host:port")
     return text.rstrip("/")

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import PROBE_PREFIX, check_object_name, check_unique_id, is_name_part
 from tier2.object_storage import (
@@ -28,6 +29,7 @@ from tier2.object_storage import (
 from tier2.request_meter import ObjectStorageStatistics
 from tier2.s3 import s3_calls
 from tier2.s3.copy_upload import COPY_BYTES_MIN, CopyUpload
+from tier2.s3.hedged_reads import hedged_get
 from tier2.s3.parts_upload import BytesUpload, PartsUpload
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_check import check_promises
@@ -98,9 +100,7 @@ class S3ObjectStorage(ObjectStorage):
         if offset < 0 or length < 1:
             raise ValueError(f"range of {length} bytes at {offset}")
         try:
-            return await self._requests.send(
-                "get", name, s3_calls.get_object(where, offset, length), size_received=length
-            )
+            return await hedged_get(self._requests, where, offset, length)
         except S3AnswerError as answer:
             if answer.verdict is Verdict.ABSENT:
                 raise ObjectNotFoundError(name, "no such object") from answer
@@ -192,7 +192,7 @@ class S3ObjectStorage(ObjectStorage):
 
     async def _upload(self, upload: PartsUpload) -> None:
         """Run an upload as a task of this storage's own: it must abort what it began, even if the caller is gone."""
-        task = asyncio.create_task(upload.run(), name="tier2 s3 upload")
+        task = own_task(upload.run(), name="tier2 s3 upload")
         self._uploads.add(task)
         task.add_done_callback(self._uploads.discard)
         task.add_done_callback(_look_at)

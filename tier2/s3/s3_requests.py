@@ -3,8 +3,9 @@
 In this order: bytes in flight, the shared rate, a connection, a thread. Rules of this file:
 
 - a request is counted from when its thread has it until its outcome is known;
-- a caller that is cancelled leaves its thread to end by itself; connection and bytes are given back then, and `close`
-  waits for it;
+- a caller that is cancelled, or has its answer from a second request, leaves its thread to end by itself; connection and
+  bytes are given back then, and `close` waits for it;
+- second requests have threads and connections of their own, a quarter as many: where all others hang they still go out;
 - after `close` began only what was begun before may still be ended (`last=True`: an abort, a look at what became of a put).
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 from tier2.request_meter import ObjectStorageStatistics, Operation, Request, RequestMeter
 from tier2.s3.adaptive_rate import RateGate
-from tier2.s3.s3_client import ClientHolder
+from tier2.s3.read_patience import ReadPatience
+from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, Reply
 from tier2.s3.s3_errors import S3UnavailableError, Verdict
 from tier2.s3.s3_location import S3Location
 from tier2.s3.weighted_gate import WeightedGate
@@ -44,6 +46,22 @@ CALL_NAMES: dict[Operation, str] = {
 """What the provider calls them."""
 
 
+CUT_AGAIN_S = 1.0
+"""While closing, between two looks for replies that nobody waits for."""
+_READS: frozenset[Operation] = frozenset(("get", "head"))
+"""Whose patience is measured. What a provider does for the others may take a minute in silence."""
+
+
+class Sent(Generic[_T]):
+    """A request under way. `leave` gives back what it has, once its thread has ended."""
+
+    def __init__(self, running: asyncio.Future[_T], reply: Reply, request: Request, leave: Callable[[], None]) -> None:
+        self.running = running
+        self.reply = reply
+        self.request = request
+        self.leave = leave
+
+
 class S3Requests:
     """Sends single requests; never tries one again."""
 
@@ -51,11 +69,14 @@ class S3Requests:
         self.location = location
         self.rate_gate = RateGate(runtime.random)
         self._client = ClientHolder(location, runtime)
-        self._executor = runtime.executor("tier2-s3", location.connections)
+        self._beside_max = location.connections_beside
+        self._beside = 0
+        self.patience = ReadPatience()
+        self._executor = runtime.executor("tier2-s3", location.connections + self._beside_max)
         self._connections = WeightedGate(location.connections)
         self._bytes = WeightedGate(location.bytes_in_flight)
         self._meter = RequestMeter()
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running: dict[asyncio.Future[Any], Reply] = {}
         self._closing = False
         self._closed = False
 
@@ -74,6 +95,30 @@ class S3Requests:
 
         `size_sent` and `size_received` are the bytes of an object it carries: they wait for room, and count if it succeeds.
         """
+        sent = await self.begin(
+            operation,
+            name,
+            lambda _: work,
+            size_sent=size_sent,
+            size_received=size_received,
+            retry=retry,
+            last=last,
+        )
+        # Shielded: cancelling the caller must not lose sight of what its thread still does.
+        return await asyncio.shield(sent.running)
+
+    async def begin(
+        self,
+        operation: Operation,
+        name: str,
+        work: Callable[[Reply], Callable[[S3Client], _T]],
+        *,
+        size_sent: int = 0,
+        size_received: int = 0,
+        retry: bool = False,
+        last: bool = False,
+    ) -> Sent[_T]:
+        """As `send`, but returns when the request is on its way. `work` makes what is run, which tells the `Reply` when that begins."""
         size = size_sent + size_received
         await self._bytes.enter(size)
         try:
@@ -81,21 +126,45 @@ class S3Requests:
         except BaseException:
             self._bytes.leave(size)
             raise
-        with self._meter.request(operation, retry=retry) as request:
-            try:
-                done = await self._run(name, operation, work, size)
-            except S3UnavailableError as error:
-                if error.verdict is Verdict.THROTTLED:
-                    self.rate_gate.throttled()
-                raise
-            _count(request, size_sent, size_received)
-        return done
+
+        def leave() -> None:
+            self._connections.leave(1)
+            self._bytes.leave(size)
+
+        return self._start(operation, name, work, size_sent, size_received, leave, retry=retry)
+
+    def begin_beside(
+        self, operation: Operation, name: str, work: Callable[[Reply], Callable[[S3Client], _T]], size_received: int
+    ) -> Sent[_T] | None:
+        """A second request beside one that is late; None where there is no room for it, or the provider asked for less."""
+        throttled = self.rate_gate.rate.limit(asyncio.get_running_loop().time()) is not None
+        if self._closing or throttled or self._beside >= self._beside_max or not self.patience.may_repeat():
+            return None
+        self._beside += 1
+        return self._start(operation, name, work, 0, size_received, self._leave_beside, hedge=True)
+
+    def abandon(self, sent: Sent[Any]) -> None:
+        """Nobody wants its answer any more, for another request had it.
+
+        It counts among the second requests until its thread ends: as many may hang, and no other read waits for them.
+        """
+        sent.reply.give_up()
+        self._beside += 1
+        sent.leave()
+        sent.leave = self._leave_beside
+
+    def _leave_beside(self) -> None:
+        self._beside -= 1
 
     async def close(self) -> None:
         """Let what runs end, then give threads and connections back. Idempotent."""
         self.stop_new()
         while self._running:
-            await asyncio.wait(tuple(self._running))
+            for reply in self._running.values():
+                if reply.lost:
+                    reply.cut()
+            # One that nobody waits for may begin only now, and trickle.
+            await asyncio.wait(tuple(self._running), timeout=CUT_AGAIN_S)
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._executor, self._client.close)
@@ -127,20 +196,49 @@ class S3Requests:
         if self._closed or (self._closing and not last):
             raise StorageUnavailableError(name, "the storage is closed", "closed")
 
-    async def _run(self, name: str, operation: Operation, work: Callable[[S3Client], _T], size: int) -> _T:
-        running = asyncio.wrap_future(self._executor.submit(self._client.call, name, CALL_NAMES[operation], work))
-        self._running.add(running)
+    def _start(
+        self,
+        operation: Operation,
+        name: str,
+        work: Callable[[Reply], Callable[[S3Client], _T]],
+        size_sent: int,
+        size_received: int,
+        leave: Callable[[], None],
+        *,
+        retry: bool = False,
+        hedge: bool = False,
+    ) -> Sent[_T]:
+        patience_s = self.patience.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
+        reply = Reply()
+        try:
+            submitted = self._executor.submit(self._client.call, name, CALL_NAMES[operation], work(reply), patience_s)
+        except BaseException:
+            leave()
+            raise
+        running = asyncio.wrap_future(submitted)
+        request = self._meter.begin(operation, retry=retry, hedge=hedge)
+        self._running[running] = reply
 
         def ended(_: asyncio.Future[_T]) -> None:
-            self._running.discard(running)
-            self._connections.leave(1)
-            self._bytes.leave(size)
-            if not running.cancelled():
-                running.exception()  # Taken note of, even if the caller was cancelled meanwhile.
+            del self._running[running]
+            sent.leave()
+            # Taken note of, even if the caller was cancelled meanwhile.
+            error = None if running.cancelled() else running.exception()
+            # What we cut ourselves is no failure of the provider.
+            seconds = request.ended(None if reply.lost and reply.begun else error)
+            if error is None:
+                _count(request, size_sent, size_received)
+                if operation == "get" and size_received:
+                    self.patience.took(size_received, seconds, name)
+            elif isinstance(error, S3UnavailableError):
+                if error.verdict is Verdict.THROTTLED:
+                    self.rate_gate.throttled()
+                elif error.kind == "timeout" and operation in _READS and not reply.lost:
+                    self.patience.timed_out(patience_s, name)
 
+        sent = Sent(running, reply, request, leave)
         running.add_done_callback(ended)
-        # Shielded: cancelling the caller must not lose sight of what its thread still does.
-        return await asyncio.shield(running)
+        return sent
 
 
 def _count(request: Request, size_sent: int, size_received: int) -> None:

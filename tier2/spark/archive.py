@@ -18,16 +18,17 @@ LAUNCHER_NAME: Final = "segmentstore_spark_launcher.py"
 PACKAGES: Final = ("segmentstore", "tier2")
 REQUIRED_ON_EXECUTORS: Final = (
     "arro3-core",
-    "boto3",
+    "botocore",
     "crc32c",
     "fsspec",
+    "mmh3",
     "numpy",
     "obstore",
     "paramiko",
     "pyarrow",
     "zstandard",
 )
-"""By the names they are installed by. boto3, obstore and arro3-core are for s3:// alone, fsspec for what only it knows,
+"""By the names they are installed by. botocore, obstore and arro3-core are for s3:// alone, fsspec for what only it knows,
 paramiko for its sftp://."""
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)

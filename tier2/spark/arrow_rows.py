@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _DDL: Final[Mapping[pa.DataType, str]] = {
+    pa.int32(): "int",
     pa.int64(): "bigint",
     pa.string(): "string",
     pa.binary(): "binary",

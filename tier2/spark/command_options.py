@@ -9,6 +9,9 @@ import argparse
 import enum
 from typing import Final
 
+from segmentstore.contracts.errors import ConfigError
+from tier2.credentials import refuse_secrets
+
 ANSWER_TIMEOUT_S: Final = 120.0
 """Four times as often as an idle owner looks into its mailbox by default."""
 
@@ -30,6 +33,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """`tier2_url`, `json` and `timeout` (seconds): every verb that works on a store has them, by these names."""
     parser.add_argument(
         "tier2_url",
+        type=_without_secrets,
         metavar="TIER2_URL",
         help="where the store's objects are, e.g. s3://bucket/prefix or file:///folder",
     )
@@ -41,6 +45,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long owners of containers may take to answer (default %(default).0f)",
     )
+
+
+def _without_secrets(url: str) -> str:
+    """A URL that everybody may see who lists processes."""
+    try:
+        refuse_secrets(url)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
+    return url
 
 
 def seconds(text: str) -> float:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.visible import visible
 from tier2.object_storage import ObjectStorageError
 from tier2.spark.command_options import Exit
 
@@ -72,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
         sys.stderr.write("interrupted\n")
         return Exit.INTERRUPTED
     except (SegmentStoreError, ObjectStorageError) as error:
-        sys.stderr.write(" ".join(str(error).split()) + "\n")
+        sys.stderr.write(visible(" ".join(str(error).split())) + "\n")
         return Exit.COULD_NOT_TELL
     except Exception:  # noqa: BLE001 - an uncaught error would end with 1, as findings do
         traceback.print_exc()

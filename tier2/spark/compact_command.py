@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.visible import visible
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.object_names import new_job_id
 from tier2.spark.command_options import Exit, add_common_options, seconds
@@ -36,8 +37,8 @@ def add_parser(subparsers: Any) -> None:
         help="rewrite what is fragmented or mostly dead",
         description="Join runs of small chunks, and empty objects that are mostly dead, into large objects in the order of "
         "segments. The owners of the containers commit what was made, or refuse it; they alone delete what is old then.",
-        epilog="Exit codes: 0 all committed or nothing to do, 1 some was refused or failed, 2 could not tell: an owner did not "
-        "answer (run again with --job-id to hear what became of it).",
+        epilog="Exit codes: 0 all committed, nothing to do, or changed by the store or another job meanwhile (counted), 1 "
+        "some was refused or failed, 2 could not tell: an owner did not answer (run again with --job-id to hear what became of it).",
     )
     add_common_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and what it would gain, change nothing")
@@ -101,6 +102,13 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help="groups worked at at once, where Spark has so many cores (default %(default)s)",
     )
     parser.add_argument(
+        "--max-file-groups",
+        type=int,
+        default=_DEFAULTS.max_file_groups,
+        metavar="N",
+        help="groups of this run; a later run finds the others (default %(default)s)",
+    )
+    parser.add_argument(
         "--rewrite-job-order", choices=JOB_ORDERS, default="none", help="of groups (default %(default)s)"
     )
 
@@ -113,10 +121,14 @@ def run(arguments: argparse.Namespace) -> int:
     from tier2.spark.compact_job import compact, plan_compaction  # noqa: PLC0415
 
     try:
-        if arguments.dry_run:
-            return _show(arguments, plan_compaction(arguments.tier2_url, **options))
         from tier2.spark.progress import Progress  # noqa: PLC0415
         from tier2.spark.session import spark_session  # noqa: PLC0415
+
+        if arguments.dry_run:
+            planned = plan_compaction(
+                arguments.tier2_url, spark=lambda: spark_session("segmentstore compact"), **options
+            )
+            return _show(arguments, planned)
 
         # Said at once: whoever cuts this off can go on with it.
         sys.stderr.write(f"job {options['job_id']}\n")
@@ -124,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Progress(spark, "compact"):
             result = compact(spark, arguments.tier2_url, **options)
     except (CatalogFormatError, PySparkException) as error:
-        sys.stderr.write(f"could not tell: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"could not tell: {visible(' '.join(str(error).split()))}\n")
         return Exit.COULD_NOT_TELL
     return _show(arguments, result)
 
@@ -141,6 +153,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "min_input_files": arguments.min_input_files,
         "delete_ratio_threshold": arguments.delete_ratio_threshold,
         "max_concurrent_file_group_rewrites": arguments.max_concurrent_file_group_rewrites,
+        "max_file_groups": arguments.max_file_groups,
         "rewrite_job_order": arguments.rewrite_job_order,
         "where_segment": arguments.where_segment,
         "where_container": arguments.where_container,
@@ -156,6 +169,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "timeout_s": arguments.timeout,
         "commit_timeout_s": arguments.commit_timeout,
         "store_id": arguments.store_id,
+        # Of a store that was named by its folder (segmentstore spark).
+        "store_folder": getattr(arguments, "store_folder", None),
         "verify_copies": arguments.verify_copies,
     }
 

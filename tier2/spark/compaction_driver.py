@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.mailbox.mailbox import list_job, read_message
 from tier2.mailbox.messages import MessageFormatError, MessageKey, ReplaceProposal
 from tier2.object_storage import ObjectStorage
 from tier2.spark.compaction_group import GROUP_ID_DIGITS
 from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_plan import CompactionPlan, plan_groups
+from tier2.spark.compaction_plan import PlanOutline
+from tier2.spark.compaction_ranges import LEFT, Range, dead_rows, left_rows, plan_range
 from tier2.spark.reconcile_owners import Owners
 
 MESSAGES_AT_ONCE: Final = 8
@@ -38,34 +40,37 @@ class Prepared(NamedTuple):
     """The snapshots that were planned from."""
     untold: Mapping[int, str]
     """Containers that have no snapshot, or not one of now, and why."""
-    plans: tuple[CompactionPlan, ...]
     proposals: Mapping[MessageKey, ReplaceProposal]
 
 
 async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) -> Prepared:
-    """Plan from the catalog as of now, as far as owners answer. With `goes_on` the job's id was there before.
+    """The catalog as of now, as far as owners answer. With `goes_on` the job's id was there before.
 
     Raises CatalogFormatError, StorageUnavailableError.
     """
     snapshots = await owners.snapshots("compact")
     manifests = {**await newest_snapshots(owners.storage, owners.store_id), **snapshots.manifests}
-    plans = [
-        await _plan(owners.storage, manifest, options)
-        for number, manifest in sorted(manifests.items())
-        if options.wants_container(number)
-    ]
     containers = range(max(snapshots.containers, *(number + 1 for number in manifests), 0)) if manifests else range(0)
     proposals = await job_proposals(owners.storage, containers, owners.run_id) if goes_on else {}
     untold = {number: reason for number, reason in snapshots.untold.items() if options.wants_container(number)}
-    return Prepared(dict(sorted(manifests.items())), untold, tuple(plans), proposals)
+    return Prepared(dict(sorted(manifests.items())), untold, proposals)
 
 
-async def _plan(storage: ObjectStorage, manifest: Manifest, options: CompactionOptions) -> CompactionPlan:
-    segments = await read_table(storage, manifest, "segments", columns=["segment_id", "name", "merged_into"])
-    chunks = await read_table(storage, manifest, "chunks")
-    return plan_groups(
-        segments, chunks, options, container_id=manifest.container_id, epoch=manifest.epoch, now_ms=manifest.time_ms
-    )
+async def planned_here(
+    storage: ObjectStorage, manifests: Mapping[int, Manifest], ranges: Sequence[Range], options: CompactionOptions
+) -> Iterable[PlanOutline]:
+    """The plans of these ranges without Spark, one after another. Holds one range, and what ranges leave of objects."""
+    cut = [where for where in ranges if where.parts > 1]
+    left = [await left_rows(storage, manifests[where.container_id], where, options) for where in cut]
+    dead = dead_rows(pa.concat_tables([LEFT.empty_table(), *left]), options)
+    found: dict[tuple[Any, Any], list[Any]] = {}
+    for row in dead.to_pylist():
+        found.setdefault((row["container_id"], row["part"]), []).append(row["object"])
+    plans = [
+        await plan_range(storage, manifests[where.container_id], where, options, found.get(where[:2], ()))
+        for where in ranges
+    ]
+    return [plan.outline() for plan in plans]
 
 
 async def job_proposals(

@@ -39,6 +39,8 @@ class Group:
     """What the segments of the runs are called."""
     objects: dict[str, ObjectRecord]
     """Those that the chunks lie in."""
+    store_id: str
+    """Whose all this is: the new object carries the store's tag."""
 
     @property
     def payload_bytes(self) -> int:
@@ -57,6 +59,7 @@ class Group:
             {
                 "container": self.container_id,
                 "epoch": self.epoch,
+                "store": self.store_id,
                 "id": self.group_id,
                 "names": list(self.names.items()),
                 "objects": [list(record) for record in self.objects.values()],
@@ -97,6 +100,7 @@ class Group:
             runs=runs,
             names=dict(fields["names"]),
             objects={record.name: record for record in records},
+            store_id=fields["store"],
         )
 
 
@@ -109,6 +113,8 @@ class GroupResult:
     outcome: Outcome
     reason: str = ""
     """Of a failure: what is wrong, with the names of object and place."""
+    missing: str = ""
+    """Of a failure: the source that was not there. Whether it is lost, or was replaced, the catalog of now says."""
     first: bool = True
     """Whether this attempt's proposal is the one; another attempt's is, otherwise."""
     method: str = ""

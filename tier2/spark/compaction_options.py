@@ -55,6 +55,8 @@ class CompactionOptions:
     max_concurrent_file_group_rewrites: int = 64
     """Partitions of the query: no more groups than this are rewritten at a time, nor than Spark has cores."""
     rewrite_job_order: JobOrder = "none"
+    max_file_groups: int = 100_000
+    """Groups of one run, which its driver holds, at 2 kB each; what is worth rewriting beyond them a later run finds."""
     where_segment: str | None = None
     """Only segments whose name matches (`*`, `?`, `[...]`; case matters). None: all."""
     where_container: frozenset[int] | None = None
@@ -74,6 +76,7 @@ class CompactionOptions:
             "max-file-size-bytes": (self.group_bytes_max, 1),
             "min-input-files": (self.min_input_files, 2),
             "max-concurrent-file-group-rewrites": (self.max_concurrent_file_group_rewrites, 1),
+            "max-file-groups": (self.max_file_groups, 1),
             "older-than": (self.older_than_ms, 0),
             "block-bytes": (self.block_bytes, 1),
             "extent-bytes": (self.extent_bytes, 1),

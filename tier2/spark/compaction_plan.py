@@ -9,6 +9,8 @@ Rules of this file:
   than all behind them are left out: a segment that grows is not written again and again for its end;
 - an object that is mostly dead, or will be by what is chosen, is emptied, if all that lives in it may be touched;
 - only what is old enough is touched. Segments merged away are not: they are about to become another's chunks;
+- a container of very many chunks is planned in ranges that end between cells (`compaction_ranges`): what is chosen in a cell is
+  the same; whether an object is dead all ranges tell together (`Deadness`);
 - a group becomes one object: stretches in the order of segments and offsets, to the target's size. Its id is made of what is in
   it, so the same plan gives the same ids, wherever and whenever it is made.
 
@@ -22,18 +24,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from tier2.block_object import HEADER_BYTES_MAX, NAMED_HEADER_BYTES_MAX
+from tier2.block_object import HEADER_BYTES, HEADER_BYTES_MAX, NAMED_HEADER_BYTES_MAX
 from tier2.copy_plan import Run
 from tier2.spark.compaction_group import GROUP_ID_DIGITS, Group
 from tier2.spark.compaction_options import GROUP_CHUNKS_MAX, CompactionOptions
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+SHARES_MAX = 20_000
+"""Rows of `PlanOutline.shares`."""
 
 _NUMBERS = (
     "segment_id",
@@ -61,15 +67,71 @@ class PlannedGroup(NamedTuple):
     """Objects they lie in."""
 
 
+class PlanOutline(NamedTuple):
+    """A plan without its chunks: what is known of its groups, and how objects are shared among them."""
+
+    container_id: int
+    groups: tuple[PlannedGroup, ...]
+    shares: tuple[tuple[tuple[int, ...], int, int], ...]
+    """Of some groups, by their places: objects with chunks in each of these and in no other; and how many of them are
+    empty once all of these are committed. About what a group has is in one row; objects that many groups share have more."""
+
+    def freed_objects(self, group_ids: Collection[str]) -> int:
+        """Objects nothing lives in any more once these groups are committed."""
+        committed = self._places(group_ids)
+        return sum(freed for groups, _, freed in self.shares if committed.issuperset(groups))
+
+    def source_objects(self, group_ids: Collection[str]) -> int:
+        """Objects that chunks of these groups lie in."""
+        wanted = self._places(group_ids)
+        return sum(sources for groups, sources, _ in self.shares if not wanted.isdisjoint(groups))
+
+    def _places(self, group_ids: Collection[str]) -> set[int]:
+        return {place for place, planned in enumerate(self.groups) if planned.group_id in group_ids}
+
+
+def _bounded(shares: list[tuple[tuple[int, ...], int, int]]) -> tuple[tuple[tuple[int, ...], int, int], ...]:
+    """Not more than SHARES_MAX, the largest first: the others count as if their groups shared them all."""
+    shares.sort(key=lambda row: -row[1])
+    kept, others = shares[:SHARES_MAX], shares[SHARES_MAX:]
+    if others:
+        groups = sorted({group for row in others for group in row[0]})
+        kept.append((tuple(groups), sum(row[1] for row in others), sum(row[2] for row in others)))
+    return tuple(kept)
+
+
+class Deadness(NamedTuple):
+    """What is left in objects after the stretches of one range were chosen: a row an object, as arrays."""
+
+    objects: Ints
+    """A hash of each name (`object_hash`)."""
+    size: Ints
+    chunks: Ints
+    bytes: Ints
+    untouchable: Ints
+    """Chunks that may not be rewritten."""
+
+    def is_dead(self, options: CompactionOptions) -> Flags:
+        """Whether each is dead enough to be emptied, and may be."""
+        # Compressed payload is taken for as long as it was: such an object looks less dead than it is, never more.
+        alive = self.bytes + NAMED_HEADER_BYTES_MAX * self.chunks + 8 * (self.bytes // options.extent_bytes)
+        dead = self.size - alive >= options.delete_ratio_threshold * self.size
+        result: Flags = (self.chunks > 0) & (self.untouchable == 0) & dead
+        return result
+
+
 class CompactionPlan:
     """The groups of one container, and the chunks they are made of. Made by `plan_groups`."""
 
-    def __init__(self, container_id: int, epoch: int, chunks: _Chunks, names: dict[int, str]) -> None:
+    def __init__(self, container_id: int, epoch: int, chunks: _Chunks, names: dict[int, str], store_id: str) -> None:
+        self.store_id = store_id
         self.container_id = container_id
         self.epoch = epoch
         """Of the snapshot's owner: what new objects are named by."""
         self._chunks = chunks
         self._names = names
+        self.is_cut = False
+        """It is of a range of the container."""
         self.groups: list[PlannedGroup] = []
         """In the order they are to be worked at."""
 
@@ -78,7 +140,7 @@ class CompactionPlan:
         objects: dict[str, ObjectRecord] = {}
         runs = [self._run(first, end, objects) for first, end in planned.stretches]
         names = {run.segment_id: self._names[run.segment_id] for run in runs}
-        return Group(self.container_id, self.epoch, planned.group_id, tuple(runs), names, objects)
+        return Group(self.container_id, self.epoch, planned.group_id, tuple(runs), names, objects, self.store_id)
 
     def _run(self, first: int, end: int, objects: dict[str, ObjectRecord]) -> Run:
         chunks = self._chunks
@@ -92,26 +154,99 @@ class CompactionPlan:
                 objects[name] = ObjectRecord(name, size, created_ms)
         return Run(columns[0][0], tuple(held))
 
-    def freed_objects(self, group_ids: Collection[str]) -> int:
-        """Objects nothing lives in any more once these groups are committed. O(chunks of the groups + objects)."""
-        count = self._chunks.object_count
-        moved = np.bincount(self._objects_of(group_ids), minlength=count)
-        return int(np.count_nonzero((moved > 0) & (moved == np.bincount(self._chunks.objects, minlength=count))))
-
-    def source_objects(self, group_ids: Collection[str]) -> int:
-        """Objects that chunks of these groups lie in."""
-        return len(np.unique(self._objects_of(group_ids)))
-
-    def _objects_of(self, group_ids: Collection[str]) -> Ints:
-        """The object of each chunk of these groups."""
-        stretches = [each for planned in self.groups if planned.group_id in group_ids for each in planned.stretches]
-        return np.concatenate([np.zeros(0, np.int64), *(self._chunks.objects[first:end] for first, end in stretches)])
+    def outline(self) -> PlanOutline:
+        """What a driver keeps of it: numbers. O(chunks)."""
+        chunks, count = self._chunks, self._chunks.object_count
+        moved = np.zeros(count, np.int64)
+        sets: dict[int, tuple[int, ...]] = {}
+        for number, planned in enumerate(self.groups):
+            parts = [chunks.objects[first:end] for first, end in planned.stretches]
+            objects, times = np.unique(np.concatenate(parts), return_counts=True)
+            moved[objects] += times
+            for each in objects.tolist():
+                sets[each] = (*sets.get(each, ()), number)
+        there = np.bincount(chunks.objects, minlength=count)
+        freed = moved == there
+        if self.is_cut:
+            # Where the chunks here are as much as the object, none can live in another range.
+            size, held = np.zeros(count, np.int64), np.bincount(chunks.objects, chunks.length, count)
+            size[chunks.objects] = chunks.numbers["object_size"]
+            freed &= held + NAMED_HEADER_BYTES_MAX * there >= size - size // 8
+        shares: dict[tuple[int, ...], tuple[int, int]] = {}
+        for each, groups in sets.items():
+            sources, gone = shares.get(groups, (0, 0))
+            shares[groups] = sources + 1, gone + int(freed[each])
+        return PlanOutline(
+            self.container_id,
+            tuple(planned._replace(stretches=()) for planned in self.groups),
+            _bounded([(groups, *counts) for groups, counts in shares.items()]),
+        )
 
 
 def plan_groups(
-    segments: pa.Table, chunks: pa.Table, options: CompactionOptions, *, container_id: int, epoch: int, now_ms: int
+    segments: pa.Table,
+    chunks: pa.Table,
+    options: CompactionOptions,
+    *,
+    container_id: int,
+    epoch: int,
+    now_ms: int,
+    store_id: str,
+    dead: Ints | None = None,
 ) -> CompactionPlan:
-    """What of a container is worth rewriting. `segments` and `chunks` are a snapshot's, `now_ms` the wall time of its copy."""
+    """What of a container is worth rewriting. `segments` and `chunks` are a snapshot's, `now_ms` the wall time of its copy.
+
+    Of a range, whose cells are whole, `dead` has the hashes of the objects that all ranges together found to be dead.
+    """
+    table, names, choice = _look(segments, chunks, options, container_id, now_ms)
+    plan = CompactionPlan(container_id, epoch, table, names, store_id)
+    if choice is None:
+        return plan
+    chosen, cell = choice.stretches, choice.cell
+    if dead is None:
+        left = _left_of(table, choice)
+        chosen = chosen | (~chosen & left.is_dead(options)[table.objects])
+    else:
+        plan.is_cut = True
+        chosen = chosen | (~chosen & np.isin(table.object_hashes(), dead)[table.objects] & choice.may_touch)
+    stretches = _cut_stretches(table, cell, chosen)
+    plan.groups = [_planned(container_id, table, group) for group in _pack(table, stretches, options)]
+    _order(plan.groups, options.rewrite_job_order)
+    return plan
+
+
+def deadness_of(
+    segments: pa.Table, chunks: pa.Table, options: CompactionOptions, *, container_id: int, now_ms: int
+) -> Deadness:
+    """What a range leaves in objects that may be dead, or of which another range may hold chunks."""
+    table, _, choice = _look(segments, chunks, options, container_id, now_ms)
+    if choice is None:
+        return Deadness(*(np.zeros(0, np.int64) for _ in Deadness._fields))
+    left = _left_of(table, choice)
+    # Beside a block that is as long as its object there is no other. (Of a compressed one this cannot be told: at worst such an
+    # object is emptied too soon.)
+    has_room = left.bytes + HEADER_BYTES * (left.chunks + 1) < left.size
+    some = (left.chunks > 0) & (has_room | left.is_dead(options))
+    return Deadness(*(column[some] for column in left._replace(objects=table.object_hashes())))
+
+
+def object_hash(name: str) -> int:
+    """What stands for an object's name where there are very many: 64 bits, with a sign."""
+    return int(mmh3.hash64(name)[0])
+
+
+class _Choice(NamedTuple):
+    """What stretches alone come to."""
+
+    stretches: Flags
+    may_touch: Flags
+    cell: Ints
+
+
+def _look(
+    segments: pa.Table, chunks: pa.Table, options: CompactionOptions, container_id: int, now_ms: int
+) -> tuple[_Chunks, dict[int, str], _Choice | None]:
+    """The chunks, the names of segments that may be touched, and what is chosen of stretches; None: nothing may be."""
     table = _Chunks(chunks)
     names: dict[int, str] = {
         segment_id: name
@@ -123,20 +258,14 @@ def plan_groups(
         )
         if name is not None and merged_into is None and options.wants_segment(name)
     }
-    plan = CompactionPlan(container_id, epoch, table, names)
     if not len(table) or not options.wants_container(container_id):
-        return plan
+        return table, names, None
     wanted = np.fromiter(names, np.int64, len(names))
     may_touch = np.isin(table.segment_id, wanted) & (
         table.numbers["object_created_ms"] <= now_ms - options.older_than_ms
     )
     cell = table.start // min(options.target_file_size_bytes, options.group_bytes_max)
-    chosen = _choose_stretches(table, cell, may_touch, options)
-    chosen |= _choose_dead(table, chosen, may_touch, options)
-    stretches = _cut_stretches(table, cell, chosen)
-    plan.groups = [_planned(container_id, table, group) for group in _pack(table, stretches, options)]
-    _order(plan.groups, options.rewrite_job_order)
-    return plan
+    return table, names, _Choice(_choose_stretches(table, cell, may_touch, options), may_touch, cell)
 
 
 def pieces_of(chunks: Sequence[ChunkRecord], join_bytes: int) -> int:
@@ -175,6 +304,11 @@ class _Chunks:
         """The name of the object of each chunk of these rows."""
         names: list[str] = self._names.take(pa.array(self.objects[first:end])).to_pylist()
         return names
+
+    def object_hashes(self) -> Ints:
+        """`object_hash` of each object. O(objects)."""
+        names: list[Any] = self._names.to_pylist()
+        return np.fromiter(map(object_hash, names), np.int64, len(names))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -223,20 +357,18 @@ def _choose_stretches(table: _Chunks, cell: Ints, may_touch: Flags, options: Com
     return np.repeat(worth, np.diff(np.append(piece_at, len(table))))
 
 
-def _choose_dead(table: _Chunks, chosen: Flags, may_touch: Flags, options: CompactionOptions) -> Flags:
-    """The chunks that are left in objects which are mostly dead then, where all of them may be touched."""
-    objects, left = table.objects, ~chosen
-    count = table.object_count
-    chunks_left = np.bincount(objects, left, count)
-    bytes_left = np.bincount(objects, np.where(left, table.length, 0), count)
-    untouchable = np.bincount(objects, left & ~may_touch, count)
+def _left_of(table: _Chunks, choice: _Choice) -> Deadness:
+    """What stretches leave in each object, by its number."""
+    objects, left, count = table.objects, ~choice.stretches, table.object_count
     size = np.zeros(count, np.int64)
     size[objects] = table.numbers["object_size"]
-    # Compressed payload is taken for as long as it was: such an object looks less dead than it is, never more.
-    alive = bytes_left + NAMED_HEADER_BYTES_MAX * chunks_left + 8 * (bytes_left // options.extent_bytes)
-    dead = (chunks_left > 0) & (untouchable == 0) & (size - alive >= options.delete_ratio_threshold * size)
-    result: Flags = left & dead[objects]
-    return result
+    return Deadness(
+        np.arange(count),
+        size,
+        np.bincount(objects, left, count).astype(np.int64),
+        np.bincount(objects, np.where(left, table.length, 0), count).astype(np.int64),
+        np.bincount(objects, left & ~choice.may_touch, count).astype(np.int64),
+    )
 
 
 def _cut_stretches(table: _Chunks, cell: Ints, chosen: Flags) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """What a compaction says of itself: a row for each group, the numbers, the verdict, a text for people.
 
 Rules of this file: pure; no pyspark. A group is `planned` until there is a proposal, and `pending` until its owner answers; a
-job whose owners did not all answer could not tell, whatever else came of it.
+job whose owners did not all answer could not tell, whatever else came of it. What the store, or another job, lawfully changed
+meanwhile is counted and is no fault: the next run plans from what there is then.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from segmentstore.contracts.visible import visible
 from tier2.mailbox.messages import Answer, ReplaceProposal
 from tier2.spark.command_options import Exit
 from tier2.spark.compaction_plan import PlannedGroup
 
-Status = Literal["planned", "pending", "committed", "committed_in_part", "refused", "failed"]
+Status = Literal["planned", "pending", "committed", "committed_in_part", "overtaken", "refused", "failed"]
+OVERTAKEN: Final = frozenset(("refused_changed", "refused_unknown_segment"))
+"""Verdicts of an owner that has other chunks now, or none: the store went on, or another job was first."""
 SHOWN_MAX: Final = 20
 """Groups whose reasons are shown to people; all of them are in the rows."""
 
@@ -89,7 +93,13 @@ class GroupRow:
             status: Status = "committed" if answer.verdict == "committed" else "committed_in_part"
             return replace(self, status=status, reason=answer.reason)
         reason = f"{answer.verdict}: {answer.reason}" if answer.reason else answer.verdict
+        if answer.verdict in OVERTAKEN:
+            return self.overtaken(reason)
         return replace(self, status="failed" if answer.verdict == "failed" else "refused", reason=reason)
+
+    def overtaken(self, reason: str) -> GroupRow:
+        """Its chunks are others by now, and there is nothing left to do."""
+        return replace(self, status="overtaken", reason=reason)
 
 
 def planned_row(job_id: str, container_id: int, planned: PlannedGroup) -> GroupRow:
@@ -140,6 +150,10 @@ class CompactionSummary:
     expected_removed_data_files_count: int
     """Nothing will live in so many any more if all is committed."""
     planned_bytes: int
+    groups_left: int
+    """Beyond `max-file-groups`: a later run finds them."""
+    chunks_left: int
+    """Of containers that were not planned for the same reason."""
     rewritten_data_files_count: int
     """Objects that committed groups were taken from."""
     added_data_files_count: int
@@ -162,7 +176,7 @@ def verdict_of(rows: Iterable[GroupRow], untold: Mapping[int, str]) -> Exit:
     statuses = {row.status for row in rows}
     if untold or "pending" in statuses:
         return Exit.COULD_NOT_TELL
-    return Exit.FINDINGS if statuses & {"refused", "failed", "committed_in_part"} else Exit.NOTHING
+    return Exit.FINDINGS if statuses & {"refused", "failed"} else Exit.NOTHING
 
 
 def count_statuses(rows: Iterable[GroupRow]) -> dict[str, int]:
@@ -188,7 +202,7 @@ def summary_json(summary: CompactionSummary, rows: Iterable[GroupRow]) -> dict[s
 
 def summary_text(summary: CompactionSummary, rows: Sequence[GroupRow]) -> str:
     """The run for people: lines of aligned columns."""
-    return "\n".join([*_head(summary), "", *_table(rows), *_reasons(rows), "", *_last(summary)])
+    return "\n".join(map(visible, [*_head(summary), "", *_table(rows), *_reasons(rows), "", *_last(summary)]))
 
 
 def _head(summary: CompactionSummary) -> Iterator[str]:
@@ -228,6 +242,10 @@ def _reasons(rows: Sequence[GroupRow]) -> Iterator[str]:
 
 
 def _last(summary: CompactionSummary) -> Iterator[str]:
+    if summary.groups_left or summary.chunks_left:
+        yield (
+            f"left for a later run: {summary.groups_left:,} groups, and {summary.chunks_left:,} chunks that were not looked at"
+        )
     if summary.dry_run:
         groups = sum(summary.groups.values())
         yield (
@@ -245,8 +263,12 @@ def _last(summary: CompactionSummary) -> Iterator[str]:
         f"requests: {summary.requests:,}; bytes received {summary.bytes_received:,}, sent {summary.bytes_sent:,},"
         f" copied by the store {summary.bytes_copied:,}"
     )
+    meanwhile = [
+        f"{summary.groups[each]:,} {each}" for each in ("committed_in_part", "overtaken") if each in summary.groups
+    ]
+    but = f", but for what was changed meanwhile: {', '.join(meanwhile)}" if meanwhile else ""
     said = {
-        Exit.NOTHING: "all committed" if summary.groups else "nothing to do",
+        Exit.NOTHING: f"all committed{but}" if summary.groups else "nothing to do",
         Exit.FINDINGS: "not all was committed",
         Exit.COULD_NOT_TELL: f"could not tell: run again with --job-id {summary.job_id} to hear what became of it",
     }

@@ -29,7 +29,7 @@ from tier2.block_object import (
     parse_block_header,
     parse_extent_table,
 )
-from tier2.block_reader import BlockReader
+from tier2.block_reader import FETCHES_MAX, BlockReader
 from tier2.block_runs import GAP_BYTES_MAX, BlockRun, StretchPayload, check_block_identity, plan_runs
 from tier2.copy_plan import chunks_by_source
 from tier2.object_storage import InvalidRangeError, ObjectStorage, StorageUnavailableError
@@ -109,13 +109,18 @@ class GroupSources:
     async def _block_end(self, place: tuple[str, int], chunks: Sequence[ChunkRecord]) -> int:
         name, offset = place
         try:
-            try:
-                header = await self._checked_header(name, offset, chunks)
-            except BlockFormatError:
-                header = await self._checked_header(name, offset, chunks)
+            header = await self._insisted_header(name, offset, chunks)
         except BlockFormatError as error:
             raise DataCorruptionError(f"object {name} block at {offset} {error.place}", error.reason) from error
         return offset + header.block_length
+
+    async def _insisted_header(self, name: str, offset: int, chunks: Sequence[ChunkRecord]) -> BlockHeader:
+        for _ in range(FETCHES_MAX - 1):
+            try:
+                return await self._checked_header(name, offset, chunks)
+            except BlockFormatError:
+                continue  # the transfer may have gone wrong
+        return await self._checked_header(name, offset, chunks)
 
     async def _checked_header(self, name: str, offset: int, chunks: Sequence[ChunkRecord]) -> BlockHeader:
         """The header of a block, checked: that it is the one the chunks mean, its table, that it ends within its object."""

@@ -34,8 +34,8 @@ from tier2.extent_codec import CODECS_BY_NAME
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import MessageKey, Replacement, ReplaceProposal, message_name, one_sentence
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
-from tier2.object_storage import ObjectStorage, ObjectStorageError
+from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_storage import ObjectNotFoundError, ObjectStorage, ObjectStorageError
 from tier2.spark.compaction_group import COPY, REWRITE, Group, GroupResult
 from tier2.spark.compaction_options import KEEP, CompactionOptions
 from tier2.spark.compaction_plan import pieces_of
@@ -106,7 +106,8 @@ async def _outcome(attempt: _Attempt) -> GroupResult:
         )
         return replace(result, first=await attempt.propose(made))
     except (DataCorruptionError, ObjectStorageError) as error:
-        return replace(result, outcome="failed", reason=str(error))
+        gone = error.name if isinstance(error, ObjectNotFoundError) and error.name in group.objects else ""
+        return replace(result, outcome="failed", reason=str(error), missing=gone)
     except Exception as error:  # noqa: BLE001 - Spark would try it again, then end the job for all groups
         return replace(result, outcome="failed", reason=one_sentence(f"{UNFORESEEN}{type(error).__name__}: {error}"))
 
@@ -152,7 +153,9 @@ class _Attempt:
 
     async def propose(self, made: _Made) -> bool:
         """Put the group's proposal; False if another attempt's is there."""
-        proposal = ReplaceProposal(*self._key, made.record, made.replacements, made.record.created_ms)
+        proposal = ReplaceProposal(
+            *self._key, made.record, made.replacements, made.record.created_ms, self.group.store_id
+        )
         return await insist(self._runtime, lambda: put_message(self._storage, self._runtime, proposal))
 
     # --- copied by the store itself -----------------------------------------------------------------------
@@ -234,7 +237,7 @@ class _Attempt:
 
     async def _put(self, send: Callable[[str, bytes], Awaitable[None]]) -> str:
         """Have `send(name, unique_id)` make the object, under one name however often it is tried; return the name."""
-        unique_id = new_unique_id(self._runtime.random)
+        unique_id = new_tagged_id(store_tag(self.group.store_id), self._runtime.random)
         name = object_name(self.group.container_id, self.group.epoch, "compaction", unique_id, job_id=self._job_id)
         await insist(self._runtime, lambda: send(name, unique_id))
         return name

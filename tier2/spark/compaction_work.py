@@ -17,39 +17,55 @@ import asyncio
 import heapq
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from segmentstore.contracts.runtime import Runtime
+from tier2.catalog.catalog_manifest import Manifest
 from tier2.locations import open_object_storage
 from tier2.spark.compaction_group import Group, GroupResult
 from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_plan import CompactionPlan, PlannedGroup
+from tier2.spark.compaction_plan import PlannedGroup
+from tier2.spark.compaction_ranges import LEFT, RANGES, Range, dead_rows, left_rows, plan_range, planned_rows
 from tier2.spark.compaction_task import execute_group
+from tier2.spark.reconcile_work import with_storage
 from tier2.spark.task_disk import BulkDisk
 
 ROUND_CHUNKS: Final = 1_000_000
 """Chunks of one query, about: some 15 MB of rows. More take several, one after another."""
 
+WAVE_CHUNKS: Final = 8_000_000
+"""Chunks of containers that are planned together: if all are worth rewriting, some 120 MB of groups."""
 BIN_GROUPS: Final = 16
 """Groups of one bin, about, at most, however few tasks run at a time: what has to wait for a task that lags behind."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|[0-9]+)(?:, *[0-9]+)?\])?")
 
 Batches = Iterator[pa.RecordBatch]
-Planned = tuple[CompactionPlan, PlannedGroup]
+
+
+class Worked(NamedTuple):
+    """A group on its way to a task."""
+
+    container_id: int
+    planned: PlannedGroup
+    data: bytes
+    """All of it, encoded."""
+
 
 _WORK: Final[list[pa.Field[Any]]] = [pa.field("bin", pa.int32()), pa.field("data", pa.binary())]
 WORK: Final = pa.schema(_WORK)
-"""A group a row. `bin` is what repartitionById takes, and it takes no other integer."""
+"""A group a row. `bin` is an int, as `frames.map_bins` has it."""
 
 _RESULTS: Final[list[pa.Field[Any]]] = [
     pa.field("container_id", pa.int64()),
     pa.field("group_id", pa.string()),
     pa.field("outcome", pa.string()),
     pa.field("reason", pa.string()),
+    pa.field("missing", pa.string()),
     pa.field("first", pa.bool_()),
     pa.field("method", pa.string()),
     pa.field("object_name", pa.string()),
@@ -70,7 +86,7 @@ RESULTS: Final = pa.schema(_RESULTS)
 class CompactionSite:
     """What every task of a job is told."""
 
-    url: str
+    url: str = field(repr=False)
     job_id: str
     options: CompactionOptions
     verify_copies: bool
@@ -106,16 +122,31 @@ def bins_for(groups: int, bins_max: int, slots: int | None) -> int:
     return min(bins_max, slots * max(waves, 1))
 
 
-def rounds_of(planned: Iterable[Planned]) -> Iterator[list[Planned]]:
+def rounds_of(groups: Iterable[Worked]) -> Iterator[list[Worked]]:
     """The groups cut into queries, in order."""
-    held: list[Planned] = []
+    held: list[Worked] = []
     chunks = 0
-    for each in planned:
-        if held and chunks + each[1].chunks > ROUND_CHUNKS:
+    for each in groups:
+        if held and chunks + each.planned.chunks > ROUND_CHUNKS:
             yield held
             held, chunks = [], 0
         held.append(each)
-        chunks += each[1].chunks
+        chunks += each.planned.chunks
+    if held:
+        yield held
+
+
+def waves_of(ranges: Iterable[Range], manifests: Mapping[int, Manifest]) -> Iterator[list[Range]]:
+    """Whole containers, as many as have about WAVE_CHUNKS chunks: what is planned, and then worked at, together."""
+    held: list[Range] = []
+    chunks = 0
+    for where in ranges:
+        rows = manifests[where.container_id].tables["chunks"].rows
+        if held and not where.part and chunks + rows > WAVE_CHUNKS:
+            yield held
+            held, chunks = [], 0
+        chunks += 0 if where.part else rows
+        held.append(where)
     if held:
         yield held
 
@@ -132,11 +163,77 @@ def bins_of(sizes: Sequence[int], bins: int) -> list[int]:
     return chosen
 
 
-def work_table(planned: Sequence[Planned], bins: int) -> pa.Table:
+def work_table(groups: Sequence[Worked], bins: int) -> pa.Table:
     """Rows of WORK: the groups of one query, in at most `bins` bins."""
-    chosen = bins_of([group.bytes for _, group in planned], bins)
-    datas = [plan.group(group).encode() for plan, group in planned]
-    return pa.Table.from_arrays([pa.array(chosen, pa.int32()), pa.array(datas, pa.binary())], schema=WORK)
+    chosen = bins_of([each.planned.bytes for each in groups], bins)
+    return pa.Table.from_arrays(
+        [pa.array(chosen, pa.int32()), pa.array([each.data for each in groups], pa.binary())], schema=WORK
+    )
+
+
+# --- planning --------------------------------------------------------------------------------------------------------
+
+
+def ranges_table(ranges: Sequence[Range]) -> pa.Table:
+    """RANGES: a bin each."""
+    rows = [{"bin": number, **where._asdict()} for number, where in enumerate(ranges)]
+    return pa.Table.from_pylist(rows, schema=RANGES)
+
+
+def left_task(site: CompactionSite, manifests: Mapping[int, Manifest]) -> Callable[[Batches], Batches]:
+    """Over batches of RANGES: LEFT."""
+
+    def run(batches: Batches) -> Batches:
+        for where, _ in _ranges_in(batches):
+            manifest = manifests[where.container_id]
+            work = partial(left_rows, manifest=manifest, where=where, options=site.options)
+            yield from with_storage(site.url, work).to_batches()
+
+    return run
+
+
+def dead_task(options: CompactionOptions) -> Callable[[Batches], Batches]:
+    """Over LEFT, of each object all rows: RANGES with the dead ones."""
+
+    def run(batches: Batches) -> Batches:
+        yield from dead_rows(pa.Table.from_batches(batches, LEFT), options).to_batches()
+
+    return run
+
+
+def plan_task(
+    site: CompactionSite, manifests: Mapping[int, Manifest], *, with_data: bool
+) -> Callable[[Batches], Batches]:
+    """Over RANGES, all rows of each range together: PLANNED."""
+
+    def run(batches: Batches) -> Batches:
+        for where, dead in _ranges_in(batches):
+            manifest = manifests[where.container_id]
+            work = partial(plan_range, manifest=manifest, where=where, options=site.options, dead=dead)
+            plan = with_storage(site.url, work)
+            yield from planned_rows(plan, where.part, with_data=with_data).to_batches()
+
+    return run
+
+
+def _ranges_in(batches: Batches) -> Iterator[tuple[Range, list[int]]]:
+    """Each range, with the objects in its rows."""
+    held: tuple[Range, list[int]] | None = None
+    for batch in batches:
+        columns: list[list[Any]] = [batch.column(name).to_pylist() for name in (*Range._fields, "object")]
+        for container_id, part, parts, number in zip(*columns, strict=True):
+            where = Range(container_id, part, parts)
+            if held is None or held[0] != where:
+                if held is not None:
+                    yield held
+                held = where, []
+            if number is not None:
+                held[1].append(number)
+    if held is not None:
+        yield held
+
+
+# --- rewriting -------------------------------------------------------------------------------------------------------
 
 
 def compaction_task(site: CompactionSite, attempt: Callable[[], int]) -> Callable[[Batches], Batches]:

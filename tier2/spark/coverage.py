@@ -4,14 +4,17 @@ What must hold of a segment with chunks in order of their offsets: nothing lacks
 chunk begins before all earlier ones have ended, and none ends behind storage_length. Rules of this file:
 
 - segments whose chunks simply follow one another are recognised by whole columns; only the others are looked at one by one;
-- what was reached so far is the greatest end of all earlier chunks, not that of the last: a long chunk hides nothing.
+- what was reached so far is the greatest end of all earlier chunks, not that of the last: a long chunk hides nothing;
+- a segment that a range cuts is told of by its borders. Where they fit, and all is in order between them, nothing is
+  wrong; where they do not, the segment is walked from its beginning (`SegmentWalk`), a stretch at a time.
 
 Pure: no await, no clock, no I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -46,6 +49,22 @@ class _Chunks(NamedTuple):
     """Where they stand in the table."""
 
 
+class Border(NamedTuple):
+    """What one range has of a segment that it cuts."""
+
+    part: int
+    """Which of the ranges."""
+    segment_id: int
+    floor: int
+    ceiling: int
+    start: int
+    """Of the first chunk in the range."""
+    end: int
+    """Of the last."""
+    clean: bool
+    """Within the range the chunks follow one another, and none is empty."""
+
+
 def judge_coverage(segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
     """FINDINGS over one container, or a range of its segment ids that both tables hold exactly: gaps and overlaps.
 
@@ -57,6 +76,97 @@ def judge_coverage(segments: pa.Table, chunks: pa.Table, *, container_id: int, r
     found = _judge(ours, theirs)
     named = (_with_object(finding, chunks, row) for finding, row in found)
     return findings_table((finding._replace(container_id=container_id) for finding in named), run_id)
+
+
+def judge_range(
+    segments: pa.Table,
+    chunks: pa.Table,
+    *,
+    container_id: int,
+    part: int,
+    continues: bool,
+    goes_on: bool,
+    run_id: str = "",
+) -> tuple[pa.Table, list[Border]]:
+    """As `judge_coverage`, over a range whose first segment began before it (`continues`) or whose last `goes_on` behind it.
+
+    Nothing is said of these two but their borders: `broken_segments` tells, once all ranges have been looked at. Of a
+    segment that the catalog does not know each range says how many chunks it has.
+    """
+    ours, theirs = _segments(segments), _chunks(chunks)
+    cut = {int(theirs.ids[at]) for at, is_cut in ((0, continues), (-1, goes_on)) if is_cut and len(theirs.ids)}
+    borders = [_border(ours, theirs, part, segment_id) for segment_id in sorted(cut) if segment_id in ours.ids]
+    whole = ~np.isin(theirs.ids, [border.segment_id for border in borders])
+    others = ~np.isin(ours.ids, [border.segment_id for border in borders])
+    found = _judge(
+        _Segments(*(column[others] for column in ours)),
+        theirs if whole.all() else _Chunks(*(column[whole] for column in theirs)),
+    )
+    named = (_with_object(finding, chunks, row) for finding, row in found)
+    return findings_table((finding._replace(container_id=container_id) for finding in named), run_id), borders
+
+
+def broken_segments(borders: Iterable[Border]) -> list[int]:
+    """Segments of one container whose ranges do not fit together, or in one of which something is wrong."""
+    of_segments: dict[int, list[Border]] = {}
+    for border in borders:
+        of_segments.setdefault(border.segment_id, []).append(border)
+    broken = []
+    for segment_id, some in sorted(of_segments.items()):
+        some.sort()
+        fits = all(border.clean for border in some) and all(one.end == other.start for one, other in pairwise(some))
+        if not fits or some[0].start > some[0].floor or some[-1].end != some[-1].ceiling:
+            broken.append(segment_id)
+    return broken
+
+
+class SegmentWalk:
+    """One segment whose chunks come a stretch at a time, in order. Holds three numbers, however many there are."""
+
+    def __init__(self, floor: int, ceiling: int) -> None:
+        self._ceiling = ceiling
+        self._reached = floor
+        self._last_end: int | None = None
+        self.beyond: tuple[int, int] | None = None
+        """Where the first chunk behind the ceiling begins to be so, and the row of it that `see` was given."""
+
+    @classmethod
+    def of(cls, segment: pa.Table) -> SegmentWalk:
+        """Of a segment's row, with segment_id, start_offset and storage_length."""
+        ours = _segments(segment)
+        return cls(int(ours.floor[0]), int(ours.ceiling[0]))
+
+    def see_rows(self, chunks: pa.Table) -> Iterator[tuple[Finding, int | None]]:
+        """As `see`, of rows of the segment with start_offset and length."""
+        return self.see(_chunks(chunks))
+
+    def see(self, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+        """What is wrong with the next chunks, each with its row."""
+        ceiling = self._ceiling
+        for start, end, row in zip(chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True):
+            if end <= start:
+                yield _finding(Kind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end), row
+                continue
+            if min(start, ceiling) > self._reached:
+                evidence = "no chunk holds these bytes, the named one is behind them"
+                yield _finding(Kind.GAP, evidence, self._reached, min(start, ceiling)), row
+            if self._last_end is not None and start < self._last_end:
+                evidence = f"a chunk begins at {start}, and earlier ones reach {self._last_end}"
+                yield _finding(Kind.OVERLAP, evidence, start, min(end, self._last_end)), row
+            if self.beyond is None and end > ceiling:
+                self.beyond = max(start, ceiling), row
+            self._reached = max(self._reached, end)
+            self._last_end = end if self._last_end is None else max(self._last_end, end)
+
+    def end(self) -> Iterator[tuple[Finding, int | None]]:
+        """What is wrong with the segment's end."""
+        ceiling = self._ceiling
+        if self._reached < ceiling:
+            evidence = "no chunk holds these bytes, up to the storage length"
+            yield _finding(Kind.GAP, evidence, self._reached, ceiling), None
+        elif self.beyond is not None and self._last_end is not None:
+            evidence = f"chunks reach {self._last_end}, and the storage length is {ceiling}"
+            yield _finding(Kind.OVERLAP, evidence, self.beyond[0], self._last_end), self.beyond[1]
 
 
 def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
@@ -131,26 +241,18 @@ def _suspicious(
 
 def _judge_segment(floor: int, ceiling: int, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
     """One segment, and all of its chunks."""
-    reached, last_end, beyond = floor, None, None
-    for start, end, row in zip(chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True):
-        if end <= start:
-            yield _finding(Kind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end), row
-            continue
-        if min(start, ceiling) > reached:
-            evidence = "no chunk holds these bytes, the named one is behind them"
-            yield _finding(Kind.GAP, evidence, reached, min(start, ceiling)), row
-        if last_end is not None and start < last_end:
-            evidence = f"a chunk begins at {start}, and earlier ones reach {last_end}"
-            yield _finding(Kind.OVERLAP, evidence, start, min(end, last_end)), row
-        if beyond is None and end > ceiling:
-            beyond = max(start, ceiling), row
-        reached = max(reached, end)
-        last_end = end if last_end is None else max(last_end, end)
-    if reached < ceiling:
-        yield _finding(Kind.GAP, "no chunk holds these bytes, up to the storage length", reached, ceiling), None
-    elif beyond is not None and last_end is not None:
-        evidence = f"chunks reach {last_end}, and the storage length is {ceiling}"
-        yield _finding(Kind.OVERLAP, evidence, beyond[0], last_end), beyond[1]
+    walk = SegmentWalk(floor, ceiling)
+    yield from walk.see(chunks)
+    yield from walk.end()
+
+
+def _border(segments: _Segments, chunks: _Chunks, part: int, segment_id: int) -> Border:
+    own = slice(int(np.searchsorted(chunks.ids, segment_id)), int(np.searchsorted(chunks.ids, segment_id, "right")))
+    at = int(np.searchsorted(segments.ids, segment_id))
+    starts, ends = chunks.starts[own], chunks.ends[own]
+    clean = bool(np.all(ends > starts) and np.all(starts[1:] == ends[:-1]))
+    place = int(segments.floor[at]), int(segments.ceiling[at])
+    return Border(part, segment_id, *place, int(starts[0]), int(ends[-1]), clean)
 
 
 def _of_unknown_segments(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:

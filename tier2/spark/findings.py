@@ -47,7 +47,7 @@ FINDINGS: Final = pa.schema({name: pa.string() if name in _TEXTS else pa.int64()
 """One row per thing found; docs/reconciliation.md says what stands in each column."""
 
 ENGINE_PREFIXES: Final = ("checkpoints/", "stores/", "probe/", "catalog/", "mailbox/")
-"""What the names of the engine's own objects begin with that hold no segment's bytes: never a finding."""
+"""What the names of the engine's own objects begin with that hold no segment's bytes: `folders` judges them."""
 
 LIVE: Final = "live"
 """State of an object that chunks refer to; the other is garbage, which waits for its deletion."""
@@ -74,6 +74,7 @@ class Kind(enum.StrEnum):
     IN_FLIGHT = "in_flight"
     WAITING_FOR_DELETION = "waiting_for_deletion"
     FOREIGN = "foreign"
+    LEFTOVER = "leftover"
 
 
 class Severity(enum.StrEnum):
@@ -95,6 +96,7 @@ SEVERITIES: Final[Mapping[Kind, Severity]] = {
     Kind.FOREIGN: Severity.NOTE,
     Kind.IN_FLIGHT: Severity.INFORMATION,
     Kind.WAITING_FOR_DELETION: Severity.INFORMATION,
+    Kind.LEFTOVER: Severity.INFORMATION,
 }
 """Of each kind; an object in flight is `unknown` instead where its container has no snapshot."""
 
@@ -139,8 +141,19 @@ class Place(NamedTuple):
     """Objects named in proposals that no owner has answered yet. Something with a quick `in`."""
     shared_with: str = ""
     """A sentence that names the other stores whose objects lie here (`StoreMarkers.shared_with`); empty: none."""
-    taken_ms: Mapping[int, int] | None = None
-    """When snapshot B of each container was taken, milliseconds since 1970 UTC; None: owners were asked for it."""
+    tag: bytes = b""
+    """Of the store: what does not carry it may be another's. Empty: nobody knows it."""
+    taken_ms: Mapping[int, int] = {}
+    """When snapshot B of some containers was taken, milliseconds since 1970 UTC: those whose owners were not asked for
+    it, and might have had them open."""
+    outdated: Mapping[int, str] = {}
+    """Containers that have moved on since snapshot B, and why: what is missing or orphaned cannot be told."""
+    others: Mapping[bytes, str] = {}
+    """Tags of the other stores that have their markers here, and their ids."""
+    store_id: str = ""
+    """A UUID; empty: nobody knows it, or the store has no object yet, and perhaps no marker."""
+    asked: bool = True
+    """Snapshot B is of owners that were asked for it, not the newest there was."""
 
 
 def findings_table(findings: Iterable[Finding], run_id: str = "") -> pa.Table:
@@ -207,6 +220,9 @@ def _judge_absent(
         now = later.get(name)
         if parts is not None and place.epochs.get(parts.container_id) is None:
             yield _untold(parts, name)
+        elif parts is not None and parts.container_id in place.outdated and now is not None and now.live:
+            evidence = f"not listed, and perhaps deleted since: {place.outdated[parts.container_id]}"
+            yield _doubtful(parts, name, evidence, f"{known.size} bytes", "not listed")
         elif now is not None and now.live:
             yield _missing(parts, name, known.size, blocks.get(name, ()))
 
@@ -256,21 +272,43 @@ def _judge_unknown(parts: ObjectName, name: str, size: int, modified_ms: int | N
     epoch = place.epochs[parts.container_id]
     if epoch is None:
         return _untold(parts, name, size)
-    reason = _why_not_orphan(parts, name, modified_ms, epoch, place)
-    kind, evidence = (Kind.ORPHAN, "in neither snapshot") if reason is None else (Kind.IN_FLIGHT, reason)
+    reason = _whose_else(parts, place)
+    if reason is None and parts.container_id in place.outdated:
+        evidence = f"of epoch {parts.epoch}, perhaps put since the snapshot: {place.outdated[parts.container_id]}"
+        return _doubtful(parts, name, evidence, "no object", f"{size} bytes")
+    stray = "" if reason is not None else _stray(parts, epoch)
+    reason = reason or _why_not_orphan(parts, name, modified_ms, place)
+    kind = Kind.ORPHAN if reason is None else Kind.IN_FLIGHT
+    evidence = f"{reason or 'in neither snapshot'}{stray}"
     return Finding(kind, evidence, parts.container_id, name, "no object", f"{size} bytes")
 
 
-def _why_not_orphan(parts: ObjectName, name: str, modified_ms: int | None, epoch: int, place: Place) -> str | None:
+def _whose_else(parts: ObjectName, place: Place) -> str | None:
+    """Why an object is perhaps not this store's."""
+    other = place.others.get(parts.unique_id[: len(place.tag)])
+    if other is not None:
+        return f"in neither snapshot, and of another store, by the tag in its name: {other}"
     if place.shared_with:
         return f"in neither snapshot, and perhaps of another store: {place.shared_with}"
-    if parts.epoch > epoch:
-        return f"of epoch {parts.epoch}, and snapshot B is of epoch {epoch}"
+    if not parts.unique_id.startswith(place.tag):
+        return "in neither snapshot, and of unknown owner: another store's, or an orphan that an older version made"
+    return None
+
+
+def _stray(parts: ObjectName, epoch: int) -> str:
+    """More of an object whose name is of an epoch that its store has not come to: no owner put it under this name."""
+    if parts.epoch <= epoch:
+        return ""
+    return f" (a stray: its name is of epoch {parts.epoch}, and the snapshot, taken since, of epoch {epoch})"
+
+
+def _why_not_orphan(parts: ObjectName, name: str, modified_ms: int | None, place: Place) -> str | None:
     if name in place.open_names:
         return "named in a proposal that waits for its answer"
     if modified_ms is None:
         return "in neither snapshot, of unknown age"
-    if place.taken_ms is not None and modified_ms > place.taken_ms[parts.container_id] - CLOCKS_MS:
+    taken_ms = place.taken_ms.get(parts.container_id)
+    if taken_ms is not None and modified_ms > taken_ms - CLOCKS_MS:
         return "perhaps newer than its container's snapshot"
     if place.listed_at_ms - modified_ms < place.older_than_ms:
         return f"in neither snapshot, younger than {place.older_than_ms // 1000} seconds"
@@ -282,6 +320,11 @@ def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> Fin
     evidence = f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
     actual = "not listed" if size is None else f"{size} bytes"
     return Finding(Kind.IN_FLIGHT, evidence, container_id, name, actual=actual, severity=Severity.UNKNOWN)
+
+
+def _doubtful(parts: ObjectName, name: str, evidence: str, expected: str, actual: str) -> Finding:
+    """What only a snapshot that is the last word could tell."""
+    return Finding(Kind.IN_FLIGHT, evidence, parts.container_id, name, expected, actual, severity=Severity.UNKNOWN)
 
 
 def _missing(parts: ObjectName | None, name: str, size: int, blocks: Collection[Mapping[str, int]]) -> Finding:
@@ -316,7 +359,7 @@ def _blocks(objects: pa.Table) -> Mapping[str, Collection[Mapping[str, int]]]:
     if "blocks" not in objects.column_names:
         return {}
     names: list[Any] = objects["name"].to_pylist()
-    return dict(zip(names, objects["blocks"].to_pylist(), strict=True))
+    return {name: blocks or () for name, blocks in zip(names, objects["blocks"].to_pylist(), strict=True)}
 
 
 def _strings(table: pa.Table, name: str) -> pa.Array[Any]:

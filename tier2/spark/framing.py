@@ -24,7 +24,7 @@ from segmentstore.contracts.events import EVENT_HEADER_BYTES, EVENT_LENGTH
 
 RECORD_BYTES_LIMIT: Final = 1024**3
 """No setting allows longer rows: with the bytes of one piece they still have 32-bit places in an Arrow buffer."""
-_NEWLINE: Final = 10
+NEWLINE: Final = 10
 _SMALL_EVENT_BYTES: Final = 4096
 """Mean length up to which prefixes are cut out of a whole piece by a mask, and not event by event."""
 
@@ -144,7 +144,7 @@ class LineFramer(Framer):
     def feed(self, data: Buffer) -> Rows | None:
         if self._done or not len(data):
             return None
-        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE)
         if self._skipping:
             if not len(newlines):
                 self.position += len(data)

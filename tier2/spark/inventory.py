@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, orc
 from pyarrow import parquet as pq
 
+from segmentstore.contracts.urls import redacted
 from tier2.s3.s3_location import parse_s3_url
 from tier2.spark.findings import ENGINE_PREFIXES
 from tier2.spark.inventory_files import files_at, open_file, places_of
@@ -41,7 +42,6 @@ from tier2.spark.inventory_rows import (
     wanted_columns,
 )
 from tier2.spark.listing import SHARDS, TABLE_ROWS, is_known_prefix, shards_of
-from tier2.spark.shown_url import shown_url
 
 CSV_BYTES: Final = 4 * 1024 * 1024
 """Of a CSV so much becomes one table."""
@@ -110,7 +110,7 @@ def open_inventory(
             return _of_manifest(path, url, rules)
         files = tuple(_opened(each, _form_of(each)) for each in files_at(path))
     if not files:
-        raise InventoryError(f"{shown_url(path)}: no files of a listing are there")
+        raise InventoryError(f"{redacted(path)}: no files of a listing are there")
     return Inventory(files, rules)
 
 
@@ -269,7 +269,7 @@ def _found(manifest: str, destination: str, key: str, size: int) -> str:
         except FileNotFoundError:
             continue
         if there != size:
-            raise InventoryError(f"{shown_url(place)} has {there} bytes, and {size} by the manifest")
+            raise InventoryError(f"{redacted(place)} has {there} bytes, and {size} by the manifest")
         return place
     raise InventoryError(f"the file {key} of the manifest is not there")
 
@@ -278,7 +278,7 @@ def _form_of(path: str) -> str:
     name = path.partition("?")[0].lower().removesuffix(".gz")
     form = name.rpartition(".")[2]
     if form not in {_PARQUET, _CSV, _ORC}:
-        raise InventoryError(f"{shown_url(path)} is not a .parquet, .csv, .csv.gz or .orc file, nor a manifest.json")
+        raise InventoryError(f"{redacted(path)} is not a .parquet, .csv, .csv.gz or .orc file, nor a manifest.json")
     return form
 
 
@@ -364,7 +364,7 @@ def _uncompressed(path: str) -> Any:
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
     """What goes wrong inside is an InventoryError that names the file."""
-    shown = shown_url(path)
+    shown = redacted(path)
     try:
         yield
     except InventoryError as error:

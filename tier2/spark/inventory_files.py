@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 
+from tier2.file_urls import path_of
 from tier2.object_storage import ObjectNotFoundError
 
 _S3: Final = "s3://"
@@ -20,7 +21,7 @@ _FILE: Final = "file://"
 def files_at(path: str) -> list[str]:
     """The file itself, or all files below the folder, sorted; hidden ones and those of `_` are left out. May be empty."""
     if path.startswith(_S3):
-        from tier2.spark.s3_listing import keys_below  # noqa: PLC0415 - boto3 and obstore are large
+        from tier2.spark.s3_listing import keys_below  # noqa: PLC0415 - botocore and obstore are large
 
         if urlsplit(path).path.rpartition(".")[2] in _ENDINGS:
             return [path]
@@ -35,7 +36,7 @@ def files_at(path: str) -> list[str]:
 def open_file(path: str) -> pa.NativeFile:
     """The file, to be sought in and read; FileNotFoundError if it is not there."""
     if path.startswith(_S3):
-        from tier2.spark.s3_listing import open_key  # noqa: PLC0415 - boto3 and obstore are large
+        from tier2.spark.s3_listing import open_key  # noqa: PLC0415 - botocore and obstore are large
 
         try:
             file: Any = open_key(path)
@@ -62,7 +63,7 @@ def places_of(manifest: str, destination: str, key: str) -> list[str]:
 
 
 def _local(path: str) -> str:
-    return unquote(urlsplit(path).path) if path.startswith(_FILE) else path
+    return path_of(urlsplit(path).path) if path.startswith(_FILE) else path
 
 
 def _with_key(url: str, key: str) -> str:

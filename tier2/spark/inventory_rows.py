@@ -17,14 +17,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from segmentstore.contracts.urls import redacted
+from tier2.file_urls import path_of, printable
 from tier2.s3.s3_location import parse_s3_url
 from tier2.spark.listing import LISTING
-from tier2.spark.shown_url import shown_url
 
 PrefixMismatchMode = Literal["ERROR", "IGNORE"]
 """What becomes of keys that are not the store's: as Iceberg's `prefix_mismatch_mode`, without DELETE."""
@@ -184,7 +185,7 @@ def _prefixes_of(url: str) -> tuple[str, ...]:
         location = parse_s3_url(url)
         return (location.prefix, *(f"{each}://{location.bucket}/{location.prefix}" for each in ("s3", "s3a", "s3n")))
     if scheme == "file":
-        path = unquote(urlsplit(url).path).rstrip("/")
+        path = printable(path_of(urlsplit(url).path)).rstrip("/")
         return ("", f"{path}/", f"file:{path}/", f"file://{path}/")
     # Options are of the URL and of no key.
     return ("", f"{url.partition('?')[0].rstrip('/')}/")
@@ -240,9 +241,9 @@ def _stripped(keys: _Column, rules: KeyRules) -> tuple[_Column, _Column | None]:
         return names, None
     if rules.mode == "ERROR":
         stranger = keys.filter(pc.invert(ours))[0].as_py()
-        expected = " or ".join(repr(shown_url(prefix)) for prefix in rules.prefixes)
+        expected = " or ".join(repr(redacted(prefix)) for prefix in rules.prefixes)
         raise InventoryError(
-            f"key {shown_url(stranger)!r} does not begin with {expected}: prefix_mismatch_mode=IGNORE leaves such keys out"
+            f"key {redacted(stranger)!r} does not begin with {expected}: prefix_mismatch_mode=IGNORE leaves such keys out"
         )
     return names, ours
 

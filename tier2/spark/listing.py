@@ -7,7 +7,7 @@ Rules of this file:
   operating system's own scan, what fsspec reaches by `FsspecObjectStorage.list_everything`;
 - whatever lies there is listed, however it is called: `ObjectStorage.list`, which shows names of objects alone, would hide
   what is foreign. It serves memory, where nothing else can be;
-- what the engine keeps beside segments (`findings.ENGINE_PREFIXES`) and its staging folder are not listed at all;
+- what the engine keeps beside segments (`findings.ENGINE_PREFIXES`) is listed apart, its staging folder not at all;
 - a listing that fails raises ObjectStorageError: a listing in part is never taken for a whole one.
 
 Blocking: for tasks of a job, which have no event loop running.
@@ -23,13 +23,14 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import FOLDER as STAGING_FOLDER
+from tier2.file_urls import path_of
 from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.object_storage import StorageUnavailableError, StoredObject
 from tier2.spark.findings import ENGINE_PREFIXES
@@ -52,7 +53,11 @@ _SHARD_SET: Final = frozenset(SHARDS)
 _Entry = tuple[str, os.DirEntry[str]]
 """Below the root; a folder's name ends in a slash."""
 
-_OUR_FOLDER: Final = re.compile(r"(?:[0-9a-f]{2}/(?:[0-9a-f]{8}/(?:[0-9a-f]{16}/)?)?)?")
+_OUR_FOLDER: Final = re.compile(
+    r"(?:(?:[0-9a-f]{2}/(?:[0-9a-f]{8}/(?:[0-9a-f]{16}/)?)?)|(?:"
+    + "|".join(ENGINE_PREFIXES)
+    + r")(?:[0-9a-f]{8}/(?:[0-9a-f-]{16,}/)?)?)?"
+)
 """What the names of objects of ours have in front of each slash, and the top."""
 
 _CLOSED: Final = frozenset(("EACCES", "EPERM", "ENAMETOOLONG"))
@@ -64,10 +69,14 @@ def list_shard(url: str, shard: int) -> Iterator[pa.Table]:
 
     Raises ConfigError("tier2", ...) for the URL, ObjectStorageError where the place does not answer.
     """
+    return list_folder(url, f"{SHARDS[shard]}/")
+
+
+def list_folder(url: str, prefix: str) -> Iterator[pa.Table]:
+    """LISTING of all below `prefix`, a shard or one of the engine's own, with its slash. As `list_shard`."""
     check_object_storage_url(url)
-    prefix = f"{SHARDS[shard]}/"
     if _is(url, "s3"):
-        from tier2.spark.s3_listing import list_prefix  # noqa: PLC0415 - boto3 and obstore are large
+        from tier2.spark.s3_listing import list_prefix  # noqa: PLC0415 - botocore and obstore are large
 
         return list_prefix(url, prefix)
     if _is(url, "file"):
@@ -83,7 +92,7 @@ def list_rest(url: str) -> Iterator[pa.Table]:
     """
     check_object_storage_url(url)
     if _is(url, "s3"):
-        from tier2.spark.s3_listing import list_top  # noqa: PLC0415 - boto3 and obstore are large
+        from tier2.spark.s3_listing import list_top  # noqa: PLC0415 - botocore and obstore are large
 
         return list_top(url, is_known_prefix)
     if _is(url, "file"):
@@ -132,7 +141,7 @@ def _is(url: str, scheme: str) -> bool:
 
 
 def _root(url: str) -> str:
-    return unquote(urlsplit(url).path)
+    return path_of(urlsplit(url).path)
 
 
 def _tables(stored: Iterable[StoredObject]) -> Iterator[pa.Table]:

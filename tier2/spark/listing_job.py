@@ -31,7 +31,16 @@ from tier2.spark.inventory import (
 )
 from tier2.spark.inventory_rows import KeyRules, PrefixMismatchMode, conform_listing, key_rules, wanted_columns
 from tier2.spark.listing import LISTING, shards_of
-from tier2.spark.reconcile_work import SURVEYED, Listers, Site, shards_of_part, survey_group, survey_task
+from tier2.spark.reconcile_work import (
+    RESULTS,
+    SURVEYED,
+    Listers,
+    Site,
+    shards_of_part,
+    survey_shards,
+    survey_task,
+)
+from tier2.spark.second_survey import Again, again_shards, again_task
 
 _Batches = Iterator[pa.RecordBatch]
 
@@ -46,9 +55,14 @@ SHARDED: Final = pa.schema([*LISTING, ("shard", pa.string())])
 """A listing on its way through a shuffle; the rows without a key only bring every shard to a task."""
 
 
-def survey_listed(spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], parts: int) -> DataFrame:
-    """SURVEYED of the place itself, listed by the tasks: one for each of `parts` of the shards, and one for the rest."""
-    return _by_shard(spark, site, manifests, parts, None)
+def survey_listed(
+    spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], parts: int, again: Again | None = None
+) -> DataFrame:
+    """SURVEYED of the place itself, listed by the tasks: one for each of `parts` of the shards, and one for the rest.
+
+    With `again`, here as below: RESULTS of what is surveyed again.
+    """
+    return _by_shard(spark, site, manifests, parts, None, again)
 
 
 def survey_prepared(
@@ -58,13 +72,14 @@ def survey_prepared(
     listing: DataFrame | str,
     parts: int,
     mode: PrefixMismatchMode,
+    again: Again | None = None,
 ) -> DataFrame:
     """SURVEYED of a prepared listing: a DataFrame, or where an inventory is.
 
     Raises InventoryError, and ObjectStorageError for an inventory that cannot be read.
     """
     if not isinstance(listing, str):
-        return survey_frame(spark, site, manifests, listing, mode)
+        return survey_frame(spark, site, manifests, listing, mode, again)
     inventory = open_inventory(listing, site.url, prefix_mismatch_mode=mode)
     by_shard = _parts_of(inventory, parts)
     if by_shard is not None:
@@ -73,10 +88,10 @@ def survey_prepared(
             partial(read_inventory_rest, inventory),
             partial(inventory_pieces, inventory),
         )
-        return _by_shard(spark, site, manifests, by_shard, listers)
+        return _by_shard(spark, site, manifests, by_shard, listers, again)
     files = len(inventory.files)
     rows = spark.range(0, files, 1, min(files, FILES_TASKS_MAX)).mapInArrow(_file_task(inventory), ddl(SHARDED))
-    return survey_sharded(spark, site, manifests, rows)
+    return survey_sharded(spark, site, manifests, rows, again)
 
 
 def _parts_of(inventory: Inventory, parts: int) -> int | None:
@@ -97,10 +112,17 @@ def _parts_of(inventory: Inventory, parts: int) -> int | None:
 
 
 def _by_shard(
-    spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], parts: int, listers: Listers | None
+    spark: SparkSession,
+    site: Site,
+    manifests: Mapping[int, Manifest],
+    parts: int,
+    listers: Listers | None,
+    again: Again | None = None,
 ) -> DataFrame:
-    task = survey_task(site, manifests, parts, listers)
-    return spark.range(0, parts + 1, 1, parts + 1).mapInArrow(task, ddl(SURVEYED))
+    every = spark.range(0, parts + 1, 1, parts + 1)
+    if again is not None:
+        return every.mapInArrow(again_task(site, again, parts, listers), ddl(RESULTS))
+    return every.mapInArrow(survey_task(site, manifests, parts, listers), ddl(SURVEYED))
 
 
 def _file_task(inventory: Inventory) -> Callable[[_Batches], _Batches]:
@@ -115,7 +137,12 @@ def _file_task(inventory: Inventory) -> Callable[[_Batches], _Batches]:
 
 
 def survey_frame(
-    spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], listing: DataFrame, mode: PrefixMismatchMode
+    spark: SparkSession,
+    site: Site,
+    manifests: Mapping[int, Manifest],
+    listing: DataFrame,
+    mode: PrefixMismatchMode,
+    again: Again | None = None,
 ) -> DataFrame:
     """SURVEYED of a listing in a DataFrame: key, size, last_modified (or modified_ms) and perhaps etag. One shuffle of it.
 
@@ -125,16 +152,25 @@ def survey_frame(
     rows = listing.select(*(f"`{name}`" for name in columns)).mapInArrow(
         _conform_task(key_rules(site.url, mode=mode)), ddl(SHARDED)
     )
-    return survey_sharded(spark, site, manifests, rows)
+    return survey_sharded(spark, site, manifests, rows, again)
 
 
-def survey_sharded(spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], rows: DataFrame) -> DataFrame:
+def survey_sharded(
+    spark: SparkSession,
+    site: Site,
+    manifests: Mapping[int, Manifest],
+    rows: DataFrame,
+    again: Again | None = None,
+) -> DataFrame:
     """SURVEYED of rows of SHARDED, in any order."""
     every = spark.range(256).select(
         *(sf.lit(None).cast(kind).alias(name) for name, kind in _plain_columns()),
         sf.lower(sf.lpad(sf.hex("id"), 2, "0")).alias("shard"),
     )
-    return rows.unionByName(every).groupBy("shard").applyInArrow(survey_group(site, manifests, _rows), ddl(SURVEYED))
+    grouped = rows.unionByName(every).repartition("shard").sortWithinPartitions("shard")
+    if again is not None:
+        return grouped.mapInArrow(again_shards(site, again, _rows), ddl(RESULTS))
+    return grouped.mapInArrow(survey_shards(site, manifests, _rows), ddl(SURVEYED))
 
 
 def _plain_columns() -> Iterator[tuple[str, str]]:

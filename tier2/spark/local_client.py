@@ -29,12 +29,14 @@ from segmentstore.contracts.local_protocol import (
     Delete,
     Describe,
     Description,
+    Done,
     Duplicate,
     EventNumber,
     Hello,
     LastEvent,
     ListNames,
     LocalProtocolError,
+    LookAtMailbox,
     Merge,
     Names,
     Refused,
@@ -200,6 +202,14 @@ class LocalClient:
         if isinstance(answer, Refused) and answer.code == Code.NOT_FOUND:
             return None
         return self._expect(answer, Description)
+
+    async def look_at_mailbox(self) -> bool:
+        """Have the store look into its mailbox now; False if it is of a version that does not know how."""
+        answer = (await self._ask(LookAtMailbox())).answer
+        if isinstance(answer, Refused) and answer.code == Code.REQUEST_UNKNOWN:
+            return False
+        self._expect(answer, Done)
+        return True
 
     async def names(self, prefix: str) -> list[str]:
         """Every name that begins with `prefix`, ascending. The store looks at all its names for it."""

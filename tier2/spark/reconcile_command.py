@@ -8,8 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.visible import visible
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.spark.command_options import Exit, add_common_options
+from tier2.spark.findings_files import check_findings_url
 from tier2.spark.reconcile_options import (
     CHECKS,
     LISTINGS_AT_ONCE,
@@ -65,6 +68,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--execute", action="store_true", help="with --delete-orphans: ask the owners to delete them")
     parser.add_argument("--report", metavar="FOLDER", help="write findings.parquet and summary.json there")
     parser.add_argument(
+        "--findings",
+        metavar="URL",
+        help="all findings, however many, as Parquet files that tasks write there: s3://..., file:///...",
+    )
+    parser.add_argument(
         "--stopped",
         action="store_true",
         help="nobody has the store open: its newest snapshots are the last word, and no owner is asked",
@@ -92,6 +100,10 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb; its exit code. Raises what `reconcile` raises that is no fault of the place or of a listing."""
     options = _options(arguments)
+    if arguments.report is not None:
+        checked_folder(arguments.report, "--report")
+    if arguments.findings is not None:
+        check_findings_url(arguments.findings, arguments.tier2_url)
     # A usage error costs no session.
     ReconcileOptions(older_than_s=parse_age(arguments.older_than), **options)
     from pyspark.errors import PySparkException  # noqa: PLC0415 - --help costs nothing
@@ -128,6 +140,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tasks": arguments.tasks,
         "prefix_mismatch_mode": arguments.prefix_mismatch_mode,
         "store_id": arguments.store_id,
+        # Of a store that was named by its folder (segmentstore spark).
+        "store_folder": getattr(arguments, "store_folder", None),
+        "findings_url": arguments.findings,
         "run_id": arguments.run_id,
     }
 
@@ -149,7 +164,7 @@ def _show(arguments: argparse.Namespace, result: ReconcileResult) -> int:
 
 
 def _could_not_tell(reason: str) -> int:
-    sys.stderr.write(f"could not tell: {reason}\n")
+    sys.stderr.write(f"could not tell: {visible(reason)}\n")
     return Exit.COULD_NOT_TELL
 
 

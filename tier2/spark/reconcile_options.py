@@ -53,6 +53,10 @@ class ReconcileOptions:
     prefix_mismatch_mode: PrefixMismatch = "ERROR"
     store_id: str | None = None
     """Of which store, where several share the place."""
+    store_folder: str | None = None
+    """Of the store, if it is on this machine: its owner is told there of what is asked, and does not have to find it."""
+    findings_url: str | None = None
+    """Where tasks write all findings, as Parquet files in a folder named by the run; a place that all of them reach."""
     run_id: str | None = None
     """16 lower hex digits, the job's name in mailboxes; None: drawn."""
 

@@ -13,7 +13,6 @@ Coroutines over ObjectStorage and Runtime.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -22,8 +21,8 @@ from segmentstore.contracts.errors import NotAStoreError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_names import parse_manifest_name
-from tier2.catalog.catalog_snapshots import newest_snapshots
-from tier2.mailbox.mailbox import list_messages, put_message, read_message, wait_for_answers
+from tier2.catalog.catalog_snapshots import Unreadable, newest_snapshots
+from tier2.mailbox.mailbox import each_message, put_message, read_message, wait_for_answers
 from tier2.mailbox.messages import (
     Answer,
     CondemnRequest,
@@ -32,15 +31,17 @@ from tier2.mailbox.messages import (
     MessageKey,
     ReplaceProposal,
 )
+from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
-from tier2.store_markers import StoreMarkers
+from tier2.spark.owner_bell import folder_of, wake_owner
+from tier2.store_markers import StoreMarkers, stores_at
 
-STORE_FILE: Final = "store.toml"
-"""What makes a folder a store; the engine's settings, which have the name, are above the jobs."""
 POLL_S: Final = 0.5
 QUICK_POLL_S: Final = 0.1
 QUICK_FOR_S: Final = 5.0
 """How often answers are looked for at first: a small catalog is exported at once, and most proposals are answered when the last is put."""
+MESSAGES_AT_ONCE: Final = 16
+"""Read together."""
 CONDEMNED_AT_ONCE: Final = 1000
 """Names in one request."""
 REQUESTS_AT_ONCE: Final = 16
@@ -61,16 +62,13 @@ class Snapshots(NamedTuple):
     """Why each other container has none."""
     containers: int
     """Of the store; 0 if nobody knows."""
+    unreadable: Mapping[str, Unreadable] = {}
+    """Manifests newer than these that cannot be read, and why."""
 
     @property
     def store_id(self) -> str | None:
         """Of the store; None without a snapshot."""
         return next((manifest.store_id for manifest in self.manifests.values()), None)
-
-    def without(self, untold: Mapping[int, str]) -> Snapshots:
-        """The same, but that nothing can be said of these containers, and why."""
-        manifests = {number: each for number, each in self.manifests.items() if number not in untold}
-        return self._replace(manifests=manifests, untold={**self.untold, **untold})
 
 
 class Condemned(NamedTuple):
@@ -100,25 +98,34 @@ class Owners:
     timeout_s: float
     store_id: str | None = None
     """Of which store, where several share the place."""
+    folder: str | None = None
+    """Of the store, if it is on this machine and known; where the objects are in it, it is found by itself."""
+
+    async def wake(self) -> None:
+        """Tell an owner on this machine that there are messages. Whether it heard makes a difference of time alone."""
+        folder = self.folder or folder_of(self.storage, self.runtime)
+        if folder is not None:
+            await wake_owner(folder, self.runtime)
 
     async def snapshots(self, name: str) -> Snapshots:
         """The catalog as of a moment after this call (ASK), or the newest that there is. `name` goes into the requests.
 
         Raises CatalogFormatError, StorageUnavailableError, NotAStoreError (there is nothing).
         """
-        known = await newest_snapshots(self.storage, self.store_id)
+        unreadable: dict[str, Unreadable] = {}
+        known = await newest_snapshots(self.storage, self.store_id, unreadable)
         containers = _containers(known)
         if self.how == NEWEST:
             lacking = [number for number in range(max(containers, 1)) if number not in known]
-            return Snapshots(known, dict.fromkeys(lacking, "there is no snapshot of it"), containers)
+            return Snapshots(known, dict.fromkeys(lacking, "there is no snapshot of it"), containers, unreadable)
         if not containers:
             await self._insist_on_a_store()
         # A store that was never exported does not say how many containers it has: its first one will.
         answers = await self._exported(name, range(containers or 1))
         if not containers:
-            containers = _containers(await newest_snapshots(self.storage, self.store_id))
+            containers = _containers(await newest_snapshots(self.storage, self.store_id, unreadable))
             answers |= await self._exported(name, range(1, containers))
-        newest = await newest_snapshots(self.storage, self.store_id)
+        newest = await newest_snapshots(self.storage, self.store_id, unreadable)
         manifests: dict[int, Manifest] = {}
         untold: dict[int, str] = {}
         for number in range(max(containers, 1)):
@@ -127,21 +134,22 @@ class Owners:
                 manifests[number] = newest[number]
             else:
                 untold[number] = reason
-        return Snapshots(manifests, untold, containers)
+        return Snapshots(manifests, untold, containers, unreadable)
 
     async def _insist_on_a_store(self) -> None:
         """Nobody would answer where nobody is; and a message would begin a folder, which the maker of a store then refuses."""
         async for page in self.storage.list():
             if page:
                 return
-        scheme, _, path = self.storage.url.partition("://")
-        if scheme == "file" and self.runtime.disk.exists(os.path.join(os.path.dirname(path), STORE_FILE)):
+        if folder_of(self.storage, self.runtime) is not None:
             return  # A store that keeps its objects in its own folder leaves no marker there, and has flushed nothing yet.
         raise NotAStoreError(self.storage.url, "not one object lies there, not even the marker of a store")
 
     async def _exported(self, name: str, containers: range) -> dict[int, Answer]:
+        store_id = await self._known_store()
         requests = [
-            ExportRequest(number, self.run_id, f"export-{name}-{_drawn(self.runtime)}") for number in containers
+            ExportRequest(number, self.run_id, f"export-{name}-{_drawn(self.runtime)}", store_id)
+            for number in containers
         ]
         answers = await self._asked(requests)
         return {key.container_id: answer for key, answer in answers.items()}
@@ -150,29 +158,52 @@ class Owners:
         for start in range(0, len(requests), REQUESTS_AT_ONCE):
             some = requests[start : start + REQUESTS_AT_ONCE]
             await asyncio.gather(*(put_message(self.storage, self.runtime, request) for request in some))
+        await self.wake()
         return await answers_to(self.storage, [each.key for each in requests], self.timeout_s)
 
-    async def open_names(self, containers: Sequence[int]) -> frozenset[str]:
-        """Objects named in proposals that no owner has answered. A listing for each container, a request for each proposal.
+    async def _known_store(self) -> str:
+        """For which store requests are; empty if nobody says so: then each owner decides whether it is meant."""
+        if self.store_id is None:
+            known = await newest_snapshots(self.storage, unreadable={})
+            of_snapshots = {manifest.store_id for manifest in known.values()}
+            there = of_snapshots or set(await stores_at(self.storage))
+            return there.pop() if len(there) == 1 else ""
+        return self.store_id
 
-        A message that cannot be read names nothing: its owner will refuse it.
+    async def open_names(self, containers: Sequence[int], most: int | None = None) -> frozenset[str] | None:
+        """Objects named in proposals that no owner has answered; None if there are more than `most`, none of them read then.
+
+        A listing for each container, two requests for each proposal, MESSAGES_AT_ONCE at a time.
         """
-        names: list[str] = []
+        keys: list[MessageKey] = []
         for number in containers:
-            for entry in await list_messages(self.storage, number):
+            async for entry in each_message(self.storage, number):
                 if entry.message is None or entry.answer is not None:
                     continue
-                try:
-                    message = await read_message(self.storage, entry.key)
-                except MessageFormatError:
-                    continue
-                if isinstance(message, ReplaceProposal):
-                    names.append(message.object.name)
+                keys.append(entry.key)
+                if most is not None and len(keys) > most:
+                    return None
+        names: list[str] = []
+        for first in range(0, len(keys), MESSAGES_AT_ONCE):
+            some = keys[first : first + MESSAGES_AT_ONCE]
+            names += [name for name in await asyncio.gather(*map(self._named_by, some)) if name is not None]
         return frozenset(names)
+
+    async def _named_by(self, key: MessageKey) -> str | None:
+        """The object of a proposal. A message that cannot be read names nothing: its owner will refuse it."""
+        try:
+            message = await read_message(self.storage, key)
+        except MessageFormatError:
+            return None
+        return message.object.name if isinstance(message, ReplaceProposal) else None
 
     async def shared_with(self, store_id: str) -> str:
         """A sentence about the other stores whose objects lie here; empty without any."""
         return await StoreMarkers(self.storage, store_id).shared_with() or ""
+
+    async def others(self, store_id: str) -> dict[bytes, str]:
+        """The other stores that have their markers here: their ids, by the tags in the names of their objects."""
+        return {store_tag(each): each for each in await stores_at(self.storage) if each != store_id}
 
     async def condemn(self, orphans: Mapping[int, Sequence[str]], older_than_ms: int) -> list[Condemned]:
         """Ask the owners to make garbage of `orphans` (by container), last modified before `older_than_ms` (wall time).
@@ -181,6 +212,7 @@ class Owners:
         `timeout_s`. What has no answer in time is pending: the request stays, and is carried out whenever the owner comes to
         it. Who left one without an answer is asked no more.
         """
+        store_id = await self._known_store()
         requests = {
             number: [
                 CondemnRequest(
@@ -189,6 +221,7 @@ class Owners:
                     f"condemn-{first:08d}-{_drawn(self.runtime)}",
                     tuple(names[first : first + CONDEMNED_AT_ONCE]),
                     older_than_ms,
+                    store_id,
                 )
                 for first in range(0, len(names), CONDEMNED_AT_ONCE)
             ]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tier2.catalog.catalog_schema import LIVE
-from tier2.spark.arrow_rows import is_text, pack
+from tier2.spark.arrow_rows import is_text
 from tier2.spark.reconcile_work import WORK
 
 OBJECTS_PER_TASK: Final = 320_000
@@ -28,8 +28,8 @@ BYTES_PER_TASK: Final = 512 * 1024 * 1024
 TASKS_MIN: Final = 8
 TASKS_MAX: Final = 256
 """Shards are not cut."""
-SEGMENT_COLUMNS: Final = ("segment_id", "start_offset", "storage_length", "chunk_count")
-"""What is needed of a snapshot's `segments`."""
+LENGTH_COLUMNS: Final = ("start_offset", "storage_length")
+"""What is needed of a snapshot's `segments` to tell how many bytes there are."""
 WEIGHED_COLUMNS: Final = ("shard", "size", "state")
 """What is needed of a snapshot's `objects` to cut it by bytes."""
 WEIGHED_OBJECTS_MAX: Final = 65_536
@@ -49,17 +49,15 @@ def live_bytes(segments: pa.Table) -> int:
 
 
 def coverage_work(
-    container_id: int, segments: pa.Table, *, chunks_per_task: int = CHUNKS_PER_TASK
+    container_id: int, segments: int, chunks: int, *, rows_per_task: int = CHUNKS_PER_TASK
 ) -> Iterator[dict[str, Any]]:
-    """Rows `cover`: neighbouring segments with about so many chunks together. A segment is never cut."""
-    if not segments.num_rows:
-        return
-    behind = np.cumsum(segments["chunk_count"].to_numpy() + 1)
-    number = (behind - 1) // (chunks_per_task + 1)
-    starts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), segments.num_rows]
-    for start, end in pairwise(starts):
-        some = segments.slice(start, end - start).select(["segment_id", "start_offset", "storage_length"])
-        yield {"item": "cover", "container_id": container_id, "before": pack(some.combine_chunks())}
+    """Rows `cover`: ranges of a container with so many rows, of about so many chunks or segments each.
+
+    Which rows they are the task finds in the table's footer: nothing of the catalog is read here.
+    """
+    parts = max(-(-max(chunks, segments) // rows_per_task), 1)
+    for part in range(parts):
+        yield {"item": "cover", "container_id": container_id, "first": part, "end": parts}
 
 
 def in_bins(work: Sequence[Mapping[str, Any]], light: Collection[str] = ()) -> pa.Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from segmentstore.contracts.visible import visible
 from tier2.spark.arrow_rows import is_text
 from tier2.spark.command_options import Exit
 from tier2.spark.findings import Kind, Severity
+from tier2.spark.found_classes import FoundClass, count_classes
 from tier2.spark.reconcile_owners import Condemned
 
 FINDINGS_FILE: Final = "findings.parquet"
@@ -36,6 +39,8 @@ class KindCount(NamedTuple):
     number: int
     example: str
     """The first of them, in a few words."""
+    shown: int
+    """Of them so many are rows of the findings; all that are, but where there are very many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class Summary:
     """Of each container: epoch, and the sequence numbers of snapshots A and B."""
     untold: Mapping[int, str]
     """Containers that nothing could be said of, and why."""
+    outdated: Mapping[int, str]
+    """Containers whose snapshot is not the last word, and why: of these what is missing or orphaned was not told."""
     objects: int
     """In snapshot A."""
     listed: int
@@ -60,20 +67,26 @@ class Summary:
     """Objects whose headers, or bytes, were read."""
     bytes_read: int
     kinds: Sequence[KindCount]
+    classes: Mapping[FoundClass, int]
+    """The same by container, too."""
     orphans: int
     delete_orphans: str
     """`no`, `dry run` or `asked`."""
     verdict: Exit
 
 
-def count_kinds(findings: pa.Table) -> list[KindCount]:
-    """Findings by severity and kind, the worst first."""
+def count_kinds(findings: pa.Table, classes: Mapping[FoundClass, int] | None = None) -> list[KindCount]:
+    """Findings by severity and kind, the worst first; by `classes` how many there are, where `findings` is a sample."""
+    numbers: Counter[tuple[str, str]] = Counter()
+    for each, number in (count_classes(findings) if classes is None else classes).items():
+        numbers[each.kind, each.severity] += number
     counted = []
     groups = findings.group_by(["severity", "kind"]).aggregate([([], "count_all")])
     for group in groups.to_pylist():
         same = pc.and_(is_text(findings["severity"], group["severity"]), is_text(findings["kind"], group["kind"]))
         first = findings.filter(same).slice(0, 1).to_pylist()[0]
-        counted.append(KindCount(group["kind"], group["severity"], group["count_all"], _example(first)))
+        number = numbers[group["kind"], group["severity"]]
+        counted.append(KindCount(group["kind"], group["severity"], number, _example(first), group["count_all"]))
     return sorted(counted, key=lambda each: (_ORDER.get(each.severity, len(_ORDER)), each.kind))
 
 
@@ -83,7 +96,7 @@ def _example(row: Mapping[str, Any]) -> str:
         place = f"container {row['container_id']} segment {row['segment_id']} at {row['start_offset']}, {row['length']} bytes"
     told = f"{place}: {row['evidence']}" if place else str(row["evidence"])
     # A foreign name may hold anything, and this goes to terminals.
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in told)
+    text = visible(told)
     return text if len(text) <= EXAMPLE_CHARACTERS_MAX else text[: EXAMPLE_CHARACTERS_MAX - 1] + "…"
 
 
@@ -106,6 +119,7 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
             for number, (epoch, first, second) in summary.containers.items()
         ],
         "untold": [{"container_id": number, "reason": reason} for number, reason in sorted(summary.untold.items())],
+        "outdated": [{"container_id": number, "reason": reason} for number, reason in sorted(summary.outdated.items())],
         "objects": summary.objects,
         "listed": summary.listed,
         "chunks": summary.chunks,
@@ -113,8 +127,18 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
         "looked_into": summary.looked_into,
         "bytes_read": summary.bytes_read,
         "findings": [
-            {"kind": each.kind, "severity": each.severity, "count": each.number, "example": each.example}
+            {
+                "kind": each.kind,
+                "severity": each.severity,
+                "count": each.number,
+                "shown": each.shown,
+                "example": each.example,
+            }
             for each in summary.kinds
+        ],
+        "counts": [
+            {**each._asdict(), "count": number}
+            for each, number in sorted(summary.classes.items(), key=lambda item: tuple(map(str, item[0])))
         ],
         "orphans": summary.orphans,
         "delete_orphans": summary.delete_orphans,
@@ -136,7 +160,8 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
 
 def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
     """The run for people: lines of aligned columns."""
-    return "\n".join([*_head(summary), "", *_table(summary), *_orphans(summary, condemned), "", _last(summary)])
+    lines = [*_head(summary), "", *_table(summary), *_orphans(summary, condemned), "", _last(summary)]
+    return "\n".join(map(visible, lines))
 
 
 def _head(summary: Summary) -> Iterator[str]:
@@ -146,6 +171,8 @@ def _head(summary: Summary) -> Iterator[str]:
         yield f"container {number:<3}epoch {epoch}, operations to {first:,} before the listing, to {second:,} behind it"
     for number, reason in sorted(summary.untold.items()):
         yield f"container {number:<3}could not be told: {reason}"
+    for number, reason in sorted(summary.outdated.items()):
+        yield f"container {number:<3}missing objects and orphans could not be told: {reason}"
     yield f"catalog      {summary.objects:,} objects, {summary.chunks:,} chunks"
     yield f"listing      {summary.listed:,} objects"
     if summary.check != "none":
@@ -161,6 +188,9 @@ def _table(summary: Summary) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for kind, severity, count, example in rows:
         yield f"{kind:<{widths[0]}}  {severity:<{widths[1]}}  {count:>{widths[2]}}  {example}".rstrip()
+    for each in summary.kinds:
+        if each.shown < each.number:
+            yield f"of {each.kind} {each.shown:,} are in the findings, a sample; --findings URL has tasks write all"
 
 
 def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:

@@ -13,10 +13,10 @@ Coroutines over ObjectStorage; no pyspark.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
-from tier2.catalog.catalog_schema import LIVE, OBJECTS
+from tier2.catalog.catalog_schema import GARBAGE, LIVE, OBJECTS
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage
 from tier2.spark.arrow_rows import is_text
-from tier2.spark.coverage import judge_coverage, judge_sharing
+from tier2.spark.coverage import judge_sharing
 from tier2.spark.findings import (
     FINDINGS,
     Finding,
@@ -41,14 +41,17 @@ from tier2.spark.findings import (
     judge_shard,
 )
 from tier2.spark.listing import LISTING, SHARDS
+from tier2.spark.marks import marks_of
 from tier2.spark.shard_rows import no_objects, shard_rows, stretches
 from tier2.spark.verify import OBJECT_COLUMNS, ObjectsCheck, verify_objects
 
 HEADS_AT_ONCE: Final = 16
+JUDGED_AT_ONCE: Final = 16_384
+"""Suspects that are Python values at a time: some 2,000 bytes each."""
+WAITING_SHOWN: Final = 64
+"""Of what waits for its deletion so many of each task are rows; all are counted."""
 COMPARED: Final = ("name", "size", "state")
 """What is needed of a snapshot's `objects` to compare it with a listing."""
-COVERED: Final = ("segment_id", "start_offset", "length")
-"""What is needed of a snapshot's `chunks` to follow them."""
 
 
 class Lister(NamedTuple):
@@ -69,6 +72,8 @@ class Surveyed(NamedTuple):
     objects: int
     """In snapshot A."""
     listed: int
+    absent: Mapping[int, bytes] = {}
+    """Marks, over snapshot A, of what is live there and was not listed, by shard."""
 
 
 # --- the survey --------------------------------------------------------------------------------------------------------
@@ -82,8 +87,12 @@ async def survey(
     executor: Executor,
     *,
     untold: Sequence[int] = (),
+    mark: bool = False,
 ) -> Surveyed:
-    """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and executor go."""
+    """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and executor go.
+
+    With `mark` also the marks of what is absent: two small reads for each shard where something is.
+    """
     loop = asyncio.get_running_loop()
     pieces = lister.pieces(shards)
     left = iter(pieces)
@@ -113,7 +122,31 @@ async def survey(
         pa.concat_tables([each.before for each in found] or [no_objects(COMPARED)]),
         pa.concat_tables([each.listed for each in found] or [LISTING.empty_table()]),
     )
-    return Surveyed(suspects, objects, listed)
+    return Surveyed(
+        suspects,
+        objects,
+        listed,
+        await marks_of(storage, manifests, absent_names(suspects)) if mark else {},
+    )
+
+
+def sample_waiting(suspects: Suspects) -> tuple[Suspects, dict[str, int]]:
+    """Without most of what is listed and garbage in A; and how many were left out of each container, 8 hex digits.
+
+    WAITING_SHOWN of them stay, as a sample.
+
+    That they wait for their deletion is as it should be, whatever B says, and after a compaction they are as many as all objects.
+    """
+    garbage = is_text(suspects.before["state"], GARBAGE)
+    waits = pc.and_(garbage, pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"])))
+    names = _array(suspects.before["name"].filter(waits))[WAITING_SHOWN:]
+    if not len(names):
+        return suspects, {}
+    containers = Counter(map(str, pc.utf8_slice_codeunits(names, 3, 11).to_pylist()))
+    return Suspects(
+        suspects.before.filter(pc.invert(pc.is_in(suspects.before["name"], value_set=names))),
+        suspects.listed.filter(pc.invert(pc.is_in(suspects.listed["key"], value_set=names))),
+    ), dict(containers)
 
 
 def _suspects(before: Sequence[pa.Table], listed: pa.Table, shards: range) -> Iterator[Suspects]:
@@ -129,13 +162,6 @@ def _suspects(before: Sequence[pa.Table], listed: pa.Table, shards: range) -> It
 def _is_sorted(column: pa.ChunkedArray[Any]) -> bool:
     names = _array(column)
     return len(names) < 2 or pc.all(pc.less(names[:-1], names[1:])).as_py() is True
-
-
-def left_out(suspects: Suspects, untold: Sequence[int]) -> Suspects:
-    """Without any object of these containers."""
-    strange = pa.array([f"/{number:08x}/" for number in untold])
-    of_them = pc.is_in(pc.utf8_slice_codeunits(suspects.before["name"], 2, 12), value_set=strange)
-    return passed_over(Suspects(suspects.before.filter(pc.invert(of_them)), suspects.listed), untold)
 
 
 def passed_over(suspects: Suspects, untold: Sequence[int]) -> Suspects:
@@ -169,6 +195,8 @@ class Judge(NamedTuple):
     run_id: str
     confirm_all: bool
     """The listing is of another time: what it says is asked once more, of every object that is not as it should be."""
+    first: Mapping[int, Manifest] = {}
+    """Snapshot A, where `before` is a later one: of a third look."""
 
 
 async def judge(
@@ -180,13 +208,54 @@ async def judge(
     """
     names = pa.concat_arrays([_array(suspects.before["name"]), _array(suspects.listed["key"])])
     after = suspects.before if is_same(by) else await _rows(storage, by.after, shards, names)
-    absent = pc.invert(pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"])))
-    absent = pc.and_(absent, is_text(suspects.before["state"], LIVE))
-    before = suspects.before
-    missing = _array(suspects.before["name"].filter(absent))
+    missing = _array(suspects.before["name"].filter(_absent(suspects)))
+    blocks = None
     if len(missing):
-        before = await _with_blocks(storage, by.before, shards, before, missing)
-    return await _confirmed(storage, judge_shard(before, suspects.listed, after, by.place, run_id=by.run_id), by)
+        # Blocks are most of the table, and few shards have something to tell of.
+        blocks = await _rows_by_owner(storage, by.before, shards, missing, ("name", "blocks"))
+    findings, gone = [FINDINGS.empty_table()], []
+    for some in _slices(suspects):
+        before = some.before if blocks is None else _with_blocks(some.before, blocks)
+        judged = judge_shard(before, some.listed, after, by.place, run_id=by.run_id)
+        confirmed, away = await _confirmed(storage, judged, by)
+        findings.append(confirmed)
+        gone += away
+    return pa.concat_tables(findings), gone
+
+
+def _slices(suspects: Suspects) -> Iterator[Suspects]:
+    """So many suspects at a time as may be Python values together; an object's rows stay together."""
+    if suspects.before.num_rows + suspects.listed.num_rows <= JUDGED_AT_ONCE:
+        yield suspects
+        return
+    before, listed = suspects.before.sort_by("name"), suspects.listed.sort_by("key")
+    names = pc.unique(pa.concat_arrays([_array(before["name"]), _array(listed["key"])]))
+    borders = [*names.take(pc.array_sort_indices(names))[::JUDGED_AT_ONCE].to_pylist(), None]
+    for first, end in pairwise(borders):
+        yield Suspects(_from(before, "name", first, end), _from(listed, "key", first, end))
+
+
+def _from(rows: pa.Table, column: str, first: str | None, end: str | None) -> pa.Table:
+    wanted = pc.greater_equal(rows[column].cast(pa.string()), pa.scalar(first, pa.string()))
+    if end is not None:
+        wanted = pc.and_(wanted, pc.less(rows[column].cast(pa.string()), pa.scalar(end, pa.string())))
+    return rows.filter(wanted)
+
+
+def absent_names(suspects: Suspects) -> set[str]:
+    """Live in A and not listed."""
+    return set(map(str, suspects.before["name"].filter(_absent(suspects)).to_pylist()))
+
+
+def _absent(suspects: Suspects) -> Any:
+    listed = pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"]))
+    return pc.and_(pc.invert(listed), is_text(suspects.before["state"], LIVE))
+
+
+def still_absent(suspects: Suspects, names: pa.Array[Any]) -> Suspects:
+    """Of a later listing: without what is absent from it and was not from the first one, which had all but `names`."""
+    was = pc.is_in(suspects.before["name"], value_set=names)
+    return Suspects(suspects.before.filter(pc.or_(was, pc.invert(_absent(suspects)))), suspects.listed)
 
 
 def _array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
@@ -236,19 +305,13 @@ async def _rows_by_owner(
     return pa.concat_tables([found, await _rows(storage, manifests, shards, strange, columns)])
 
 
-async def _with_blocks(
-    storage: ObjectStorage,
-    manifests: Mapping[int, Manifest],
-    shards: Sequence[int],
-    objects: pa.Table,
-    names: pa.Array[Any],
-) -> pa.Table:
-    """These rows with what lies in the objects of `names`: the evidence of what a missing one costs."""
-    # Blocks are most of the table, and few shards have something to tell of.
-    table = await _rows_by_owner(storage, manifests, shards, names, ("name", "blocks"))
-    held: dict[Any, Any] = dict(zip(table["name"].to_pylist(), table["blocks"].to_pylist(), strict=True))
-    blocks = [held.get(name, []) for name in objects["name"].to_pylist()]
-    return objects.append_column("blocks", pa.array(blocks, OBJECTS.field("blocks").type))
+def _with_blocks(objects: pa.Table, held: pa.Table) -> pa.Table:
+    """These rows with what lies in the objects that `held` has: the evidence of what a missing one costs."""
+    places = pc.index_in(_array(objects["name"]), value_set=_array(held["name"]))
+    blocks = held["blocks"].cast(OBJECTS.field("blocks").type)
+    if not held.num_rows:
+        return objects.append_column("blocks", pa.array([[]] * objects.num_rows, OBJECTS.field("blocks").type))
+    return objects.append_column("blocks", blocks.take(places))
 
 
 def _by_container(names: pa.Array[Any]) -> dict[int, list[Any]]:
@@ -319,27 +382,6 @@ async def judge_gone(storage: ObjectStorage, names: Sequence[str], by: Judge) ->
     return findings
 
 
-async def cover(storage: ObjectStorage, manifest: Manifest, segments: pa.Table, run_id: str) -> tuple[pa.Table, int]:
-    """FINDINGS over these segments of a container, and how many chunks they have.
-
-    Names are most of the table and only evidence, so they are read where something was found alone.
-    """
-    number = manifest.container_id
-    chunks = await _chunks(storage, manifest, segments, COVERED)
-    nameless = chunks.append_column("object_name", pa.nulls(chunks.num_rows, pa.string()))
-    findings = judge_coverage(segments, nameless, container_id=number, run_id=run_id)
-    if findings.num_rows:
-        wrong = segments.filter(pc.is_in(segments["segment_id"], value_set=findings["segment_id"].combine_chunks()))
-        named = await _chunks(storage, manifest, wrong, (*COVERED, "object_name"))
-        findings = judge_coverage(wrong, named, container_id=number, run_id=run_id)
-    return findings, chunks.num_rows
-
-
-async def _chunks(storage: ObjectStorage, manifest: Manifest, segments: pa.Table, columns: Sequence[str]) -> pa.Table:
-    segment_ids: list[Any] = segments["segment_id"].to_pylist()
-    return await read_table(storage, manifest, "chunks", columns=list(columns), segment_ids=segment_ids)
-
-
 async def look_into(
     storage: ObjectStorage,
     manifests: Mapping[int, Manifest],
@@ -361,12 +403,29 @@ async def look_into(
     return pa.concat_tables([*findings, findings_table(checked.findings, run_id)]), checked
 
 
-def once(findings: pa.Table) -> pa.Table:
-    """Without what a listing said of a wrong size where a look into the object says it too, and what lies at its end."""
+async def told_by_looks(
+    storage: ObjectStorage,
+    findings: pa.Table,
+    shards: Sequence[int],
+    by: Judge,
+    *,
+    bodies: bool,
+    at_once: int,
+    executor: Executor | None = None,
+) -> pa.Table:
+    """Without a wrong size by the listing where a look into the object says it too, and what lies at its end.
+
+    Looks into the objects of a wrong size once more than the run does: so no task needs to know what another found.
+    """
     wrong = is_text(findings["kind"], Kind.WRONG_SIZE)
-    looked = findings.filter(pc.and_(wrong, pc.is_valid(findings["segment_id"])))["object"]
-    by_listing = pc.and_(wrong, pc.is_null(findings["segment_id"]))
-    return findings.filter(pc.invert(pc.and_(by_listing, pc.is_in(findings["object"], value_set=_array(looked)))))
+    names = _array(findings["object"].filter(wrong))
+    if not len(names):
+        return findings
+    rows = await _rows_by_owner(storage, by.after, shards, names, OBJECT_COLUMNS)
+    looked = await verify_objects(storage, [rows], bodies=bodies, at_once=at_once, executor=executor)
+    told = {each.object for each in looked.findings if each.kind is Kind.WRONG_SIZE and each.segment_id is not None}
+    again = pc.is_in(findings["object"], value_set=pa.array(sorted(name for name in told if name), pa.string()))
+    return findings.filter(pc.invert(pc.and_(wrong, again)))
 
 
 def untold_findings(untold: Mapping[int, str], run_id: str) -> pa.Table:

@@ -1,10 +1,10 @@
-"""Listings of S3 as Arrow tables, by obstore: boto3 spends its time taking replies apart, and lists 17 times slower.
+"""Listings of S3 as Arrow tables, by obstore: botocore spends its time taking replies apart, and lists 17 times slower.
 
 Rules of this file, the only one that touches obstore:
 
-- what to speak to and with which credentials is what boto3 finds, so that a job sees the store the engine sees;
+- what to speak to and with which credentials is what botocore finds, so that a job sees the store the engine sees;
 - keys that obstore refuses (an empty part, `.` or `..`) or shows as others (it takes slashes off both ends) are no names of
-  ours, and are to be seen: a prefix with such keys in it is listed on from there by boto3, slower, and each as it is;
+  ours, and are to be seen: a prefix with such keys in it is listed on from there by botocore, slower, and each as it is;
 - errors are those of the S3 adapter.
 
 Blocking. A store made here is kept for the process: making one takes a tenth of a second.
@@ -48,7 +48,7 @@ RETRIES: Final = 5
 """Of one request, by obstore itself, with waits that double."""
 CALL: Final = "ListObjectsV2"
 PAGE_KEYS: Final = 1000
-"""Of one reply to boto3; more no store gives."""
+"""Of one reply to botocore; more no store gives."""
 
 _MAKING: Final = Runtime().lock()
 
@@ -210,7 +210,7 @@ def _bucket_and_key(url: str) -> tuple[S3Location, str]:
 
 
 def s3_store(location: S3Location) -> S3Store:
-    """Speaks to where boto3 would, with the credentials that botocore's chain finds. For any thread; kept."""
+    """Speaks to where botocore would, with the credentials that botocore's chain finds. For any thread; kept."""
     with _MAKING:  # Many threads ask at once, and each would make one.
         return kept_store(location)
 
@@ -245,7 +245,7 @@ def kept_store(location: S3Location) -> S3Store:
         location.bucket,
         prefix=location.prefix or None,
         config={
-            # Every one of these would be taken from the environment otherwise, where boto3 may see something else.
+            # Every one of these would be taken from the environment otherwise, where botocore may see something else.
             "endpoint": _with_bucket(endpoint, location.bucket) if virtual else endpoint,
             "region": region,
             "virtual_hosted_style_request": virtual,
@@ -263,7 +263,7 @@ def kept_store(location: S3Location) -> S3Store:
 
 
 def _is_virtual(location: S3Location, endpoint: str) -> bool:
-    """Whether the bucket is in the host's name: boto3 falls back to the path where it cannot be."""
+    """Whether the bucket is in the host's name: botocore falls back to the path where it cannot be."""
     host = urlsplit(endpoint).hostname or ""
     try:
         ip_address(host)

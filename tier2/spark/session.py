@@ -21,6 +21,8 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from segmentstore.contracts import forks
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from tier2.spark.archive import ARCHIVE_NAME, build_archive
 
@@ -36,11 +38,13 @@ _made: list[SparkSession] = []
 def spark_session(app_name: str) -> SparkSession:
     """The session of this process, made at the first call: classic, or Connect where SPARK_REMOTE says so.
 
-    Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises what pyspark raises when there is no
-    Java, no master or no server.
+    Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises JavaMissingError, and what
+    pyspark raises when there is no master or no server.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     was_there = _is_any()
+    if not was_there and _starts_java():
+        check_java()
     spark = SparkSession.builder.appName(app_name).getOrCreate()
     if spark not in _sessions:
         _sessions[:] = [spark]
@@ -48,6 +52,35 @@ def spark_session(app_name: str) -> SparkSession:
         if _code_is_elsewhere(spark):
             _send_code(spark)
     return spark
+
+
+class JavaMissingError(SegmentStoreError):
+    """Spark is to start a Java process here, and there is no Java. The operator's move."""
+
+
+def check_java() -> None:
+    """Raise JavaMissingError unless there is a Java for Spark to start: that of JAVA_HOME if it is set, as Spark has it."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if shutil.which(os.path.join(home, "bin", "java")) is None:
+            raise JavaMissingError(
+                f"Spark needs Java 17 or newer, and JAVA_HOME={home} has no bin/java: set JAVA_HOME to where Java is"
+            )
+    elif shutil.which("java") is None:
+        raise JavaMissingError(
+            "Spark needs Java 17 or newer, and there is none in PATH: install a JDK or JRE, or set JAVA_HOME to one"
+        )
+
+
+def _starts_java() -> bool:
+    """Whether a session made now starts a JVM here: not by Connect, nor where spark-submit has started it."""
+    if _SUBMITTED in os.environ:
+        return False
+    said = (os.environ.get("SPARK_REMOTE", ""), os.environ.get("MASTER", ""))
+    submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    remote = any(each.startswith("sc://") for each in said) or "--remote" in submit
+    # A remote that is no server's address is one that pyspark starts itself.
+    return not remote
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -58,7 +91,10 @@ def is_connect(spark: SparkSession) -> bool:
 def interrupt_sessions() -> None:
     """Cancel every query of this process that runs; returns at once, whoever waits for one gets its error. Any thread."""
     for spark in _sessions:
-        spark.interruptAll()
+        if hasattr(spark, "interruptAll"):
+            spark.interruptAll()
+        else:  # A classic session of 3.5.
+            spark.sparkContext.cancelAllJobs()
 
 
 def stop_sessions() -> None:
@@ -90,5 +126,15 @@ def _code_is_elsewhere(spark: SparkSession) -> bool:
 def _send_code(spark: SparkSession) -> None:
     folder = Path(tempfile.mkdtemp(prefix="segmentstore-spark-"))
     # Spark reads it again whenever an executor comes.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    spark.addArtifacts(str(build_archive(folder / ARCHIVE_NAME)), pyfile=True)
+    atexit.register(_remove_in, forks.Birth(), folder)
+    archive = str(build_archive(folder / ARCHIVE_NAME))
+    if hasattr(spark, "addArtifacts"):
+        spark.addArtifacts(archive, pyfile=True)
+    else:  # A classic session of 3.5.
+        spark.sparkContext.addPyFile(archive)
+
+
+def _remove_in(birth: forks.Birth, folder: Path) -> None:
+    # What is registered is done at the end of a forked child, too: the folder is its parent's.
+    if birth.here:
+        shutil.rmtree(folder, ignore_errors=True)

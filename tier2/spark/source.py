@@ -12,20 +12,33 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
 )
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from tier2.spark.source_errors import SourceSchemaError
-from tier2.spark.source_options import parse_options
+from tier2.spark.source_errors import SourceSchemaError, TableOptionsError
+from tier2.spark.source_options import SourceOptions, parse_options
+from tier2.spark.source_versions import enable_pushdown, has_sources, need_filters, need_limits, need_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+if TYPE_CHECKING or has_sources():
+    from pyspark.sql.datasource import DataSource
+else:
+    DataSource = object  # `register` says so
 
 NAME: Final = "segmentstore"
 
@@ -37,10 +50,15 @@ COLUMNS: Final[dict[str, DataType]] = {
     "length": IntegerType(),
     "payload": BinaryType(),
     "value": StringType(),
+    "stored_time": TimestampType(),
+    "segment_created": TimestampType(),
+    "segment_modified": TimestampType(),
 }
 """The columns there are."""
 DEFAULT_COLUMNS: Final = ("container", "segment", "offset", "length", "payload")
 
+_TABLE_KEY: Final = "provider"
+"""Among the options that Spark hands over for CREATE TABLE, and there alone."""
 _FILTER_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """The program Spark plans a read with when it has filters to hand over, and may (see `_filters_come`)."""
 
@@ -53,26 +71,44 @@ class SegmentStoreSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """What option `columns` says; spark.read.schema(...) says it instead."""
-        named = next((text for key, text in self.options.items() if key.lower() == "columns"), None)
+        """What option `columns` says; spark.read.schema(...) says it instead. Raises TableOptionsError for CREATE TABLE."""
+        given = self._given
+        if _TABLE_KEY in given:
+            raise TableOptionsError
+        named = given.get("columns")
         names = [name.strip() for name in named.split(",")] if named is not None else DEFAULT_COLUMNS
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
             raise SourceSchemaError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-        return StructType([StructField(name, COLUMNS[name], nullable=False) for name in names])
+        kinds = COLUMNS | ({"value": BinaryType()} if given.get("invalidutf8", "").lower() == "binary" else {})
+        return StructType([StructField(name, kinds[name], nullable=False) for name in names])
+
+    @property
+    def _given(self) -> dict[str, str]:
+        return {key.lower(): text for key, text in self.options.items()}
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from tier2.spark.source_reader import FilteringBatchReader, SegmentBatchReader  # noqa: PLC0415
-
+        if not self.options:
+            # Whoever reads by load() or a view has said something; a table has lost what was said.
+            raise TableOptionsError
         options = parse_options(self.options, streaming=False)
         wanted = options.filter_pushdown
-        filtering = _filters_come() if wanted == "auto" else wanted == "true"
-        return (FilteringBatchReader if filtering else SegmentBatchReader)(options, schema)
+        if wanted == "true":
+            need_filters()
+        if _filters_come() if wanted == "auto" else wanted == "true":
+            from tier2.spark.source_pushdown import FilteringBatchReader  # noqa: PLC0415
+
+            return FilteringBatchReader(options, schema)
+        from tier2.spark.source_reader import SegmentBatchReader  # noqa: PLC0415
+
+        return SegmentBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from tier2.spark.source_stream import SegmentStreamReader  # noqa: PLC0415
 
-        return SegmentStreamReader(parse_options(self.options, streaming=True), schema)
+        options = parse_options(self.options, streaming=True)
+        need_limits(_limits_of(options))
+        return SegmentStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         from tier2.spark.source_writer import SegmentBatchWriter  # noqa: PLC0415
@@ -86,8 +122,22 @@ class SegmentStoreSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, classic or Connect, under its name."""
+    """Make the source known to a session, classic or Connect, under its name; and have `where` handed to it.
+
+    That is setting `spark.sql.python.filterPushdown.enabled`; one that is set already stays, and one that cannot be set
+    is told in the log. Raises SparkVersionError before Spark 4.0.
+    """
+    need_sources()
     spark.dataSource.register(SegmentStoreSource)
+    enable_pushdown(spark)
+
+
+def _limits_of(options: SourceOptions) -> list[str]:
+    limits = {
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        "maxRowsPerTrigger": options.max_rows_per_trigger,
+    }
+    return [name for name, limit in limits.items() if limit is not None]
 
 
 def _filters_come() -> bool:

@@ -13,14 +13,16 @@ Coroutines; what they read is handed in.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmentstore.contracts.events import EVENT_HEADER_BYTES, EventFormatError, event_length
-from tier2.spark.framing import FramingError
+from tier2.spark.framing import NEWLINE, FramingError
 from tier2.spark.source_options import SourceOptions
+from tier2.spark.source_plan import SourceSegment
 
 LOOK_BYTES: Final = 64 * 1024
 """Of the first look for a newline; each further one is twice as long, up to the next."""
@@ -79,10 +81,19 @@ async def line_border(read: Read, start: int, wanted: int, stored: int, *, finis
 
 async def event_border(read: Read, start: int, wanted: int, stored: int, *, finished: bool, row_bytes_max: int) -> int:
     """`find_border` of events. Reads what lies between, but for the insides of long events."""
-    border, window, data = start, start, b""
-    while border < wanted:
+    return (await _event_rows(read, start, wanted, stored, finished=finished, row_bytes_max=row_bytes_max, rows=None))[
+        0
+    ]
+
+
+async def _event_rows(
+    read: Read, start: int, wanted: int, stored: int, *, finished: bool, row_bytes_max: int, rows: int | None
+) -> tuple[int, int]:
+    """The border of `event_border`, or that behind so many rows, and how many events lie before it."""
+    border, window, data, count = start, start, b"", 0
+    while border < wanted and count != rows:
         if border + EVENT_HEADER_BYTES > stored:
-            return _cut_event(border, stored, finished=finished)
+            return _cut_event(border, stored, finished=finished), count
         if border + EVENT_HEADER_BYTES > window + len(data):
             window, data = border, await read(border, min(border + LOOK_BYTES_MAX, stored))
         try:
@@ -93,11 +104,58 @@ async def event_border(read: Read, start: int, wanted: int, stored: int, *, fini
             raise FramingError(border, f"an event of {length} bytes, more than {row_bytes_max} (recordBytesMax)")
         after = border + EVENT_HEADER_BYTES + length
         if after > stored:
-            return _cut_event(border, stored, finished=finished)
+            return _cut_event(border, stored, finished=finished), count
         if after > wanted and border > start:
-            return border
-        border = after
-    return border
+            return border, count
+        border, count = after, count + 1
+    return border, count
+
+
+async def first_border(read: Read, options: SourceOptions, segment: SourceSegment, wanted: int, *, known: bool) -> int:
+    """The border to begin a stream at, where `wanted`, in the segment's bytes in Tier 2, was asked for.
+
+    Of lines the next one from there on, or the one before if none is whole there. Of events the nearest before, which
+    is looked for from the segment's beginning on; `wanted` itself where it is `known` for one. Raises FramingError.
+    """
+    start, stored = segment.start_offset, segment.storage_length
+    if wanted <= start or options.format == "raw" or (known and options.format == "events"):
+        return max(wanted, start)
+    find = partial(
+        event_border if options.format == "events" else line_border,
+        wanted=wanted,
+        stored=stored,
+        finished=segment.finished,
+        row_bytes_max=options.record_bytes_max,
+    )
+    if options.format == "lines" and (border := await find(read, wanted - 1)) >= wanted:
+        return border
+    return await find(read, start)
+
+
+async def end_of_rows(
+    read: Read, options: SourceOptions, start: int, wanted: int, stored: int, rows: int, *, finished: bool
+) -> tuple[int | None, int]:
+    """The border to end a batch at that has at most `rows` rows from the border `start` on, and how many it has.
+
+    None: there are fewer up to `wanted`, so that `find_border` says where it ends. Reads what lies between, but
+    of `raw` nothing. Raises FramingError.
+    """
+    if options.format == "raw":
+        piece = options.piece_bytes
+        end = (start // piece + rows) * piece
+        return (end, rows) if end < wanted else (None, -(-wanted // piece) - start // piece)
+    if options.format == "events":
+        most = options.record_bytes_max
+        return await _event_rows(read, start, wanted, stored, finished=finished, row_bytes_max=most, rows=rows)
+    position, size, count = start, LOOK_BYTES, 0
+    while position < wanted:
+        data = await read(position, min(position + size, wanted))
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE)
+        if count + len(newlines) >= rows:
+            return position + int(newlines[rows - count - 1]) + 1, rows
+        count += len(newlines)
+        position, size = position + len(data), min(2 * size, LOOK_BYTES_MAX)
+    return None, count
 
 
 def chunk_border(chunk_starts: NDArray[np.int64], start: int, wanted: int, stored: int) -> int:

@@ -62,3 +62,37 @@ class SegmentFramingError(SourceError):
         super().__init__(f"segment {segment!r} at offset {offset}: {detail}")
         self.segment = segment
         self.offset = offset
+
+
+class SegmentEncodingError(SourceError):
+    """A row asked for as text is no UTF-8. The caller's move: `payload` in place of `value`, or `invalidUtf8`.
+
+    `offset` is where the row begins.
+    """
+
+    def __init__(self, segment: str, offset: int, detail: str) -> None:
+        super().__init__(
+            f"segment {segment!r}: the row at offset {offset} is no UTF-8 text, which column value has: {detail}"
+            " (invalidUtf8=replace puts U+FFFD in its place, invalidUtf8=binary gives bytes, column payload always does)"
+        )
+        self.segment = segment
+        self.offset = offset
+
+
+class SourceStartError(SourceError):
+    """`startingOffsets` names a segment that is not read, or a place behind its end. The caller's move."""
+
+
+class SparkVersionError(SourceError):
+    """This release of Spark lacks what is asked for. The caller's move: a newer one, or what is named."""
+
+
+class TableOptionsError(SourceError):
+    """Spark keeps no options of a table made of a Python data source. The caller's move: a view, or WITH."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "CREATE TABLE ... USING segmentstore cannot be: Spark forgets the options of such a table, and with them"
+            " what is to be read. Use CREATE TEMPORARY VIEW name USING segmentstore OPTIONS (path '...', ...), or of"
+            " a table that is there SELECT ... FROM name WITH (path = '...', ...)"
+        )

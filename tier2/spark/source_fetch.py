@@ -16,19 +16,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_reader import BlockReader
 from tier2.block_runs import BlockRun, Stretch, StretchPayload, plan_runs
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageRefusedError, StorageUnavailableError
 from tier2.spark.source_catalog import find_segment, load_chunks, load_snapshots
+from tier2.spark.source_chunks import SegmentChunks, SourceChunk
 from tier2.spark.source_errors import MissingObjectError, SourceCatalogError
 from tier2.spark.source_options import SourceOptions
-from tier2.spark.source_plan import SegmentChunks, SourceChunk, SourceSegment
+from tier2.spark.source_plan import SourceSegment
+
+if TYPE_CHECKING:
+    from random import Random
 
 RUN_BYTES: Final = 1024 * 1024
 """What is given out at once: about one batch of rows, and small enough for the processor's cache, which makes lines of it
@@ -64,19 +70,25 @@ class SegmentBytes:
         segment: SourceSegment,
         chunks: Sequence[SourceChunk],
         options: SourceOptions,
+        held: Mapping[ChunkRecord, bytes] = MappingProxyType({}),
     ) -> None:
+        """`held` are chunks that were fetched already, whole and checked; those of others may be
+        among them.
+        """
         self._storage = storage
         self._segment = segment
         self._options = options
-        self._random = runtime.random
+        self._runtime = runtime
+        self._held = held
         self._chunks = list(chunks)
-        self._sizes = {chunk.object_name: size for chunk, size in chunks}
+        self._sizes = {chunk.object_name: size for chunk, size, _ in chunks}
         self._newest: tuple[SourceSegment, SegmentChunks | None] | None = None
-        self._reader = BlockReader(storage, segment.container_id, runtime, object_size=self._size_of)
+        self._reader: BlockReader | None = None
 
     async def close(self) -> None:
         """Release the thread. Every iterator must be closed; the storage stays open."""
-        await self._reader.close()
+        if self._reader is not None:
+            await self._reader.close()
 
     async def pieces(self, start: int, end: int, run_bytes: int | None = None) -> AsyncGenerator[Buffer]:
         """The bytes [start, end) in order, in pieces of at most RUN_BYTES. Close it if it is not taken to its end.
@@ -86,6 +98,15 @@ class SegmentBytes:
         position = start
         if run_bytes is None:
             run_bytes = max(RUN_BYTES, self._storage.get_bytes_best)
+        if self._held:
+            for chunk, _, _ in self._chunks:
+                data = self._held.get(chunk)
+                if position >= end or data is None or chunk.start_offset > position:
+                    break
+                if chunk.end_offset > position:
+                    view = memoryview(data)[position - chunk.start_offset : end - chunk.start_offset]
+                    position += len(view)
+                    yield view
         while position < end:
             if self._known_end(position) <= position:
                 await self._ask(position, end)
@@ -112,7 +133,7 @@ class SegmentBytes:
 
     def _known_end(self, position: int) -> int:
         """Up to where it is known, without a gap, where the bytes from `position` on lie."""
-        for chunk, _ in self._chunks:
+        for chunk, _, _ in self._chunks:
             if chunk.start_offset <= position < chunk.end_offset:
                 position = chunk.end_offset
         return position
@@ -138,20 +159,14 @@ class SegmentBytes:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _fetch(self, run: BlockRun) -> list[StretchPayload]:
-        for attempt in range(TRIES):
-            try:
-                return await self._reader.read_run(run)
-            except StorageRefusedError:
-                raise
-            except StorageUnavailableError:
-                if attempt == TRIES - 1:
-                    raise
-            await asyncio.sleep(WAIT_S * 2**attempt * (1 + self._random.random() / 2))
-        raise AssertionError("the last try returns or raises")
+        if self._reader is None:
+            container_id = self._segment.container_id
+            self._reader = BlockReader(self._storage, container_id, self._runtime, object_size=self._size_of)
+        return await fetch_run(self._reader, run, self._runtime.random)
 
     async def _find_again(self, position: int, end: int, error: ObjectNotFoundError) -> None:
         """After an object was not there: take the newest snapshot's word for where the bytes lie."""
-        held = next(chunk for chunk, _ in self._chunks if chunk.object_name == error.name)
+        held = next(chunk for chunk, _, _ in self._chunks if chunk.object_name == error.name)
         lost_from = max(position, held.start_offset)
         if self._newest is None:
             await self._ask(position, end, from_newest=True)
@@ -159,7 +174,7 @@ class SegmentBytes:
         # The newest was asked after its names were known: it is worth asking again only if it is another one now.
         before = self._chunks
         await self._ask(position, end, from_newest=True)
-        if self._chunks == before or any(chunk.object_name == error.name for chunk, _ in self._chunks):
+        if self._chunks == before or any(chunk.object_name == error.name for chunk, _, _ in self._chunks):
             raise MissingObjectError(self._segment.name, lost_from, error.name) from error
 
     async def _ask(self, position: int, end: int, *, from_newest: bool = False) -> None:
@@ -176,7 +191,7 @@ class SegmentBytes:
                 f" {segment.storage_length}, and {end} was there: an older catalog has taken a newer one's place"
             )
         self._chunks = list(chunks.between(position, end))
-        self._sizes.update({chunk.object_name: size for chunk, size in self._chunks})
+        self._sizes.update({chunk.object_name: size for chunk, size, _ in self._chunks})
 
     async def _look(self, position: int, end: int) -> tuple[SourceSegment, SegmentChunks | None]:
         snapshots = await load_snapshots(self._storage, self._options)
@@ -188,6 +203,22 @@ class SegmentBytes:
             raise RangeLostError(position, end, "the segment was deleted, or merged into another")
         chunks = await load_chunks(self._storage, manifest, (segment.segment_id,))
         return segment, chunks.get(segment.segment_id)
+
+
+async def fetch_run(reader: BlockReader, run: BlockRun, random: Random) -> list[StretchPayload]:
+    """The bytes of a run. A store that does not answer is asked TRIES times. Raises what
+    `BlockReader.read_run` raises.
+    """
+    for attempt in range(TRIES):
+        try:
+            return await reader.read_run(run)
+        except StorageRefusedError:
+            raise
+        except StorageUnavailableError:
+            if attempt == TRIES - 1:
+                raise
+        await asyncio.sleep(WAIT_S * 2**attempt * (1 + random.random() / 2))
+    raise AssertionError("the last try returns or raises")
 
 
 def plan_fetches(chunks: Sequence[SourceChunk], start: int, end: int, run_bytes: int) -> Iterator[BlockRun]:
@@ -222,5 +253,5 @@ def plan_fetches(chunks: Sequence[SourceChunk], start: int, end: int, run_bytes:
 
 def _runs(whole: Sequence[SourceChunk], run_bytes: int) -> list[BlockRun]:
     return plan_runs(
-        whole[0].chunk.object_name, whole[0].object_size, [chunk for chunk, _ in whole], run_bytes=run_bytes
+        whole[0].chunk.object_name, whole[0].object_size, [chunk for chunk, _, _ in whole], run_bytes=run_bytes
     )

@@ -18,7 +18,18 @@ from tier2.spark.source_options import INT64_MAX
 
 COLUMN_KINDS: Final = {"container": int, "segment": str, "segment_id": int, "offset": int, "length": int}
 """Columns one can ask about, and of which kind their values are."""
-COLUMNS: Final = ("container", "segment", "segment_id", "offset", "length", "payload", "value")
+COLUMNS: Final = (
+    "container",
+    "segment",
+    "segment_id",
+    "offset",
+    "length",
+    "payload",
+    "value",
+    "stored_time",
+    "segment_created",
+    "segment_modified",
+)
 
 
 class Condition(NamedTuple):

@@ -34,6 +34,13 @@ class OffsetFormatError(SourceError):
     """What the checkpoint holds is no offset of this source. The caller's move: another checkpoint, or a newer program."""
 
 
+class OffsetOrderError(SourceError):
+    """A batch would go backwards: an older catalog has taken a newer one's place.
+
+    The operator's move: export the catalog again, and begin with another checkpoint.
+    """
+
+
 class SegmentKey(NamedTuple):
     """Which segment, for ever."""
 
@@ -191,6 +198,17 @@ def steps_between(start: StreamOffset, end: StreamOffset) -> dict[SegmentKey, Pr
         if place > begin:
             steps[key] = Progress(begin, place)
     return steps
+
+
+def check_order(start: StreamOffset, end: StreamOffset) -> None:
+    """Raise OffsetOrderError if `end` lies before `start` somewhere: what lies between would be read twice."""
+    for container_id, position in start.snapshots.items():
+        later = end.snapshots.get(container_id)
+        if later is not None and later < position:
+            raise OffsetOrderError(f"container {container_id}: a batch would end at an older catalog than it begins at")
+    for key, place in start.ends.items():
+        if end.ends.get(key, place) < place:
+            raise OffsetOrderError(f"segment {_text(key)}: a batch would end at {end.ends[key]} and begin at {place}")
 
 
 def admit(backlogs: Mapping[SegmentKey, int], budget: int | None) -> dict[SegmentKey, int]:

@@ -7,14 +7,18 @@ Names are taken in any mixture of upper and lower case, as Spark hands them over
 from __future__ import annotations
 
 import fnmatch
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal, cast, get_args
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.urls import redacted
+from tier2.credentials import refuse_secrets
 from tier2.spark.framing import RECORD_BYTES_LIMIT
-from tier2.spark.shown_url import shown_url
 
 Format = Literal["raw", "lines", "events"]
 MIB: Final = 1024 * 1024
@@ -25,6 +29,7 @@ TRANSACTION: Final = re.compile(r"#trans(?:action|ient)\.[0-9a-fA-F]{32,}\Z")
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+_STARTS_LIKE: Final = '{"logs/a": 4096, "logs/b": 0}'
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -60,8 +65,16 @@ class SourceOptions:
     filter_pushdown: Literal["auto", "true", "false"] = "auto"
     max_bytes_per_trigger: int | None = None
     """Streams only; None: everything there is."""
+    max_rows_per_trigger: int | None = None
+    """The same in rows."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Streams only."""
+    starts: Mapping[str, int] = field(default_factory=dict)
+    """Where to begin in segments, by name; the others are read from where all are."""
+    starting_ms: int | None = None
+    """Only bytes in objects made since then, in milliseconds since 1970 UTC, and what follows them in their segment."""
+    invalid_utf8: Literal["fail", "replace", "binary"] = "fail"
+    """What becomes of a row in column `value` that is no UTF-8; `binary`: the column is one of bytes."""
 
     def selects(self, name: str) -> bool:
         """Whether a segment of this name is asked for."""
@@ -82,20 +95,21 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         known = _PARSERS.get(key.lower())
         if known is None:
             raise ConfigError(key, f"no option of this data source; there are {', '.join(sorted(_SPELLINGS))}")
-        field, parse = known
-        if field in values:
+        name, parse = known
+        if name in values:
             raise ConfigError(key, "given twice")
-        values[field] = parse(key, text)
+        values[name] = parse(key, text)
     if "tier2" not in values:
         raise ConfigError("tier2", "where is Tier 2? Name its URL by load(url), or by option tier2 or path")
     chosen = [name for name in ("segment", "prefix", "pattern") if name in values]
     if len(chosen) != 1:
         said = " and ".join(chosen) or "none"
         raise ConfigError("segment", f"exactly one of segment, prefix and pattern says what is read; given: {said}")
-    for field in _STREAM_ONLY if not streaming else _BATCH_ONLY:
-        if field in values:
+    for name in _STREAM_ONLY if not streaming else _BATCH_ONLY:
+        if name in values:
             kind = "a stream" if not streaming else "a batch"
-            raise ConfigError(_spelling(field), f"only for {kind}")
+            raise ConfigError(_spelling(name), f"only for {kind}")
+    _take_start(values, streaming=streaming)
     options = SourceOptions(**values)  # type: ignore[arg-type] # each value was made by its field's parser
     if (
         options.start_offset is not None
@@ -106,6 +120,19 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     if options.event_borders == "chunks" and options.format != "events":
         raise ConfigError("eventBorders", f"format {options.format} has no events")
     return options
+
+
+def _take_start(values: dict[str, object], *, streaming: bool) -> None:
+    """One word for where to begin, and what it may be."""
+    said = [_spelling(name) for name in ("start_offset", "starting_offsets", "starting_ms") if name in values]
+    if len(said) > 1:
+        raise ConfigError(said[1], f"{' and '.join(said)} both say where to begin: give one")
+    start = values.get("starting_offsets")
+    if isinstance(start, dict):
+        del values["starting_offsets"]
+        values["starts"] = start
+    elif start == "latest" and not streaming:
+        raise ConfigError("startingOffsets", "latest is only for a stream: a batch ends there")
 
 
 Parser = Callable[[str, str], object]
@@ -127,8 +154,10 @@ def _url(key: str, text: str) -> str:
         return "file://" + text.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     if not _SCHEME.match(text):
         raise ConfigError(
-            key, f"{shown_url(text)!r} is no URL (file:///folder, s3://bucket/prefix), nor a folder's absolute path"
+            key, f"{redacted(text)!r} is no URL (file:///folder, s3://bucket/prefix), nor a folder's absolute path"
         )
+    # Options stand in Spark's plans, logs and pages.
+    refuse_secrets(text, setting=key)
     return text
 
 
@@ -152,6 +181,44 @@ def _choice(names: tuple[str, ...]) -> Parser:
         return text.lower()
 
     return parse
+
+
+def _starting_offsets(key: str, text: str) -> str | dict[str, int]:
+    if text.lower() in {"earliest", "latest"}:
+        return text.lower()
+    try:
+        given = json.loads(text, object_pairs_hook=_once_each)
+    except ValueError as error:
+        raise ConfigError(
+            key, f"it is earliest, latest, or a JSON object with offsets by segment, as {_STARTS_LIKE}: {error}"
+        ) from None
+    if not isinstance(given, dict):
+        raise ConfigError(key, f"{text!r} is no JSON object with offsets by segment, as {_STARTS_LIKE}")
+    for name, offset in given.items():
+        if type(offset) is not int or not 0 <= offset <= INT64_MAX:
+            raise ConfigError(key, f"{offset!r}, of segment {name!r}, is no offset: a whole number from 0 on")
+    return given
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a segment is named twice")
+    return found
+
+
+def _time(key: str, text: str) -> int:
+    if re.fullmatch(r"\d{1,15}", text.strip()):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ConfigError(
+            key, f"{text!r} is no time: milliseconds since 1970 UTC, or as 2026-01-31T12:00:00+00:00, with its zone"
+        )
+    return max(0, math.floor(time.timestamp() * 1000))
 
 
 def _flag(key: str, text: str) -> bool:
@@ -186,12 +253,15 @@ _SPELLINGS: Final[Mapping[str, tuple[str, Parser]]] = {
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "filterPushdown": ("filter_pushdown", _choice(("auto", "true", "false"))),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", _size(1, INT64_MAX)),
-    "startingOffsets": ("starting_offsets", _choice(("earliest", "latest"))),
+    "maxRowsPerTrigger": ("max_rows_per_trigger", _size(1, INT64_MAX)),
+    "startingOffsets": ("starting_offsets", _starting_offsets),
+    "startingTimestamp": ("starting_ms", _time),
+    "invalidUtf8": ("invalid_utf8", _choice(("fail", "replace", "binary"))),
 }
 _PARSERS: Final = {spelling.lower(): known for spelling, known in _SPELLINGS.items()}
-_STREAM_ONLY: Final = ("max_bytes_per_trigger", "starting_offsets")
+_STREAM_ONLY: Final = ("max_bytes_per_trigger", "max_rows_per_trigger")
 _BATCH_ONLY: Final = ("start_offset", "end_offset", "incomplete_tail", "filter_pushdown")
 
 
-def _spelling(field: str) -> str:
-    return next(spelling for spelling, (known, _) in _SPELLINGS.items() if known == field)
+def _spelling(name: str) -> str:
+    return next(spelling for spelling, (known, _) in _SPELLINGS.items() if known == name)

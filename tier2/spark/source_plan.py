@@ -1,4 +1,4 @@
-"""Planning a read: from segments and chunks of a catalog snapshot to partitions of about equal bytes.
+"""Planning a read: which rows of which segments, and where a long range of them may be cut.
 
 Rules of this file:
 
@@ -7,23 +7,22 @@ Rules of this file:
 - lines can be found from anywhere, by the byte before; the rows of `raw` begin at multiples of their length; events cannot be
   found from the middle, so their segment is one part, unless the user says that chunks begin with events: then each part
   must end exactly where the next begins, which by induction from the first proves all borders right or fails the job;
-- parts are cut where objects are, if that is near enough to equal sizes; small ones share a partition.
+- parts are cut where objects are, if that is near enough to equal sizes. What shares a
+  partition: `source_packing`.
 
 Pure: records and Arrow tables in, records out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from segmentstore.contracts.chunks import ChunkRecord
-from tier2.spark.source_errors import SourceCatalogError
+from tier2.spark.source_chunks import ChunkTable, SegmentChunks, SourceChunk
 from tier2.spark.source_filter import RowFilter
 from tier2.spark.source_options import Format, SourceOptions
 
@@ -31,10 +30,6 @@ AHEAD_BYTES: Final = 1024 * 1024
 """Behind its end a part knows the chunks of so many bytes more, for its last row; a longer one asks the catalog."""
 CUT_BYTES: Final = 64 * 1024
 """A chunk is cut at multiples of this: the least that is fetched of a block."""
-SPLIT_BYTES_MIN: Final = 4 * 1024 * 1024
-"""No smaller parts for the sake of `minPartitions`."""
-OPEN_BYTES: Final = 1024 * 1024
-"""What opening one more segment costs, in bytes read meanwhile."""
 
 
 class SourceSegment(NamedTuple):
@@ -48,13 +43,9 @@ class SourceSegment(NamedTuple):
     """Bytes [start_offset, storage_length) are in Tier 2."""
     finished: bool
     """Sealed, and every byte of it is in Tier 2."""
-
-
-class SourceChunk(NamedTuple):
-    """A chunk and the size of the object it lies in."""
-
-    chunk: ChunkRecord
-    object_size: int
+    created_ms: int = 0
+    modified_ms: int = 0
+    """When it was made and when it was last changed, as of the snapshot: milliseconds since 1970 UTC."""
 
 
 class RowRange(NamedTuple):
@@ -82,79 +73,18 @@ class RowRange(NamedTuple):
         return self.start - self.skip_first
 
 
-class SegmentChunks:
-    """The chunks of one segment out of a snapshot's table, in order."""
-
-    def __init__(self, segment_id: int, table: pa.Table) -> None:
-        self._segment_id = segment_id
-        self._table = table
-        self.starts: NDArray[np.int64] = table["start_offset"].to_numpy()
-
-    def between(self, start: int, end: int) -> tuple[SourceChunk, ...]:
-        """The chunks that cover [start, end). Raises SourceCatalogError if the table has a gap there."""
-        if start >= end:
-            return ()
-        first = int(np.searchsorted(self.starts, start, "right")) - 1
-        last = int(np.searchsorted(self.starts, end, "left"))
-        found = tuple(_chunk(row) for row in self._table.slice(max(first, 0), last - max(first, 0)).to_pylist())
-        position = start
-        for each, _ in found:
-            if each.start_offset > position:
-                break
-            position = each.end_offset
-        if position < end:
-            raise SourceCatalogError(
-                f"the catalog has no chunk of segment {self._segment_id} at offset {position}, below {end}"
-            )
-        return found
-
-
-def _chunk(row: dict[str, Any]) -> SourceChunk:
-    return SourceChunk(
-        ChunkRecord(
-            row["start_offset"],
-            row["length"],
-            row["object_name"],
-            row["block_offset"],
-            row["block_segment_id"],
-            row["block_start_offset"],
-        ),
-        row["object_size"],
-    )
-
-
-CHUNK_COLUMNS: Final = (
-    "segment_id",
-    "start_offset",
-    "length",
-    "object_name",
-    "block_offset",
-    "block_segment_id",
-    "block_start_offset",
-    "object_size",
-)
-
 Lost = Callable[[str, int, int, str], None]
 """Told of bytes that were asked for and are not there (segment, start, end, why): raises DataLossError, or notes it."""
-
-
-def split_chunks(table: pa.Table) -> dict[int, SegmentChunks]:
-    """The rows of a table of chunks, by segment."""
-    ids = table["segment_id"].to_numpy()
-    borders = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)] if len(ids) else [0]
-    return {
-        int(ids[first]): SegmentChunks(int(ids[first]), table.slice(first, last - first))
-        for first, last in pairwise(borders)
-    }
 
 
 def batch_range(segment: SourceSegment, options: SourceOptions, rows: RowFilter, lost: Lost) -> RowRange | None:
     """What a batch reads of a segment; None: nothing. What was asked for and is truncated is told to `lost`."""
     start, end = segment.start_offset, segment.storage_length
-    if options.start_offset is not None:
-        if 0 < options.start_offset < start:
-            lost(segment.name, options.start_offset, start, f"the segment is truncated up to {start}")
-        start = max(start, options.start_offset)
+    wanted = options.starts.get(segment.name, options.start_offset)
+    if wanted is not None:
+        if 0 < wanted < start:
+            lost(segment.name, wanted, start, f"the segment is truncated up to {start}")
+        start = max(start, wanted)
     if options.end_offset is not None:
         end = min(end, options.end_offset)
     return row_range(segment, options, start, end, segment.storage_length, rows, complete=segment.finished)
@@ -199,17 +129,59 @@ def row_range(
     )
 
 
-def split_bytes(ranges: Sequence[RowRange], options: SourceOptions) -> int:
-    """About how many bytes a partition gets."""
-    total = sum(each.end - each.start for each in ranges)
-    return min(options.partition_bytes, max(SPLIT_BYTES_MIN, -(-total // options.min_partitions)))
+def stored_since(rows: RowRange, chunks: SegmentChunks, since_ms: int, options: SourceOptions) -> RowRange | None:
+    """The rows from the first byte on that lies in an object made at that time or later; None: there are none.
+
+    An object is made after its bytes were appended: no row appended since then is left out.
+    """
+    place = place_since(chunks, since_ms)
+    if place is None or place >= rows.end:
+        return None
+    if place <= rows.start:
+        return rows
+    if options.format == "raw":
+        return rows._replace(start=max(rows.start, place // options.piece_bytes * options.piece_bytes))
+    if options.format == "lines":
+        return rows._replace(start=place, skip_first=True)
+    if options.event_borders == "chunks":
+        return rows._replace(start=place)
+    return rows._replace(rows_from=max(rows.rows_from, place))
 
 
-def cut_range(whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions) -> Iterator[RowRange]:
+def place_since(chunks: SegmentChunks, since_ms: int) -> int | None:
+    """Where the first chunk begins whose object was made at that time or later; None: there is none."""
+    later = np.flatnonzero(chunks.created_ms >= since_ms)
+    return int(chunks.starts[later[0]]) if len(later) else None
+
+
+class Part(NamedTuple):
+    """A range of rows and its chunks: rows [first, last) of a table; no table: nobody needs the
+    bytes.
+    """
+
+    rows: RowRange
+    table: ChunkTable | None = None
+    first: int = 0
+    last: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the range."""
+        return self.rows.end - self.rows.start
+
+
+def whole_part(rows: RowRange, chunks: SegmentChunks | None, options: SourceOptions) -> Part:
+    """A range that is not cut, with its chunks. Raises SourceCatalogError if they have a gap."""
+    if chunks is None:
+        return Part(rows)
+    ahead = 0 if options.format == "raw" else AHEAD_BYTES
+    return Part(rows, chunks.table, *chunks.span(rows.read_from, min(rows.end + ahead, rows.limit)))
+
+
+def cut_range(whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions) -> Iterator[Part]:
     """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: nobody needs the bytes."""
     starts = chunks.starts if chunks is not None else np.empty(0, np.int64)
     borders = list(_borders(whole, starts, split, options))
-    ahead = 0 if options.format == "raw" else AHEAD_BYTES
     for start, end in pairwise(borders):
         part = whole._replace(
             start=start,
@@ -217,9 +189,7 @@ def cut_range(whole: RowRange, chunks: SegmentChunks | None, split: int, options
             skip_first=whole.skip_first if start == whole.start else options.format == "lines",
             exact_end=whole.exact_end or (options.format == "events" and end != whole.end),
         )
-        if chunks is not None:
-            part = part._replace(chunks=chunks.between(part.read_from, min(end + ahead, whole.limit)))
-        yield part
+        yield whole_part(part, chunks, options)
 
 
 def _borders(whole: RowRange, starts: NDArray[np.int64], split: int, options: SourceOptions) -> Iterator[int]:
@@ -247,18 +217,3 @@ def _border(start: int, wanted: int, starts: NDArray[np.int64], form: Format, pi
         return chunk_start
     cut = chunk_start + (wanted - chunk_start) // CUT_BYTES * CUT_BYTES
     return cut if cut > start else wanted
-
-
-def pack(parts: Sequence[RowRange], split: int) -> list[tuple[RowRange, ...]]:
-    """Parts, in their order, into partitions of about `split` bytes."""
-    packed: list[tuple[RowRange, ...]] = []
-    held: list[RowRange] = []
-    weight = 0
-    for part in parts:
-        cost = part.end - part.start + OPEN_BYTES
-        if held and weight + cost > split + OPEN_BYTES:
-            packed.append(tuple(held))
-            held, weight = [], 0
-        held.append(part)
-        weight += cost
-    return [*packed, tuple(held)] if held else packed

@@ -1,54 +1,37 @@
-"""From a range of a segment to rows, and to Arrow batches of them.
+"""From a range of a segment to rows.
 
 Rules of this file:
 
 - `read_rows` is a coroutine over ObjectStorage and Runtime; what drives it, and Spark, are elsewhere (`source_reader`);
-- bytes nobody asked for are not fetched: rows of `raw` are known by counting;
-- a batch has at most ROWS_MAX rows and, but for one long row, BYTES_MAX bytes of them; its types are exactly those asked for.
+- bytes nobody asked for are not fetched: rows of `raw` are known by counting.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
-from contextlib import aclosing, closing
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
 from tier2.spark.framing import EventFramer, Framer, FramingError, LineFramer, RawFramer, Rows, raw_offsets
+from tier2.spark.source_batches import CHUNK_COLUMNS, ROWS_MAX
 from tier2.spark.source_errors import DataLossError, SegmentFramingError
 from tier2.spark.source_fetch import RUN_BYTES, RangeLostError, SegmentBytes
 from tier2.spark.source_options import SourceOptions
-from tier2.spark.source_plan import CUT_BYTES, RowRange, SourceSegment
-
-ROWS_MAX: Final = 65_536
-BYTES_MAX: Final = 8 * 1024 * 1024
-ROWS_GOOD: Final = 8192
-BYTES_GOOD: Final = 1024 * 1024
-"""Batches smaller than both are joined to the next."""
-
-DATA_COLUMNS: Final = ("payload", "value")
-TYPES: Final[dict[str, pa.DataType]] = {
-    "container": pa.int64(),
-    "segment": pa.string(),
-    "segment_id": pa.int64(),
-    "offset": pa.int64(),
-    "length": pa.int32(),
-    "payload": pa.binary(),
-    "value": pa.string(),
-}
-"""The columns there are."""
+from tier2.spark.source_plan import CUT_BYTES, RowRange
 
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 def needs_bytes(options: SourceOptions, columns: Iterable[str]) -> bool:
-    """Whether rows with these columns cannot be told without reading the segments."""
-    return options.format != "raw" or any(name in DATA_COLUMNS for name in columns)
+    """Whether rows with these columns cannot be told without knowing where the bytes lie."""
+    return options.format != "raw" or any(name in CHUNK_COLUMNS for name in columns)
 
 
 def report_loss(options: SourceOptions, segment: str, start: int, end: int, why: str) -> None:
@@ -59,11 +42,18 @@ def report_loss(options: SourceOptions, segment: str, start: int, end: int, why:
 
 
 async def read_rows(
-    storage: ObjectStorage, runtime: Runtime, rows: RowRange, options: SourceOptions, *, with_data: bool
+    storage: ObjectStorage,
+    runtime: Runtime,
+    rows: RowRange,
+    options: SourceOptions,
+    *,
+    with_data: bool,
+    held: Mapping[ChunkRecord, bytes] = MappingProxyType({}),
 ) -> AsyncGenerator[Rows]:
     """The rows of a range, in order. Close it if it is not taken to its end.
 
-    Raises SourceError of some kind, DataCorruptionError, StorageUnavailableError.
+    `held` are chunks that were fetched already. Raises SourceError of some kind,
+    DataCorruptionError, StorageUnavailableError.
     """
     if options.format == "raw" and not with_data:
         for found in counted_rows(rows, options.piece_bytes):
@@ -71,7 +61,7 @@ async def read_rows(
         return
     segment = rows.segment
     framer = new_framer(rows, options, with_data=with_data)
-    source = SegmentBytes(storage, runtime, segment, rows.chunks, options)
+    source = SegmentBytes(storage, runtime, segment, rows.chunks, options, held)
     try:
         while not framer.done():
             try:
@@ -138,70 +128,3 @@ def counted_rows(rows: RowRange, piece_bytes: int) -> Iterator[Rows]:
         offsets = raw_offsets(start, end, piece_bytes)
         yield Rows(offsets, np.append(offsets, end), None)
         start = end
-
-
-# --- Arrow -----------------------------------------------------------------------------------------------------------
-
-
-class BatchMaker:
-    """Makes batches of rows, of exactly the columns, types and nullability of `schema`."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    def batches(self, segment: SourceSegment, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """The rows of one segment, in batches of bounded size. The bytes are not copied."""
-        total = len(rows.offsets)
-        most = -(-total // -(-total // ROWS_MAX)) if total else 1
-        start = 0
-        while start < total:
-            end = min(start + most, total)
-            if rows.data is not None and int(rows.bounds[end]) - int(rows.bounds[start]) > BYTES_MAX:
-                fits = int(np.searchsorted(rows.bounds, int(rows.bounds[start]) + BYTES_MAX, "right")) - 1
-                end = min(end, max(fits, start + 1))
-            yield self._batch(segment, rows, start, end)
-            start = end
-
-    def _batch(self, segment: SourceSegment, rows: Rows, start: int, end: int) -> pa.RecordBatch:
-        count = end - start
-        bounds = rows.bounds[start : end + 1]
-        columns: list[pa.Array[Any]] = []
-        for field in self._schema:
-            match field.name:
-                case "container":
-                    columns.append(pa.array(np.full(count, segment.container_id, np.int64)))
-                case "segment":
-                    columns.append(pa.repeat(pa.scalar(segment.name, pa.string()), count))
-                case "segment_id":
-                    columns.append(pa.array(np.full(count, segment.segment_id, np.int64)))
-                case "offset":
-                    columns.append(pa.array(rows.offsets[start:end]))
-                case "length":
-                    columns.append(pa.array(np.diff(bounds).astype(np.int32, copy=False)))
-                case _:
-                    assert rows.data is not None, field
-                    data = memoryview(rows.data)[int(bounds[0]) : int(bounds[-1])]
-                    places = bounds - bounds[0] if start else bounds
-                    buffers = [None, pa.py_buffer(places.data), pa.py_buffer(data)]
-                    columns.append(pa.Array.from_buffers(field.type, count, buffers))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-    """The same rows; batches too small to be worth their way to Spark are joined. Closes what it takes from."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    with closing(batches):
-        for batch in batches:
-            held.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= ROWS_GOOD or size >= BYTES_GOOD:
-                yield _concatenated(held)
-                held, rows, size = [], 0, 0
-    if held:
-        yield _concatenated(held)
-
-
-def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined] # not in the stubs

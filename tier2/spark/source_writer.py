@@ -15,16 +15,18 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
 from tier2.spark.local_client import PATIENCE_S, LocalClient
+from tier2.spark.source_versions import has_arrow_streams
 from tier2.spark.write_landing import (
     INLINE_BYTES,
     Landed,
@@ -36,7 +38,12 @@ from tier2.spark.write_landing import (
     write_partition,
     writer_id_of,
 )
-from tier2.spark.write_rows import RowLayout, row_layout
+from tier2.spark.write_rows import RowLayout, batches_of, row_layout
+
+if TYPE_CHECKING or has_arrow_streams():
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +83,7 @@ def write_settings(options: Mapping[str, str], schema: StructType, *, overwrite:
     store = given.get("store") or given.get("path")
     if not store:
         raise ConfigError("store", "it names the folder of a store that a process of this machine serves")
+    checked_folder(store, "store")
     columns = [(column.name, column.dataType.typeName()) for column in schema.fields]
     return WriteSettings(
         # Tasks have working directories of their own.
@@ -133,6 +141,8 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
                 "checkpointLocation", f"the task knows neither {QUERY_ID} nor {BATCH_ID}: not a micro-batch"
             )
         identity = WriteIdentity(writer_id_of(query_id), int(batch), lasting=True)
+        if not has_arrow_streams():
+            iterator = batches_of(self._settings.layout, cast("Iterator[Any]", iterator))
         return _write_task(self._settings, identity, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

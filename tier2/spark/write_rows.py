@@ -1,12 +1,13 @@
 """From rows to the bytes of segments: which columns hold what, how rows are framed, which bytes go to which segment. Pure.
 
 Rules of this file: rows of a batch keep their order in each segment; no loop goes over rows; a row that its framing could not
-give back as it was is refused.
+give back as it was is refused. One does, `batches_of`: for a Spark that hands over rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ PAYLOAD_COLUMNS: Final = ("payload", "value")
 SEGMENT_COLUMN: Final = "segment"
 PASSED_OVER: Final = ("offset", "length", "container", "segment_id")
 """Columns that reading gives: what was read may be written without naming its columns."""
+BATCH_ROWS: Final = 10_000
+"""Of a batch made of rows: as many as Spark puts into one of its own."""
 _BYTES = pa.large_binary()
 _NEWLINE = 10
 
@@ -63,6 +66,24 @@ def row_layout(columns: Sequence[tuple[str, str]], options: Mapping[str, str]) -
     if framing not in FRAMINGS:
         raise ConfigError("format", f"{framing!r} is not one of {', '.join(FRAMINGS)}")
     return RowLayout(payloads[0], SEGMENT_COLUMN in types, segment, framing)
+
+
+def batches_of(layout: RowLayout, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Rows one by one, as Arrow batches of what is written of them."""
+    waiting = iter(rows)
+    while some := list(itertools.islice(waiting, BATCH_ROWS)):
+        columns: dict[str, pa.Array[Any]] = {
+            layout.payload: pa.array([_raw(row[layout.payload]) for row in some], pa.binary())
+        }
+        if layout.has_segment_column:
+            columns[SEGMENT_COLUMN] = pa.array([row[SEGMENT_COLUMN] for row in some], pa.string())
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _raw(value: str | bytes | bytearray | None) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def pieces(layout: RowLayout, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:

@@ -31,11 +31,12 @@ from durablelog.bookkeeper.cluster import settings
 from durablelog.bookkeeper.cluster.addresses import Addresses, choose_addresses, load_addresses, port_is_free
 from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations, zookeeper_answers
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
-from durablelog.bookkeeper.cluster.settings import HOST
+from durablelog.bookkeeper.cluster.settings import HOST, ClusterExtras
 from durablelog.bookkeeper.installation import JavaProgram, archive_options, cluster_classpath, java
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 
 BOOKIES: Final = 3
+USUAL: Final = ClusterExtras()
 STORE_PATH: Final = "/segmentstore"
 
 _READY_S: Final = 90.0
@@ -80,7 +81,7 @@ class LocalCluster:
 
     `bookies` is how many it has at least after a start. With `watched`, a watchdog ends it when this program ends; with
     `short_lived`, what is started is quick to start and slower at full load. `archives` are the options of Java by which
-    its programs start from class archives.
+    its programs start from class archives. `extras` are to be given with each start: the folder does not keep them.
     """
 
     def __init__(
@@ -91,12 +92,14 @@ class LocalCluster:
         watched: bool = False,
         short_lived: bool = False,
         archives: Callable[[JavaProgram], Sequence[str]] = archive_options,
+        extras: ClusterExtras = USUAL,
     ) -> None:
         self.folder = folder.absolute()
         self._wanted = bookies
         self._watched = watched
         self._short_lived = settings.SHORT_LIVED if short_lived else ()
         self._archives = archives
+        self._extras = extras
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._addresses = load_addresses(self.folder)
 
@@ -115,7 +118,7 @@ class LocalCluster:
     @property
     def metadata_uri(self) -> str:
         """Where BookKeeper's own clients find the cluster."""
-        return f"zk+hierarchical://{self.zookeeper}{settings.LEDGERS_ROOT}"
+        return f"{self._extras.scheme}://{self.zookeeper}{settings.LEDGERS_ROOT}"
 
     def url(self, path: str = STORE_PATH) -> str:
         """The `tier1` of a store whose metadata is below `path`."""
@@ -215,7 +218,8 @@ class LocalCluster:
         if process.process_id is None:
             _require_free(process, port)
             _make_folders(process.folder, "tmp", "data")
-            settings.write_settings(process.folder / "zoo.cfg", settings.zookeeper_settings(process.folder, port))
+            values = {**settings.zookeeper_settings(process.folder, port), **self._extras.zookeeper}
+            settings.write_settings(process.folder / "zoo.cfg", values)
             options = self._options(JavaProgram.ZOOKEEPER)
             _launch(process, settings.zookeeper_command(java(), cluster_classpath(), process.folder, *options))
         _wait_until(lambda: [] if zookeeper_answers(port) else [process])
@@ -223,7 +227,8 @@ class LocalCluster:
     def _format(self) -> None:
         folder = self.folder / "bookie-0"
         self._configure(0, {})
-        command = settings.format_command(java(), cluster_classpath(), folder, *self._archives(JavaProgram.SHELL))
+        options = [*self._extras.java, *self._archives(JavaProgram.SHELL)]
+        command = settings.format_command(java(), cluster_classpath(), folder, *options)
         ended = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -255,13 +260,13 @@ class LocalCluster:
             _wait_until(absent)
 
     def _options(self, program: JavaProgram) -> Sequence[str]:
-        return [*self._short_lived, *self._archives(program)]
+        return [*self._short_lived, *self._extras.java, *self._archives(program)]
 
     def _configure(self, index: int, overrides: Mapping[str, str]) -> Path:
         folder = self.folder / f"bookie-{index}"
         _make_folders(folder, "tmp", "journal", "ledgers", "index")
         values = settings.bookie_settings(folder, self.addresses.bookies[index], self.metadata_uri)
-        settings.write_settings(folder / "bookie.conf", {**values, **overrides})
+        settings.write_settings(folder / "bookie.conf", {**values, **self._extras.bookie, **overrides})
         return folder
 
     def _end_all(self, number: signal.Signals) -> None:
@@ -279,7 +284,7 @@ class LocalCluster:
         if process.process_id is None:
             raise LocalClusterError("ZooKeeper does not run")
         try:
-            with Registrations(self.addresses.zookeeper) as registrations:
+            with Registrations(self.addresses.zookeeper, **self._extras.look) as registrations:
                 yield registrations
         except LOOK_ERRORS as error:
             raise LocalClusterError(f"ZooKeeper does not answer ({error!r}):\n{process.trouble()}") from error
@@ -305,7 +310,11 @@ class LocalCluster:
             raise ConfigError("cluster", f"{self.folder} cannot be written: {error.strerror}") from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                # Said, and not left to the closing: a forked child may have the file open, too.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _launch(process: ServiceProcess, command: Sequence[str]) -> None:

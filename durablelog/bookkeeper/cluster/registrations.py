@@ -42,8 +42,9 @@ def zookeeper_answers(port: int) -> bool:
 class Registrations:
     """A session with ZooKeeper, for one look or a few. A context manager; raises LOOK_ERRORS."""
 
-    def __init__(self, port: int) -> None:
-        self._client: Any = KazooClient(f"{HOST}:{port}", timeout=_CONNECT_S, logger=_LOG)
+    def __init__(self, port: int, **arguments: Any) -> None:
+        """`arguments` are more of kazoo's: how it authenticates."""
+        self._client: Any = KazooClient(f"{HOST}:{port}", timeout=_CONNECT_S, logger=_LOG, **arguments)
 
     def __enter__(self) -> Self:
         try:

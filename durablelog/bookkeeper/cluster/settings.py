@@ -7,8 +7,9 @@ synced. Where a value is not BookKeeper's default, the reason stands beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
 LEDGERS_ROOT: Final = "/ledgers"
@@ -16,6 +17,23 @@ AVAILABLE: Final = f"{LEDGERS_ROOT}/available"
 READ_ONLY: Final = f"{AVAILABLE}/readonly"
 COOKIES: Final = f"{LEDGERS_ROOT}/cookies"
 LOGGING: Final = Path(__file__).resolve().parent / "log4j2.properties"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterExtras:
+    """What a cluster is set up with beside the usual: its layout, encryption, who may come in. For tests and trials."""
+
+    scheme: str = "zk+hierarchical"
+    """Of the metadata service's URI: the layout of ledgers."""
+    zookeeper: Mapping[str, str] = field(default_factory=dict)
+    """More lines of zoo.cfg."""
+    bookie: Mapping[str, str] = field(default_factory=dict)
+    """More lines of bookie.conf."""
+    java: Sequence[str] = ()
+    """Options of every Java process."""
+    look: Mapping[str, Any] = field(default_factory=dict)
+    """How ZooKeeper is asked who serves: arguments of kazoo's client."""
+
 
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
 """For processes that live for seconds: the second compiler would cost more than it brings, 40 % of a start."""

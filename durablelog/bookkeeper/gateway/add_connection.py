@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
-from durablelog.bookkeeper.gateway.gateway_protocol import ACK, ENTRY, ENTRY_BYTES_MAX
+from durablelog.bookkeeper.gateway.gateway_protocol import ACK, BEAT, ENTRY, ENTRY_BYTES_MAX
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult, LedgerWriter
 from segmentstore.contracts.checksum import Buffer
@@ -28,7 +28,27 @@ _JOINED_MAX: Final = 4096
 _SOCKET_BUFFER_BYTES: Final = 4 << 20
 """Asked for; the system gives what it allows. A larger entry than fits wakes us once for each time it is full."""
 STALL_S: Final = 30.0
-"""The gateway's client answers every entry within about 15 s, if only with an error. Silence for longer: it hangs."""
+"""The gateway's client answers every entry within about 15 s, if only with an error. None for longer: it hangs."""
+SILENCE_S: Final = 8.0
+"""A gateway says something each second. Nothing for so long: it hangs."""
+_SILENCE_SEEN_S: Final = 3.0
+"""`health` tells of it from here on."""
+_LOOK_S: Final = 1.0
+
+
+class Beat(NamedTuple):
+    """What the gateway says when there is nothing else to say, too."""
+
+    changes: int
+    """How often a bookie came into trouble, or out of it."""
+    troubled: int
+    """Bookies that are in trouble now."""
+    direct_bytes: int
+    """The gateway's memory for entries."""
+
+
+def _ignore(_told: object) -> None:
+    """Nobody listens yet."""
 
 
 class GatewayWriter(LedgerWriter):
@@ -40,9 +60,12 @@ class GatewayWriter(LedgerWriter):
         handle: int,
         ledger_id: int,
         seal: Callable[[int], Awaitable[None]],
+        bookies: Iterable[str] = (),
     ) -> None:
         self.handle = handle
         self.on_results = _ignore
+        self.on_short = _ignore
+        self.bookies = frozenset(bookies)
         self.sent = 0
         self.answered = 0
         self._connection = connection
@@ -71,6 +94,11 @@ class GatewayWriter(LedgerWriter):
                 await self._seal(self.handle)
             self._closed = True
 
+    def fall_short(self, reason: str) -> None:
+        """One of its bookies gets no entries, and there are others."""
+        if not self._silent:
+            self.on_short(reason)
+
     def fail_rest(self) -> None:
         """Every entry not answered is lost to us: whether it is in the ledger is unknown."""
         missing = self.sent - self.answered
@@ -80,9 +108,16 @@ class GatewayWriter(LedgerWriter):
 
 
 class AddConnection:
-    """Entries of all writers of a store. `on_lost` is called when the connection is gone, with the reason."""
+    """Entries of all writers of a store. `on_lost` is called when the connection is gone, with the reason; `on_beat` once
+    a second.
+    """
 
-    def __init__(self, connected: socket.socket, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        on_lost: Callable[[str], None],
+        on_beat: Callable[[Beat], None] = _ignore,
+    ) -> None:
         self.writers: dict[int, GatewayWriter] = {}
         self.lost: str | None = None
         self.hangs = False
@@ -90,14 +125,18 @@ class AddConnection:
         self._loop = asyncio.get_running_loop()
         self._socket = connected
         self._on_lost = on_lost
+        self._on_beat = on_beat
         self._out: list[Buffer] = []
         self._flush_due = False
         self._blocked = False
         self._in = bytearray(_ACK_BUFFER_BYTES)
         self._in_view = memoryview(self._in)
         self._in_used = 0
-        self._heard = 0
-        self._watch: asyncio.TimerHandle | None = None
+        self._said = 0
+        self._answered = 0
+        self._silent_s = 0.0
+        self._unanswered_s = 0.0
+        self._watch = self._loop.call_later(_LOOK_S, self._look, 0, 0)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         self._loop.add_reader(connected, self._read)
 
@@ -126,8 +165,7 @@ class AddConnection:
         self._loop.remove_reader(self._socket)
         if self._blocked:
             self._loop.remove_writer(self._socket)
-        if self._watch is not None:
-            self._watch.cancel()
+        self._watch.cancel()
         self._socket.close()
         self._out.clear()
         self._on_lost(reason)
@@ -142,8 +180,6 @@ class AddConnection:
         if self.lost is not None:
             self._fail_all()
             return
-        if self._watch is None:
-            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
         if not self._blocked:
             self._flush()
 
@@ -198,13 +234,17 @@ class AddConnection:
         acks = list(ACK.iter_unpack(self._in_view[:whole]))
         self._in[: used - whole] = self._in[whole:used]
         self._in_used = used - whole
-        self._heard += len(acks)
+        self._said += len(acks)
         self._hand_out(acks)
 
     def _hand_out(self, acks: list[tuple[int, int, int, int, int]]) -> None:
         batches: dict[GatewayWriter, list[AddResult]] = {}
         answered: dict[GatewayWriter, int] = {}
         for handle, sequence, count, code, entry in acks:
+            if handle == BEAT:
+                self._on_beat(Beat(sequence, count, entry))
+                continue
+            self._answered += 1
             writer = self.writers.get(handle)
             if writer is None:
                 continue  # it was closed meanwhile
@@ -221,16 +261,24 @@ class AddConnection:
                 writer.answered = answered[writer]
                 writer.on_results(results)
 
-    def _look(self, heard: int) -> None:
-        self._watch = None
-        if all(writer.answered == writer.sent for writer in self.writers.values()):
-            return
-        if heard == self._heard:
-            self.hangs = True
-            self.close(f"the gateway answered nothing for {STALL_S:.0f} s")
+    def health(self) -> str | None:
+        """Whether the gateway seems to hang, before it is given up for it."""
+        if self._silent_s < _SILENCE_SEEN_S or self.lost is not None:
+            return None
+        return f"the gateway has said nothing for {self._silent_s:.0f} s"
+
+    def _look(self, said: int, answered: int) -> None:
+        """Time is counted in looks: a process that was stopped has not looked."""
+        waits = any(writer.answered != writer.sent for writer in self.writers.values())
+        self._silent_s = self._silent_s + _LOOK_S if said == self._said else 0.0
+        self._unanswered_s = self._unanswered_s + _LOOK_S if waits and answered == self._answered else 0.0
+        if self._silent_s >= SILENCE_S:
+            self._hang(f"the gateway said nothing for {SILENCE_S:.0f} s")
+        elif self._unanswered_s >= STALL_S:
+            self._hang(f"the gateway answered nothing for {STALL_S:.0f} s")
         else:
-            self._watch = self._loop.call_later(STALL_S, self._look, self._heard)
+            self._watch = self._loop.call_later(_LOOK_S, self._look, self._said, self._answered)
 
-
-def _ignore(_results: Sequence[AddResult]) -> None:
-    """Nobody listens yet."""
+    def _hang(self, reason: str) -> None:
+        self.hangs = True
+        self.close(reason)

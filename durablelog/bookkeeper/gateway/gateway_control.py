@@ -15,7 +15,7 @@ from py4j.protocol import Py4JAuthenticationError, Py4JError
 
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT, TOKEN_VARIABLE
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, describe
 
 logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 """It writes tracebacks for what we report as errors."""
@@ -84,7 +84,7 @@ class GatewayControl:
             if _is_silence(error):
                 detail = f"the gateway did not answer for {answer_s:.0f} s"
                 raise GatewayHangsError(TIMEOUT, name, detail) from error
-            raise LedgerError(GATEWAY_CLOSED, name, f"the gateway does not answer: {error}") from error
+            raise LedgerError(GATEWAY_CLOSED, name, f"the gateway does not answer: {describe(error)}") from error
         code, *lines = text.split("\n")
         if int(code) != OK:
             raise LedgerError(int(code), name, " ".join(lines))

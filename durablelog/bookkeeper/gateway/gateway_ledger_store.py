@@ -16,28 +16,40 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Final
 
 from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
+from durablelog.bookkeeper.gateway.bookie_watch import BookieWatch
 from durablelog.bookkeeper.gateway.entry_reading import read_entries
 from durablelog.bookkeeper.gateway.gateway_control import ANSWER_S, GatewayHangsError
 from durablelog.bookkeeper.gateway.gateway_protocol import custom_text, parse_description
-from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, METADATA_SERVICE, TIMEOUT, GatewaySettings
+from durablelog.bookkeeper.gateway.gateway_settings import (
+    GATEWAY_CLOSED,
+    METADATA_SERVICE,
+    SETTING,
+    TIMEOUT,
+    GatewaySettings,
+)
 from durablelog.bookkeeper.gateway.greeting import greet
 from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
 from durablelog.bookkeeper.ledger_store import (
+    BookieFigures,
     LedgerDescription,
     LedgerError,
     LedgerStore,
     LedgerWriter,
     Replication,
 )
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, describe
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 
 __all__ = ["GatewayLedgerStore", "GatewaySettings"]
 
 CONNECT_S: Final = 20.0
+CONNECT_GIVEN_S: Final = 60.0
+"""With settings of the operator's: providers of TLS check themselves for seconds of CPU."""
 CREATE_S: Final = 15.0
 RECOVER_S: Final = 30.0
 """A bookie that hangs costs a recovery a second and a half, one that is being forgotten by ZooKeeper ten."""
@@ -61,7 +73,8 @@ class _Link:
     def __init__(self, gateway: Gateway, session: int, connected: socket.socket, store: GatewayLedgerStore) -> None:
         self.gateway = gateway
         self.session = session
-        self.connection = AddConnection(connected, lambda reason: store.forget(self, reason))
+        self.bookies = BookieWatch(lambda: list(self.connection.writers.values()), partial(store.ask, self))
+        self.connection = AddConnection(connected, lambda reason: store.forget(self, reason), self.bookies.beat)
 
     def give_up(self, reason: str) -> None:
         """The gateway hangs. Nothing happens if the connection is gone already."""
@@ -99,7 +112,7 @@ class GatewayLedgerStore(LedgerStore):
         link = await self._connected()
         future = self._submit(link, "create", *replication, custom_text(custom), seconds=CREATE_S)
         try:
-            handle, ledger_id = map(int, await self._wait(future, "create", CREATE_S))
+            handle, ledger_id, bookies = await self._wait(future, "create", CREATE_S)
         except BaseException:
             # It may be made all the same, for nobody.
             future.add_done_callback(lambda late: self._abandon_soon(link, late))
@@ -111,13 +124,17 @@ class GatewayLedgerStore(LedgerStore):
             except LedgerError:
                 pass  # it is whole all the same: who needs its end recovers it
 
-        return GatewayWriter(link.connection, handle, ledger_id, seal)
+        return GatewayWriter(link.connection, int(handle), int(ledger_id), seal, bookies.split())
 
     async def recover(self, ledger_id: int) -> LedgerDescription:
         return parse_description(await self._call("recover", ledger_id, seconds=RECOVER_S))
 
     async def describe(self, ledger_id: int) -> LedgerDescription:
         return parse_description(await self._call("describe", ledger_id, seconds=DESCRIBE_S))
+
+    async def confirmed(self, ledger_id: int) -> int:
+        (last,) = await self._call("confirmed", ledger_id, seconds=DESCRIBE_S)
+        return int(last)
 
     async def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         if first > last:
@@ -162,7 +179,19 @@ class GatewayLedgerStore(LedgerStore):
             self._releasing.shutdown(wait=False)
 
     def health(self) -> str | None:
-        return self._trouble
+        link = self._link
+        if self._trouble is not None or link is None:
+            return self._trouble
+        return link.connection.health() or link.bookies.health()
+
+    def bookies(self) -> BookieFigures:
+        return self._link.bookies.figures() if self._link is not None else BookieFigures()
+
+    async def ask(self, link: _Link, name: str) -> list[str]:
+        """A call about the bookies, for one link."""
+        if name == "registered":
+            return await self._wait(self._submit(link, name, seconds=DESCRIBE_S), name, DESCRIBE_S)
+        return await self._plain(link, name, link.session, seconds=ANSWER_S)
 
     async def native_bench(self, replication: Replication, size: int, window: int, seconds: float) -> dict[str, float]:
         """What BookKeeper's client does by itself, in the gateway's own process: for measurements.
@@ -186,6 +215,7 @@ class GatewayLedgerStore(LedgerStore):
         if self._link is link:
             self._link = None
         self._trouble = reason
+        link.bookies.close()
         if link.connection.hangs:
             link.gateway.kill()
         self._release(link.gateway)
@@ -265,7 +295,7 @@ class GatewayLedgerStore(LedgerStore):
 
     async def _try(self) -> _Link:
         """One attempt to connect, which `close` may end."""
-        self._attempt = attempt = asyncio.ensure_future(self._connect())
+        self._attempt = attempt = own_task(self._connect(), name="connect to gateway")
         try:
             return await attempt
         except asyncio.CancelledError:
@@ -285,11 +315,16 @@ class GatewayLedgerStore(LedgerStore):
         gateway, connected, session = await self._greet()
         link = _Link(gateway, session, connected, self)
         try:
-            settings, password = self._settings.client_settings(), self._settings.password
-            future = self._submit(link, "connect", settings, password, seconds=CONNECT_S)
-            await self._wait(future, "connect", CONNECT_S)
+            given = self._settings
+            settings, system = given.client_settings(), given.system_properties()
+            seconds = CONNECT_S if not given.given.client else CONNECT_GIVEN_S
+            future = self._submit(link, "connect", settings, system, given.password, seconds=seconds)
+            await self._wait(future, "connect", seconds)
         except BaseException as error:
-            link.connection.close(f"no connection to the cluster: {error}")
+            link.connection.close(f"no connection to the cluster: {describe(error)}")
+            if isinstance(error, LedgerError) and error.code == SETTING:
+                detail = f"BookKeeper's client cannot be made with its settings: {error.detail}"
+                raise ConfigError("tier1", detail) from error
             if isinstance(error, LedgerError) and error.code != GATEWAY_CLOSED:
                 # Whatever the client calls it, it may pass: no code of a connection ends a log.
                 code = GATEWAY_CLOSED if isinstance(error, GatewayHangsError) else METADATA_SERVICE
@@ -341,7 +376,7 @@ def _release_late(late: Future[Gateway]) -> None:
 
 def _abandon(link: _Link, made: Sequence[str]) -> None:
     """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in it."""
-    handle, ledger_id = map(int, made)
+    handle, ledger_id = map(int, made[:2])
     try:
         for name, number, seconds in (("closeWriter", handle, CLOSE_S), ("delete", ledger_id, DELETE_S)):
             link.gateway.control.call(name, link.session, number, int(seconds * 1000), answer_s=seconds + _LATE_S)

@@ -1,11 +1,12 @@
 """One Java process of ours. Everything here blocks; call it from an executor.
 
-It says its port in the one line it ever writes to standard output, keeps its socket and its log in a folder of its own, and
-ends when its standard input does: a parent that dies, in whatever way, takes it along.
+It says its port in the one line it ever writes to standard output, keeps its socket, its log and its
+temporary files in a folder of its own, and ends when its standard input does: a parent that dies, in whatever way, takes it along.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import shutil
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
+from durablelog.bookkeeper.gateway.gateway_folders import make_folder
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, LOG_VARIABLE, TOKEN_VARIABLE
 from durablelog.bookkeeper.installation import JavaProgram, archive_options, gateway_classpath, java
 from durablelog.bookkeeper.ledger_store import LedgerError
+from segmentstore.contracts import forks
 
 HOST: Final = "127.0.0.1"
 
@@ -51,12 +54,14 @@ class GatewayProcess:
             archive = archive_options(JavaProgram.GATEWAY)
         self._patience_s = patience_s
         # A short path: a Unix socket's name has room for 107 characters.
-        self._folder = Path(tempfile.mkdtemp(prefix="segmentstore-gateway-"))
+        self._folder = make_folder()
         try:
+            # What Java unpacks, native libraries of the client's, goes with the gateway, too.
+            (self._folder / "tmp").mkdir()
             logs = os.environ.get(LOG_VARIABLE)
             self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
             command = [program, *self._options(), *archive, "-cp", classpath, "segmentstore.Gateway"]
-            with (self._logs / "stderr.log").open("wb") as errors:
+            with (self._logs / "stderr.log").open("wb") as errors, forks.no_fork():
                 self._process = subprocess.Popen(
                     [*command, str(self._folder), str(port), str(os.getpid())],
                     stdin=subprocess.PIPE,
@@ -64,6 +69,8 @@ class GatewayProcess:
                     stderr=errors,
                     env={**os.environ, TOKEN_VARIABLE: token},
                 )
+                # A forked child that kept the other end of its input would keep it alive.
+                forks.in_child(self, _let_go)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -117,6 +124,7 @@ class GatewayProcess:
             *(["-XX:+UseSerialGC"] if few else []),
             "-XX:+ExitOnOutOfMemoryError",
             f"-XX:ErrorFile={self._logs / 'crash.log'}",
+            f"-Djava.io.tmpdir={self._folder / 'tmp'}",
             f"-Dsegmentstore.gateway.folder={self._logs}",
             f"-Dlog4j2.configurationFile={_LOGGING}",
         ]
@@ -142,3 +150,12 @@ class GatewayProcess:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _let_go(gateway: GatewayProcess) -> None:
+    # A connection of py4j's that is collected is shut down, the parent's end of it too.
+    forks.keep_for_ever(gateway)
+    stdin = gateway._process.stdin  # noqa: SLF001 - of this module
+    assert isinstance(stdin, io.BufferedWriter)
+    # Without the buffer's lock, which another thread of the parent may have had.
+    stdin.raw.close()

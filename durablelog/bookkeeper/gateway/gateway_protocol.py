@@ -10,7 +10,7 @@ from typing import Final
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerState, Replication
 
 MAGIC: Final = 0x53534757
-VERSION: Final = 2
+VERSION: Final = 4
 ENTRY_BYTES_MAX: Final = 5 << 20
 """The gateway takes no larger entry, and BookKeeper's default frame neither."""
 
@@ -21,7 +21,10 @@ WELCOME: Final = struct.Struct(">iI")
 ENTRY: Final = struct.Struct(">III")
 """Length of the payload that follows, handle of the writer, sequence in its ledger."""
 ACK: Final = struct.Struct(">IIIiq")
-"""Handle, sequence of the first entry, how many in a row, their code, number of the first entry."""
+"""Handle, sequence of the first entry, how many in a row, their code, number of the first entry. With handle 0 a beat:
+changes of the bookies so far, how many are in trouble, 0, direct memory in use."""
+BEAT: Final = 0
+"""The handle of no writer."""
 RANGE: Final = struct.Struct(">Iqqq")
 """Session, ledger, first and last entry."""
 RECORD: Final = struct.Struct(">iIq")

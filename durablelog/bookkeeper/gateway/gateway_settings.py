@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from durablelog.bookkeeper.client_settings import NONE, ClientSettings
+
 TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105 - where the secret is, not the secret
 """The environment variable with the secret of a gateway: whoever attaches to one needs it."""
 LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
@@ -16,6 +18,8 @@ GATEWAY_CLOSED: Final = -19
 METADATA_SERVICE: Final = -9
 """BookKeeper's ZK: ZooKeeper does not answer."""
 TIMEOUT: Final = -23
+SETTING: Final = -998
+"""The gateway's own: the client cannot be made with these settings. Trying again does not help."""
 
 CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # Without it one dead bookie of three, and no fourth, ends a ledger at once.
@@ -27,8 +31,12 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # The net below everything: off by default.
     "addEntryQuorumTimeoutSec": "10",
     "readEntryTimeoutSec": "5",
+    # An idle writer tells bookies what is acknowledged, in ms: who looks on sees the last entry, too.
+    "explicitLacInterval": "200",
     # The default lets through 5,000 adds and then blocks the thread that reads from us; the window is ours.
     "throttle": "0",
+    # New ledgers do without a bookie that was in trouble so lately, if there are enough others.
+    "bookieQuarantineTimeSeconds": "10",
     "ensemblePlacementPolicy": "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy",
     # One worker: the results of a ledger come from one thread, in order.
     "numWorkerThreads": "1",
@@ -43,16 +51,24 @@ class GatewaySettings:
     """Which cluster, which secret, which gateway."""
 
     metadata_uri: str
-    """As BookKeeper writes it, e.g. `zk+hierarchical://host:2181;other:2181/ledgers`."""
+    """As BookKeeper writes it, e.g. `zk+null://host:2181;other:2181/ledgers`."""
     password: bytes = field(default=b"", repr=False)
     """Of the ledgers: it is given at creation and needed for everything afterwards."""
     attach: str | None = None
     """`host:port` of a gateway that runs already, on this machine, with its secret in SEGMENTSTORE_GATEWAY_TOKEN; None for
     one of this process's own, started when it is needed."""
 
+    given: ClientSettings = NONE
+    """By the operator; none of them is one that is fixed."""
+
     def client_settings(self) -> str:
         """For the gateway: a line "key=value" each."""
-        return "\n".join(f"{key}={value}" for key, value in self._all().items())
+        return _lines({"metadataServiceUri": self.metadata_uri, **CLIENT_SETTINGS, **self.given.client})
 
-    def _all(self) -> Mapping[str, str]:
-        return {"metadataServiceUri": self.metadata_uri, **CLIENT_SETTINGS}
+    def system_properties(self) -> str:
+        """For the gateway's Java, in the same way."""
+        return _lines(self.given.system)
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "\n".join(f"{key}={value}" for key, value in settings.items())

@@ -6,11 +6,15 @@ import asyncio
 import socket
 from typing import Final
 
-from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
+from durablelog.bookkeeper.gateway.gateway_protocol import VERSION, WELCOME, hello
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
 GREETING_S: Final = 20.0
+_HUNG_UP: Final = (
+    f"the gateway hung up at the greeting: it does not speak version {VERSION} of the protocol, as this program does (then"
+    " start it anew with this version), has another secret, or is ending"
+)
 
 
 async def connect(path: str, greeting: bytes) -> socket.socket:
@@ -59,6 +63,6 @@ async def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(got) < count:
         piece = await asyncio.get_running_loop().sock_recv(connection, count - len(got))
         if not piece:
-            raise LedgerError(GATEWAY_CLOSED, "connect", "the gateway hung up at the greeting")
+            raise LedgerError(GATEWAY_CLOSED, "connect", _HUNG_UP)
         got += piece
     return got

@@ -16,6 +16,7 @@ from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TOKEN_VARIABLE
 from durablelog.bookkeeper.ledger_store import LedgerError
+from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
 
 DEATHS_MAX: Final = 5
@@ -122,8 +123,18 @@ class _Shared:
             self.gateway = None
 
 
-_LOCK: Final = threading.Lock()
+_LOCK = threading.Lock()
 _state: Final = _Shared()
+
+
+def _begin_child(state: _Shared) -> None:
+    """In a forked child: the gateway is the parent's, and who had the lock is not here."""
+    global _LOCK  # noqa: PLW0603
+    _LOCK = threading.Lock()
+    state.gateway = None
+
+
+forks.in_child(_state, _begin_child)
 
 
 def acquire_own(now: float, random: Random) -> OwnGateway:

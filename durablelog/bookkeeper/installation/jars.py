@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from durablelog.bookkeeper.installation.programs import (
     INSTALL_COMMAND,
@@ -31,6 +31,7 @@ from durablelog.bookkeeper.installation.programs import (
     require_java_version,
     run,
 )
+from segmentstore.contracts import forks
 
 FOLDER_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_JARS"
 POM: Final = Path(__file__).resolve().parent / "pom.xml"
@@ -134,8 +135,17 @@ def alone(folder: Path, lock_file: str = INSTALLING) -> Iterator[Path]:
             f"{folder}, for BookKeeper's jars, cannot be written ({error.strerror}): set {FOLDER_VARIABLE} to another"
         ) from error
     with lock:
+        forks.in_child(lock, _close_copy)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        try:
+            yield folder
+        finally:
+            # Said, and not left to the closing: a forked child may have the file open, too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _close_copy(lock: TextIO) -> None:
+    lock.close()
 
 
 def _fetch(target: Path) -> None:

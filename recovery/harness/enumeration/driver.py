@@ -35,6 +35,7 @@ from recovery.harness.enumeration.instants import Instant, Recording, State, sta
 from recovery.harness.enumeration.recovery import Recovered, Recovery
 from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Base, Workload, prepare, record, workloads
 from recovery.harness.history import History, Violation
+from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from segmentstore.contracts.runtime import Clock, SystemClock
 
 CAPS: Final[Mapping[str, Sequence[int]]] = {
@@ -135,7 +136,7 @@ def enumerate_all(
 ) -> EnumerationResult:
     """Every workload of up to `depth` operations. `cap` replaces CAPS, `deeper_of` (0: none) DEEPER_OF. Some 5 ms a state and core.
 
-    Ends early once FOUND_MAX states are broken.
+    Ends early once FOUND_MAX states are broken, and when `stop_asked`.
     """
     clock = clock if clock is not None else SystemClock()
     begun_ms = clock.time_ms()
@@ -146,7 +147,7 @@ def enumerate_all(
             result.add(part)
             result.seconds = (clock.time_ms() - begun_ms) / 1000
             on_progress(result)
-            if result.broken >= FOUND_MAX:
+            if result.broken >= FOUND_MAX or stop_asked():
                 break
     return result
 
@@ -332,8 +333,13 @@ def _workers(jobs: int) -> Iterator[Run]:
     if jobs <= 1:
         yield map
         return
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=settle_worker)
+
+    def run(function: Callable[[Group], EnumerationResult], items: Sequence[Group]) -> Iterator[EnumerationResult]:
+        with starting_workers():
+            return pool.map(function, items)
+
     try:
-        yield pool.map
+        yield run
     finally:
         pool.shutdown(cancel_futures=True)

@@ -76,6 +76,7 @@ class BookKeeperRound:
                 seed=f"{orders.seed}/rival",
                 first_call=orders.first_call + first.used_calls + OPERATIONS + NUMBERS_SPARE,
                 operations=RIVAL_OPERATIONS,
+                settings={**orders.settings, "take_over": True},
             )
             with Child(rival_orders) as rival:
                 try:

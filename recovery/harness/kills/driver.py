@@ -17,6 +17,7 @@ from typing import Final
 
 from recovery.harness.history import History, Kind, Outcome, Violation
 from recovery.harness.history_codec import NOBODY
+from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from recovery.harness.kills.orders import shared_clock_ns
 from recovery.harness.kills.points import require_exact_kills
 from recovery.harness.kills.round import KillRound, RoundResult
@@ -113,7 +114,8 @@ def run_kills(
     exact: bool = True,
     on_progress: Callable[[KillResult], None] = lambda _result: None,
 ) -> KillResult:
-    """Kill stores in `folder` for so many lives, or so long; a store begun is always carried through and judged.
+    """Kill stores in `folder` for so many lives, or so long; a store begun is always carried through and judged,
+    after the life it is in when `stop_asked`.
 
     On `jobs` processes, one store each. A store that broke a rule stays in the folder, others are removed. Without
     `exact` no kill is at an exact system call, and no call fails. Raises MissingToolError if `exact` cannot be had.
@@ -133,7 +135,7 @@ def run_kills(
     def next_store() -> tuple[str, int] | None:
         nonlocal left, started
         over = (left is not None and left <= 0) or (seconds is not None and elapsed_s() >= seconds)
-        if over or result.failed >= FAILURES_MAX:
+        if over or result.failed >= FAILURES_MAX or stop_asked():
             return None
         lives = LIVES if left is None else min(LIVES, left)
         left = None if left is None else left - lives
@@ -149,11 +151,12 @@ def run_kills(
         while store := next_store():
             note(kill_store(folder, *store, workload, exact=exact))
         return result
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=settle_worker) as pool:
         running: set[Future[KillResult]] = set()
         while True:
             while len(running) < jobs and (store := next_store()):
-                running.add(pool.submit(kill_store, folder, *store, workload, exact=exact))
+                with starting_workers():
+                    running.add(pool.submit(kill_store, folder, *store, workload, exact=exact))
             if not running:
                 return result
             done, running = wait(running, return_when=FIRST_COMPLETED)

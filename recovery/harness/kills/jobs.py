@@ -44,7 +44,12 @@ class JobsProcess:
         if self._process is None:
             command = [sys.executable, "-m", _MODULE, *self._arguments, f"{self._seed}/{self._started}"]
             self._started += 1
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._errors)  # noqa: S603 - this very program
+            self._process = subprocess.Popen(  # noqa: S603 - this very program
+                command,
+                stdin=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # a Ctrl-C of the terminal's is not for it
+            )
 
     def kill(self) -> str:
         """SIGKILL; what it said on stderr if it had ended by itself before, which it never should."""

@@ -113,6 +113,9 @@ class _Ledgers(LedgerStore):
     async def describe(self, ledger_id: int) -> LedgerDescription:
         return await self._inner.describe(ledger_id)
 
+    async def confirmed(self, ledger_id: int) -> int:
+        return await self._inner.confirmed(ledger_id)
+
     def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         return self._inner.read(ledger_id, first, last)
 
@@ -152,6 +155,15 @@ class _Nodes(MetadataNodes):
 
     async def children(self, path: str) -> Sequence[str]:
         return await self._inner.children(path)
+
+    async def hold(self, path: str, data: bytes) -> None:
+        await self._inner.hold(path, data)
+
+    async def let_go(self, path: str) -> None:
+        await self._inner.let_go(path)
+
+    async def address(self) -> str:
+        return await self._inner.address()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.history import History, Violation
 from recovery.harness.history_codec import Retelling
+from recovery.harness.interrupts import stop_asked
 from recovery.harness.kills.files import check_files, damage_cache, expire_locks, is_refused, remove_cache
 from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
@@ -118,6 +119,8 @@ class KillRound:
 
     def _live_and_die(self) -> None:
         for kill in self._kills:
+            if stop_asked():
+                break
             self._prepare(kill)
             if kill.kind in OWNERS:
                 self._takeover(kill)

@@ -111,7 +111,7 @@ BOOKKEEPER: Final = (
                 'await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))',
             ),
         ),
-        _hunt(cycles=_KILLS, rates={"node.change.lost": 0.3}),
+        _hunt(cycles=_KILLS, rates={"node.change.lost": 0.3}, seeds_max=120),
     ),
     Mutant(
         "record-written-over",

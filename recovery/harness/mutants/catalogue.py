@@ -7,6 +7,8 @@ from typing import Final
 
 from recovery.harness.mutants.bookkeeper import BOOKKEEPER
 from recovery.harness.mutants.consolidation import CONSOLIDATION
+from recovery.harness.mutants.deletion import DELETION
+from recovery.harness.mutants.full_disk import FULL_DISK
 from recovery.harness.mutants.log import LOG
 from recovery.harness.mutants.mailbox import MAILBOX
 from recovery.harness.mutants.metadata import METADATA
@@ -15,6 +17,7 @@ from recovery.harness.mutants.outcomes import OUTCOMES
 from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.running import RUNNING
+from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
 from recovery.harness.mutants.tier2 import TIER2
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -24,10 +27,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *OWNERS,
     *BOOKKEEPER,
     *TIER2,
+    *DELETION,
     *CONSOLIDATION,
     *MAILBOX,
+    *SHARED_FOLDERS,
     *READINDEX,
     *RUNNING,
+    *FULL_DISK,
 )
 """In the order of DESIGN 4. Names are unique."""
 

@@ -51,7 +51,7 @@ CONSOLIDATION: Final = (
                 "storagewriter.object_uploader:ObjectUploader.store",
                 "await send(name, unique_id)",
                 "await send(name, unique_id)\n"
-                "unique_id = new_unique_id(self._runtime.random)\n"
+                "unique_id = new_tagged_id(self._tag, self._runtime.random)\n"
                 "name = object_name(metadata.container_id, self._source.epoch, kind, unique_id)\n"
                 "await send(name, unique_id)",
             ),

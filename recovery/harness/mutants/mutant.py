@@ -95,7 +95,15 @@ class Hunt:
             rates=dict(self.rates),
             cycles=tuple(
                 replace(
-                    cycle, **{"rot": "", "clock": "", "stops_behind": None, **self.cycles[place % len(self.cycles)]}
+                    cycle,
+                    **{
+                        "rot": "",
+                        "clock": "",
+                        "far_clock": "",
+                        "stops_behind": None,
+                        "cancelled_at": None,
+                        **self.cycles[place % len(self.cycles)],
+                    },
                 )
                 for place, cycle in enumerate(drawn.cycles)
             ),

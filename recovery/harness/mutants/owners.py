@@ -44,8 +44,8 @@ OWNERS: Final = (
         "state-written-over",
         "4.2 Opening fences: the record of the next version is made by one owner alone.",
         "A state record replaces whatever has its name, in the place of being refused.",
-        (Edit(f"{_STATE}._follow", "self._disk.link(staged, path)", "self._disk.rename(staged, path)"),),
-        Hunt(settings={**BUSY}, cycles=_TAKEOVERS),
+        (Edit(f"{_STATE}._link", "self._disk.link(staged, path)", "self._disk.rename(staged, path)"),),
+        Hunt(settings={**BUSY}, cycles=_TAKEOVERS, seeds_max=120),
     ),
     Mutant(
         "versions-used-up-not-noticed",

@@ -7,7 +7,6 @@ from typing import Final
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
-_INDEX: Final = "readindex.read_index:ReadIndex"
 _LITTLE_MEMORY: Final = {
     **BUSY,
     "tail_bytes_max": 64,
@@ -47,7 +46,7 @@ READINDEX: Final = (
         "A block that the cache has lost is served as zeros.",
         (
             Edit(
-                f"{_INDEX}._load_cached",
+                "readindex.loader:Loader._load_cached",
                 "if block is None or len(block) != extent.length:",
                 "if block is None:\n    block = bytes(extent.length)\nif len(block) != extent.length:",
             ),
@@ -60,9 +59,9 @@ READINDEX: Final = (
         "Un-flushed bytes that memory and cache have lost are not looked for in the log.",
         (
             Edit(
-                "segmentstore.container:SegmentContainer._refill",
-                "if segment_id not in wanted:",
-                "if wanted:",
+                "segmentstore.log_rescan:LogRescan.run",
+                "self._offer(record, looked_for)",
+                "pass",
             ),
         ),
         Hunt(workload="readers", settings=_LITTLE_MEMORY, rates={"cache.wiped": 0.1, "cache.insert.refused": 0.2}),
@@ -71,7 +70,7 @@ READINDEX: Final = (
         "truncated-bytes-given-out",
         "4.1 0 <= StartOffset; truncated never returns.",
         "A read below the start offset is answered if the bytes are still at hand.",
-        (Edit(f"{_INDEX}._present", "if offset < segment.start_offset:", "if False:"),),
+        (Edit("readindex.places:Places.present", "if offset < segment.start_offset:", "if False:"),),
         Hunt(workload="readers", settings={"tail_bytes_max": 1 << 20}, cycles=_LONG),
     ),
     Mutant(
@@ -91,7 +90,7 @@ READINDEX: Final = (
         "merged-bytes-looked-for-elsewhere",
         "4.4 Bytes not yet in Tier 2 are never lost: a merged source's are read by its own id.",
         "A read through the target looks for a source's bytes as far from its beginning as they lie in the target.",
-        (Edit(f"{_INDEX}._locate", "offset -= merge.offset", "offset -= 0"),),
+        (Edit("readindex.places:Places.locate", "offset -= merge.offset", "offset -= 0"),),
         Hunt(
             workload="lifecycle",
             settings={"flush_age_s": 1000.0, "flush_bytes": 20_000, "object_bytes": 20_000, "upload_bytes_max": 20_000},

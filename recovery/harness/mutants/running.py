@@ -17,6 +17,11 @@ _FULL: Final = {
 }
 """The throttle is at its maximum most of the time."""
 
+_CANCELLED: Final = (
+    {"ending": "close", "dies_at": None, "closes_at": None, "cancelled_at": 60, "cancelled_again": 1},
+    {"ending": "close", "dies_at": None, "closes_at": None, "cancelled_at": 90, "cancelled_again": 4},
+)
+
 RUNNING: Final = (
     Mutant(
         "relief-throttled",
@@ -25,10 +30,41 @@ RUNNING: Final = (
         (
             Edit(
                 f"{_PROCESSOR}._fill_frames",
-                "queue = self._own_queue\nif not queue:\n    queue = self._queue\n    if queue and self._held_back():\n        break",
+                "queue = self._own_queue\nif not queue:\n    queue = self._requests()",
                 "queue = self._own_queue or self._queue\nif queue and self._held_back():\n    break",
             ),
         ),
         Hunt(workload="tier2", settings=_FULL),
+    ),
+    Mutant(
+        "writer-ends-unnoticed",
+        "4.5 Whatever the embedding program does (cancels every task), answers stay true, and the store closes.",
+        "A program that cancels all tasks of its loop ends the storage writer, and nobody notices: a flush waits for ever.",
+        (
+            Edit(
+                "storagewriter.storage_writer:StorageWriter.start",
+                "self._task = own_task(self._run(), name=name, on_failure=self._ended)",
+                "self._task = asyncio.get_running_loop().create_task(self._run(), name=name)",
+            ),
+            Edit(
+                "segmentstore.cancellation_watch:CancellationWatch._run",
+                "self._cancelled()",
+                "pass",
+            ),
+        ),
+        Hunt(workload="tier2", settings=BUSY, cycles=_CANCELLED),
+    ),
+    Mutant(
+        "close-gives-up",
+        "4.5 Whatever the embedding program does (cancels every task), the store closes.",
+        "Cancelled in the middle, a close leaves the lock and all that it had not come to.",
+        (
+            Edit(
+                "segmentstore.store_files:StoreParts.begin_close",
+                'own_task(self._close(), name="close store")',
+                'asyncio.get_running_loop().create_task(self._close(), name="close store")',
+            ),
+        ),
+        Hunt(workload="default", settings=BUSY, cycles=_CANCELLED),
     ),
 )

@@ -45,7 +45,7 @@ TIER2: Final = (
         (
             Edit(
                 f"{_UPLOADER}.store",
-                "unique_id = new_unique_id(self._runtime.random)\nwhile True:",
+                "unique_id = new_tagged_id(self._tag, self._runtime.random)\nwhile True:",
                 "unique_id = bytes(16)\nwhile True:",
             ),
         ),
@@ -87,8 +87,8 @@ TIER2: Final = (
         (
             Edit(
                 "storagewriter.garbage_collector:GarbageCollector._due",
-                "latest = self._clock.time_ms() - self._lag_ms",
-                "latest = self._clock.time_ms() - self._lag_ms\n"
+                "clock.look(garbage, now_s)",
+                "clock.look(garbage, now_s)\n"
                 "if self._source.metadata.garbage:\n"
                 "    return [*self._source.metadata.garbage, *list(self._source.metadata.objects)[-1:]]",
             ),

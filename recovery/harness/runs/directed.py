@@ -106,6 +106,15 @@ def _rot(plan: Plan) -> Plan:
     return dataclasses.replace(_with(plan), tier1="file", rates={}, cycles=cycles)
 
 
+def _full_disk(plan: Plan) -> Plan:
+    """The disk becomes full in every second life; of three containers some have nothing to give up, and wait."""
+    cycles = tuple(
+        Cycle(operations=60, ending="kill", fills_at=8 + 20 * number if number % 2 else None)
+        for number, _ in enumerate(plan.cycles)
+    )
+    return dataclasses.replace(_with(plan, containers=3), tier1="file", tier2="object", rates={}, cycles=cycles)
+
+
 def _closing(plan: Plan) -> Plan:
     cycles = tuple(Cycle(operations=20, ending="close", closes_at=number % 5) for number, _ in enumerate(plan.cycles))
     return dataclasses.replace(_with(plan), rates={}, cycles=cycles)
@@ -123,6 +132,7 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "big writes": _big_writes,
     "rot": _rot,
     "closing": _closing,
+    "full disk": _full_disk,
 }
 
 

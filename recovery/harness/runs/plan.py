@@ -83,6 +83,7 @@ LOAD: Final = "appends"
 COMPACTION: Final = "compaction"
 """The workload that jobs beside the store take part in."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
+FAR_CLOCK: Final = ("clock.years-forward", "clock.years-backward", "clock.ahead-for-a-while")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,20 @@ class Cycle:
     """Recover once more before anybody writes, and compare."""
     checked: bool = False
     """The files are checked as they lie, by `recovery.store_check`, before this life opens them."""
+    cancelled_at: int | None = None
+    """Effect at which all tasks of the store's that its loop lists are cancelled, as a program does that ends; not of takeovers."""
+    cancelled_again: int | None = None
+    """Effects after that at which it is done once more: the store closes meanwhile."""
     clock: str = ""
     """What the wall clock does in the middle of it: a name of CLOCK, or nothing."""
+    far_clock: str = ""
+    """What it does beside that, by years: a name of FAR_CLOCK, or nothing."""
     locks_expire: bool = True
     """Takeover: the paused owner's locks are given up for it; else the second owner is refused first."""
     rot: str = ""
     """A fault point of bit rot, planted before this life; nothing mostly."""
+    fills_at: int | None = None
+    """Effect before which the disk becomes full: until this life ends, room is only what the store gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,8 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
     )
     plan = dataclasses.replace(plan, cycles=_behind_looks(plan))
+    plan = dataclasses.replace(plan, cycles=_cancelled(plan))
+    plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
@@ -181,6 +192,30 @@ def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
         dataclasses.replace(cycle, stops_behind=number) if cycle.ending == "takeover" else cycle
         for cycle, number in zip(plan.cycles, numbers, strict=True)
     )
+
+
+def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
+    """The same lives, with some in which the program cancels all tasks of its loop and goes on."""
+    chance = random.Random(f"{plan.seed}/cancelled")
+    moments = [
+        (chance.randrange(20, 300), chance.choice([None, chance.randrange(30)])) if chance.random() < 0.08 else None
+        for _ in plan.cycles
+    ]
+    return tuple(
+        dataclasses.replace(cycle, cancelled_at=moment[0], cancelled_again=moment[1])
+        if moment is not None and cycle.ending != "takeover"
+        else cycle
+        for cycle, moment in zip(plan.cycles, moments, strict=True)
+    )
+
+
+def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
+    """The same lives, in a fifth of the plans with a wall clock that is years off now and then."""
+    chance = random.Random(f"{plan.seed}/far clocks")
+    if chance.random() >= 0.2:
+        return plan.cycles
+    drawn = [chance.choice(FAR_CLOCK) if chance.random() < 0.4 else "" for _ in plan.cycles]
+    return tuple(dataclasses.replace(cycle, far_clock=name) for cycle, name in zip(plan.cycles, drawn, strict=True))
 
 
 def _with_mailbox(plan: Plan) -> Plan:

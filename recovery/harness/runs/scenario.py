@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import gc
-import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +22,12 @@ from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, Life, Violation
 from recovery.harness.observer import observe
+from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
+from recovery.harness.runs.deletion_watch import DeletionWatch, outlast_the_lag
 from recovery.harness.runs.files_check import check_files
+from recovery.harness.runs.full_disk import wait_on_full_disk
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
+from recovery.harness.runs.quiet import quiet
 from recovery.harness.runs.rot import plant_rot
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
@@ -106,12 +107,18 @@ class Scenario:
         self.stage = Stage()
         self._workload = BY_NAME[plan.workload]
         self._chance = self.world.random("driver")
+        self._far_chance = self.world.random("far clocks")
+        self._deletions = DeletionWatch(self.world.time)
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}
         self._crashes = 0
         self._openings = 0
         self._longest_us = 0
         self._rot = False
+        self._cancelled = False
+        """The tasks of the owner that is judged were cancelled under it."""
+        self._full = self._was_full = False
+        """The disk may have become full in this life, and in the one before."""
         self._struck_before = 0
         self._stores: dict[str, SegmentStore] = {}
         self._stopped: SimulatedProcess | None = None
@@ -120,7 +127,7 @@ class Scenario:
 
     def run(self) -> RunResult:
         """Carry the plan out and judge it. Never raises: a fault of the store is a violation, and so is one of its judges."""
-        with _quiet():
+        with quiet():
             try:
                 self._carry_out()
             except Exception as error:  # noqa: BLE001 - whatever it is, the seed must not be lost with it
@@ -143,18 +150,27 @@ class Scenario:
         findings = check_files(self.world, self.plan, self.history, deep=False) if cycle.checked else ()
         undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
         self._rot = undo is not None
+        self._was_full, self._full = self._full, cycle.fills_at is not None
         self._struck_before = self.world.points.struck(*EXCUSES)
         self.world.settings = self._settings(cycle)
         if self._jobs is not None and (error := self._jobs.tend()) is not None:
             self._note(error, "a job")
         process = self.world.process("owner")
+        process.fills_at = cycle.fills_at
         if cycle.ending == "takeover":
             process.stops_at, process.stops_behind = cycle.dies_at, cycle.stops_behind
         else:
             process.dies_at = cycle.dies_at
             process.dies_before, process.dies_after = cycle.dies_before, cycle.dies_after
             process.let_pass = cycle.nth
+            process.cancels_at, process.cancels_again = cycle.cancelled_at, cycle.cancelled_again
         task = process.start(self._live(process, cycle, findings))
+        if self._full:
+            self._unforeseen += wait_on_full_disk(
+                self.world,
+                lambda: task.done() or process.dead or process.paused,
+                lambda: self._stores.get(process.name),
+            )
         self.world.run(lambda: task.done() or process.dead or process.paused)
         if process.paused:
             self._takeover(process, task, cycle)
@@ -176,7 +192,14 @@ class Scenario:
             await self._observe(store, life, cycle, again=True)
         self._phases[process.name] = "running"
         if cycle.clock:
-            asyncio.get_running_loop().call_later(self._chance.uniform(0, 2), self._turn_clock, cycle.clock)
+            asyncio.get_running_loop().call_later(
+                self._chance.uniform(0, 2), turn_clock, self.world, cycle.clock, self._chance
+            )
+        if cycle.far_clock:
+            chance = self._far_chance
+            asyncio.get_running_loop().call_later(
+                chance.uniform(0, 2), turn_far_clock, self.world, cycle.far_clock, chance
+            )
         chance = process.world.random(f"workload/{process.name}")
         work = run_workload(
             self._workload, store, self.history, life.number, self.stage, chance, operations=cycle.operations
@@ -191,7 +214,18 @@ class Scenario:
                 group.create_task(work)
                 await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.1, 1.0]) * chance.random())
                 await self._close(process, store, life, cycle)
+        if process.cancellations:
+            await self._open_again(process, store, life, cycle)
         self._phases[process.name] = "idle"
+
+    async def _open_again(self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle) -> None:
+        """Whatever became of its tasks: it closes, and lets go of everything, so that this very process can open it again."""
+        if life.ended is None:
+            await self._close(process, store, life, cycle)
+        process.cancels_at = None
+        self._phases[process.name] = "opening"
+        life, store = await self._open(process)
+        await self._observe(store, life, cycle)
 
     async def _close(self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle) -> None:
         self._phases[process.name] = "closing"
@@ -218,6 +252,7 @@ class Scenario:
         self.history.lives.append(life)
         begun_us = self.world.time.now_us
         store = await self.world.open_store(process)
+        self._deletions.attach(store, begun_us)
         self._stores[process.name] = store
         life.opened = self.history.next_stamp()
         if self._stopped is not None and process is not self._stopped:
@@ -230,7 +265,9 @@ class Scenario:
         self, process: SimulatedProcess, task: asyncio.Task[None], cycle: Cycle, *, two_owners: bool = False
     ) -> None:
         """The process has died, or its work is done one way or another: bring the life to its end."""
+        self._cancelled = process.cancellations > 0
         self._judge(process, task, two_owners=two_owners)
+        self._cancelled = False
         phase = self._phases.get(process.name, "idle")
         if process.dead:
             again = phase == "opening" and self._follows_a_cut_opening(process)
@@ -322,16 +359,6 @@ class Scenario:
 
     # --- around the lives -------------------------------------------------------------------------
 
-    def _turn_clock(self, point: str) -> None:
-        clock, chance = self.world.clock, self._chance
-        self.world.reach(point)
-        if point == "clock.forward":
-            clock.jump(chance.randrange(86_400_000))
-        elif point == "clock.backward":
-            clock.jump(-chance.randrange(86_400_000))
-        else:
-            clock.freeze()
-
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
         if self._jobs is not None:
@@ -340,6 +367,8 @@ class Scenario:
             self._jobs.end()
         self.world.rates = {}
         self.world.settings = dict(self.plan.settings)
+        if any(cycle.far_clock for cycle in self.plan.cycles):
+            self.world.settings["orphan_sweep_spacing_s"] = 0.0
         self.world.clock.thaw()
         self.world.bucket.heal()
         self.world.bookkeeper.heal()
@@ -363,6 +392,8 @@ class Scenario:
             await store.flush()
             await store.checkpoint()
             await observe(store, self.history, life.number, again=True)
+            if any(cycle.far_clock for cycle in self.plan.cycles):
+                self._unforeseen.extend(await outlast_the_lag(store))
         else:
             await store.close()
             self._end_life(life, "closed")
@@ -389,10 +420,13 @@ class Scenario:
             for each in error.exceptions:
                 self._look_at(each, two_owners=two_owners)
             return
+        if self._cancelled and isinstance(error, ContainerStoppedError):
+            return
         excused = two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
         # No disk fails where no faults are on: that a tier is away is then how another owner's work shows, and wrong.
         if isinstance(error, TierUnavailableError) and self.plan.tier1 == "file" and not self.plan.rates:
-            excused = False
+            # But on a disk without room no store can be made, nor one be opened whose reserve the life before used up.
+            excused = self._full and (self._was_full or not any(life.opened is not None for life in self.history.lives))
         # Bad times of the object storage outlast the life they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
             excused |= self.world.points.struck("object.") > 0
@@ -424,6 +458,7 @@ class Scenario:
             violations=[
                 *self._unforeseen,
                 *(Violation("errors", f"in the background: {each}") for each in self.world.unhandled),
+                *self._deletions.violations,
                 *judgement.violations,
             ],
             crashes=self._crashes,
@@ -452,20 +487,3 @@ def _jobs_beside(world: StoreWorld, plan: Plan) -> JobsBeside:
     from recovery.harness.runs.jobs_beside import JobsBeside  # noqa: PLC0415
 
     return JobsBeside(world, plan.settings.get("containers", 1))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No collection in the middle: when one comes depends on what ran before, and it ends generators and tasks.
-
-    And no log of what stops containers: here they stop all the time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        if enabled:
-            gc.enable()

@@ -14,6 +14,7 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Final
 
+from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
 
@@ -126,12 +127,16 @@ def run_all(
 ) -> Summary:
     """Run plan after plan on `jobs` processes, as long as there are some and `more(summary)` says so.
 
-    What is under way then is ended. Ends early after FAILURES_MAX failures.
+    What is under way then is ended. Ends early after FAILURES_MAX failures, and when `stop_asked`.
     """
     summary = Summary()
 
     def next_plans() -> list[Plan]:
-        return list(islice(plans, BATCH_RUNS)) if more(summary) and summary.failed < FAILURES_MAX else []
+        return (
+            list(islice(plans, BATCH_RUNS))
+            if not stop_asked() and more(summary) and summary.failed < FAILURES_MAX
+            else []
+        )
 
     if jobs <= 1:
         while batch := next_plans():
@@ -142,7 +147,8 @@ def run_all(
         running: set[Future[Summary]] = set()
         while True:
             while len(running) < jobs + 1 and (batch := next_plans()):
-                running.add(pool.submit(run_plans, batch))
+                with starting_workers():
+                    running.add(pool.submit(run_plans, batch))
             if not running:
                 return summary
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -165,5 +171,6 @@ def run_many(
 
 def _settle() -> None:
     """In a new process: what is loaded stays, so collections need not look at it."""
+    settle_worker()
     gc.collect()
     gc.freeze()

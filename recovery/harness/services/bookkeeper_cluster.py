@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from durablelog.bookkeeper.cluster.local_cluster import BOOKIES, LocalCluster, LocalClusterError
+from durablelog.bookkeeper.cluster.local_cluster import BOOKIES, USUAL, LocalCluster, LocalClusterError
 from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations
+from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from recovery.harness.services.server import ServerFailedError
 
 _FULL: Final = {"diskUsageThreshold": "0.00002", "diskUsageWarnThreshold": "0.00001"}
@@ -32,9 +33,14 @@ class BookKeeperCluster:
     does not come up, with the end of what it wrote, and GatewayMissingError if BookKeeper is not installed.
     """
 
-    def __init__(self, folder: Path, bookies: int = BOOKIES, *, full_speed: bool = False) -> None:
-        """`full_speed` is for measurements: as `segmentstore bookkeeper start` would run it, and as slow to start."""
-        self._cluster = LocalCluster(folder, bookies, watched=True, short_lived=not full_speed)
+    def __init__(
+        self, folder: Path, bookies: int = BOOKIES, *, full_speed: bool = False, extras: ClusterExtras = USUAL
+    ) -> None:
+        """`full_speed` is for measurements: as `segmentstore bookkeeper start` would run it, and as slow to start.
+
+        `extras` are what is unusual about it; with credentials for ZooKeeper, nothing that asks that itself works here.
+        """
+        self._cluster = LocalCluster(folder, bookies, watched=True, short_lived=not full_speed, extras=extras)
 
     def __enter__(self) -> Self:
         self.start()

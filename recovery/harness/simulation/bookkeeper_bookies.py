@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerDescription, LedgerState, Replication
 from durablelog.bookkeeper.memory_nodes import NodeTree
@@ -133,6 +133,13 @@ class LedgerRecord:
         return tuple(self.bookies[(entry + step) % size] for step in range(self.replication.write_quorum))
 
 
+class LedgerTeller(Protocol):
+    """A writer that tells bookies by itself what is OK, once it is idle."""
+
+    def told(self, now_us: int) -> int:
+        """The last entry that it has told them of by now."""
+
+
 class BookKeeperServers:
     """The whole cluster: bookies, ZooKeeper, and the timeline of what is on its way to them. One for a world."""
 
@@ -142,6 +149,8 @@ class BookKeeperServers:
         self.zookeeper = Server("zookeeper")
         self.records: dict[int, LedgerRecord] = {}
         self.tree = NodeTree()
+        self.writers: dict[int, LedgerTeller] = {}
+        """By ledger: who writes it, or did."""
         self._ledgers_made = 0
 
     @property
@@ -201,6 +210,18 @@ class BookKeeperServers:
         """The metadata of a ledger, or NO_LEDGER."""
         record = self.records.get(ledger_id)
         return NO_LEDGER if record is None else self.description(ledger_id, record)
+
+    def confirmed(self, now_us: int, ledger_id: int) -> tuple[int] | int:
+        """The last entry that is known to be OK, alone, or a code. Bookies that are down are asked as well."""
+        record = self.records.get(ledger_id)
+        if record is None:
+            return NO_LEDGER
+        if record.state is LedgerState.CLOSED:
+            return (record.last_entry,)
+        replicas = [self.bookies[number].replica(ledger_id) for number in record.bookies]
+        told = max((entry.confirmed for each in replicas for entry in each.entries.values()), default=EMPTY)
+        writer = self.writers.get(ledger_id)
+        return (max(told, writer.told(now_us)) if writer is not None else told,)
 
     def description(self, ledger_id: int, record: LedgerRecord) -> LedgerDescription:
         """Metadata in the words of the interface."""

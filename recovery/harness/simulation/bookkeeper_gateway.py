@@ -33,8 +33,11 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     LedgerRecord,
 )
 from recovery.harness.simulation.bookkeeper_network import LATE, Client, Owner
+from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 ADD_PATIENCE_S: Final = 5.0
+TOLD_S: Final = 0.2
+"""explicitLacInterval."""
 READ_PATIENCE_S: Final = 5.0
 METADATA_PATIENCE_S: Final = 20.0
 KILLED_S: Final = (0.5, 60.0)
@@ -185,6 +188,8 @@ class Handle:
         self._record = record
         self._on_result = on_result
         self._on_death = on_death
+        self._confirmed_us = gateway.now_us
+        gateway.servers.writers[ledger_id] = self
         self._pending: deque[_Add] = deque()
         self._sent = 0
         self._sent_length = 0
@@ -207,6 +212,11 @@ class Handle:
                 lambda answer: self._answered(add, answer),
                 patience_s=ADD_PATIENCE_S,
             )
+
+    def told(self, now_us: int) -> int:
+        """The last entry bookies were told of by now; what is younger goes with the next entry, or a while later."""
+        idle = not self._gateway.dead and now_us - self._confirmed_us >= round(TOLD_S * MICROSECONDS)
+        return self.confirmed if idle else EMPTY
 
     def seal(self) -> None:
         """Take no more entries; what is pending gets -11."""
@@ -243,6 +253,7 @@ class Handle:
             add = pending.popleft()
             add.done = True
             self.confirmed, self.length = add.entry, add.length
+            self._confirmed_us = self._gateway.now_us
             self._on_result(AddResult(OK, add.entry))
 
     def _too_few(self, *, late: bool) -> int:

@@ -85,6 +85,12 @@ class SimulatedLedgers(LedgerStore):
         assert isinstance(description, LedgerDescription)
         return description
 
+    async def confirmed(self, ledger_id: int) -> int:
+        gateway = await self._live("confirmed")
+        found = await self._metadata(gateway, "confirmed", lambda: self._servers.confirmed(gateway.now_us, ledger_id))
+        (last,) = self._result(found, "confirmed")
+        return int(last)
+
     async def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         if first > last:
             return
@@ -182,6 +188,7 @@ class SimulatedWriter(LedgerWriter):
 
     def __init__(self, ledgers: SimulatedLedgers, gateway: Gateway, ledger_id: int, record: LedgerRecord) -> None:
         self.on_results = _not_listening
+        self.on_short = _not_listening
         self._ledgers = ledgers
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
@@ -264,5 +271,5 @@ class SimulatedWriter(LedgerWriter):
             self._take(AddResult(GATEWAY_GONE, EMPTY))
 
 
-def _not_listening(_results: Sequence[AddResult]) -> None:
+def _not_listening(_told: object) -> None:
     """Set by who appends."""

@@ -14,10 +14,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from durablelog.bookkeeper.memory_nodes import HeldNodes
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeContent, NodeUnavailableError
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST, Client, Owner
+from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 PATIENCE_S: Final = 10.0
 
@@ -32,6 +34,7 @@ class SimulatedNodes(MetadataNodes):
         self._session: Client | None = None
         self._waiting: list[asyncio.Future[Any]] = []
         self._closed = False
+        self._held = HeldNodes(servers.tree, lambda: process.dead or process.paused)
 
     async def read(self, path: str) -> NodeContent | None:
         found = await self._call(path, lambda: self._tree.content(path))
@@ -57,8 +60,19 @@ class SimulatedNodes(MetadataNodes):
         assert isinstance(names, list)
         return names
 
+    async def hold(self, path: str, data: bytes) -> None:
+        # Nothing that must be right depends on it: no fault point is kept for it.
+        await self._call(path, lambda: self._held.hold(path, data))
+
+    async def let_go(self, path: str) -> None:
+        await self._call(path, lambda: self._held.let_go(path))
+
+    async def address(self) -> str:
+        return "simulated"
+
     async def close(self) -> None:
         self._closed = True
+        self._held.end(self._process.world.time.now_us / MICROSECONDS)
         if self._session is not None:
             self._session.die()
         for future in self._waiting:
@@ -88,6 +102,7 @@ class SimulatedNodes(MetadataNodes):
             self._session = Client(self._servers.timeline, self._process, (self._servers.zookeeper,))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
+        self._held.look(world.time.now_us / MICROSECONDS)
         self._session.send(0, lambda: _outcome(apply), lambda answer: _tell(future, answer), patience_s=PATIENCE_S)
         try:
             answer = await future

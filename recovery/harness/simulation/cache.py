@@ -55,6 +55,9 @@ class SimulatedCache(CacheStorage):
             self._taken += 1
         return found
 
+    def holds(self, address: int) -> bool:
+        return self._memory.holds(address)
+
     def delete(self, addresses: Sequence[int]) -> None:
         self._memory.delete(addresses)
 

@@ -47,6 +47,9 @@ class DiskWorld(Protocol):
     def strikes(self, point: str) -> bool:
         """True if this fault happens now."""
 
+    def reach(self, point: str) -> None:
+        """Count a fault that happens by itself."""
+
 
 class DiskProcess(Protocol):
     """What a disk needs of the process that has it."""
@@ -94,7 +97,7 @@ class SimulatedFile:
             return
         disk = self._disk
         late = disk.begin(effect_of("write", file.role), file.path, f"{offset}+{len(data)} {crc32c(data):08x}")
-        failure = disk.write_fault(len(data))
+        failure = disk.write_fault(len(data)) or disk.no_room(file, offset, len(data))
         if failure is not None:
             data = data[: failure[1]]
         if data:
@@ -136,10 +139,20 @@ class SimulatedFile:
         disk = self._disk
         late = disk.begin(effect_of("write", file.role), file.path, f"length {length}")
         disk.fault("disk.write.eio", errno.EIO, file.path)
+        if disk.no_room(file, 0, length) is not None:
+            raise _error(errno.ENOSPC, file.path)
         if length != len(file.current):
             file.truncate(length)
         file.modified_ms = disk.now_ms()
         disk.wait(_WRITE_S, late)
+
+    def allocate(self, offset: int, length: int) -> None:
+        # Nobody sees it: no effect, and no time of its own.
+        file, disk = self._writable(errno.EBADF), self._disk
+        disk.check_alive()
+        if disk.no_room(file, offset, length) is not None:
+            raise _error(errno.ENOSPC, file.path)
+        file.allocated = max(file.allocated, offset + length)
 
     def is_at(self, path: str) -> bool:
         try:
@@ -203,21 +216,24 @@ class SimulatedDisk:
         return SimulatedFile(self, node, path, write=write)
 
     def lock(self, path: str) -> SimulatedFile:
-        self._check_alive()
-        node = self.image.find(path)
-        if isinstance(node, Directory):
-            raise _error(errno.EISDIR, path)
-        if node is None:
-            self.fault("disk.create.enospc", errno.ENOSPC, path)
-            node = self.image.create(path)
-            node.modified_ms = self.now_ms()
-            _named(node, path)
-        # Opened is not locked yet: somebody may come between the two.
-        self._process.looked()
-        self.wait(_NAME_S)
-        file = SimulatedFile(self, node, path, write=True)
-        self.image.lock(node, self._process.name, file)
-        return file
+        while True:
+            self.check_alive()
+            node = self.image.find(path)
+            if isinstance(node, Directory):
+                raise _error(errno.EISDIR, path)
+            if node is None:
+                self.fault("disk.create.enospc", errno.ENOSPC, path)
+                node = self.image.create(path)
+                node.modified_ms = self.now_ms()
+                _named(node, path)
+            # Opened is not locked yet: somebody may come between the two.
+            self._process.looked()
+            self.wait(_NAME_S)
+            file = SimulatedFile(self, node, path, write=True)
+            self.image.lock(node, self._process.name, file)
+            if self.image.find(path) is node:
+                return file
+            file.close()
 
     def rename(self, source: str, target: str) -> None:
         node = self.image.get(source)
@@ -247,6 +263,9 @@ class SimulatedDisk:
         self.fault("disk.unlink.eio", errno.EIO, path)
         self.image.unlink(path)
         self.wait(_NAME_S, late)
+
+    def make_private(self, path: str) -> None:
+        """Nobody else is here: rights are not simulated."""
 
     def make_directory(self, path: str) -> None:
         path = "/" + "/".join(parts_of(path))
@@ -296,7 +315,7 @@ class SimulatedDisk:
         if kind:
             self._process.effect(kind, place, detail)
         else:
-            self._check_alive()
+            self.check_alive()
         if not self.strikes("disk.stall"):
             return 0.0
         seconds = self._stall_s()
@@ -321,6 +340,14 @@ class SimulatedDisk:
         if self.strikes("disk.write.enospc"):
             return errno.ENOSPC, self._process.random.randrange(length)
         return None
+
+    def no_room(self, file: Inode, offset: int, length: int) -> tuple[int, int] | None:
+        """The same for a disk that is full."""
+        end = self.image.growth(file, offset + length)
+        if end >= offset + length:
+            return None
+        self._process.world.reach("disk.full")
+        return errno.ENOSPC, max(0, end - offset)
 
     def check_read(self, path: str) -> None:
         """Raise the error of a read, if one strikes."""
@@ -368,7 +395,8 @@ class SimulatedDisk:
     def _stall_s(self) -> float:
         return _STALL_S[0] + _STALL_S[1] * self._process.random.random()
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Raises in a dead process."""
         if self._process.dead:
             self._process.give_way(0.0)  # which raises
 

@@ -6,6 +6,7 @@ Pure: it knows no processes, no time and no faults (disk.py does). Rules of this
 - paths are absolute, or relative to "/", which is always there; no links to look through;
 - a change of names is pending in its folder until that is synced; a rename within one folder is one change, one
   between two folders is two, that of the target first;
+- room is counted in blocks of the files that have a name; folders and names need none;
 - bytes are changed through the `Inode` a path leads to, which lives on without a name as an open file does.
 """
 
@@ -24,6 +25,7 @@ from recovery.harness.simulation.power_cut import Everything, Fate, Nothing, Res
 
 DIRECTORY_BYTES: Final = 4096
 """What a folder says its length is."""
+BLOCK_BYTES: Final = 4096
 OUTCOMES_COUNTED: Final = 4096
 _TRIES: Final = 4
 """Power cuts tried for each result that is wanted, where there are too many to go through."""
@@ -47,6 +49,8 @@ class DiskImage:
     def __init__(self, root: Directory | None = None) -> None:
         self._root = root if root is not None else Directory()
         self._locks: dict[Inode, tuple[str, object]] = {}
+        self.capacity: int | None = None
+        """Bytes all files together may take, in whole blocks; None: there is always room."""
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -101,6 +105,24 @@ class DiskImage:
             if isinstance(node, Inode):
                 digest.update(node.current)
         return digest.hexdigest()
+
+    # --- room --------------------------------------------------------------------------------------------------------
+
+    def used(self) -> int:
+        """Bytes of the blocks of all files. Costs their number."""
+        files = {node for _, node in self._walk() if isinstance(node, Inode)}
+        return sum(_blocks(file) for file in files) * BLOCK_BYTES
+
+    def fill(self) -> None:
+        """Whatever room was left, something else has taken it: files grow only by what others give up."""
+        self.capacity = self.used()
+
+    def growth(self, file: Inode, length: int) -> int:
+        """How long a file may become that is to become `length` long, or is longer."""
+        if self.capacity is None or length <= _blocks(file) * BLOCK_BYTES:
+            return length
+        free = max(0, self.capacity - self.used())
+        return min(length, (_blocks(file) + free // BLOCK_BYTES) * BLOCK_BYTES)
 
     # --- names -------------------------------------------------------------------------------------------------------
 
@@ -243,6 +265,7 @@ class DiskImage:
         """An independent one, with all that is pending and locked. Costs about its bytes."""
         root, files = copy_tree(self._root)
         made = DiskImage(root)
+        made.capacity = self.capacity
         made._locks = {files[file]: held for file, held in self._locks.items() if file in files}
         return made
 
@@ -288,6 +311,10 @@ class DiskImage:
                 if isinstance(node, Directory):
                     waiting.append((f"{above}/{name}", node))
         yield from sorted(found, key=lambda item: item[0])
+
+
+def _blocks(file: Inode) -> int:
+    return -(-max(len(file.current), file.allocated) // BLOCK_BYTES)
 
 
 def _error(code: int, path: str) -> OSError:

@@ -24,7 +24,7 @@ EXTENTS_MAX: Final = 64
 class Inode:
     """A file. `role` and `path` are its use and latest name, kept for whoever names the effects on it."""
 
-    __slots__ = ("current", "durable", "modified_ms", "past", "path", "pending", "role", "synced")
+    __slots__ = ("allocated", "current", "durable", "modified_ms", "past", "path", "pending", "role", "synced")
 
     def __init__(self, content: bytes = b"") -> None:
         """A file that holds `content`, durably."""
@@ -34,6 +34,8 @@ class Inode:
         self.past: list[tuple[Change, bool]] = []
         """Changes since the first failed sync, and whether a later one has made them durable (else: in doubt)."""
         self.synced: deque[tuple[int, int]] = deque(maxlen=EXTENTS_MAX)
+        self.allocated = 0
+        """Length there is room for, beyond what is written."""
         self.modified_ms = 0
         self.role = ""
         self.path = ""
@@ -46,6 +48,7 @@ class Inode:
     def truncate(self, length: int) -> None:
         """Cut it, or fill it up with zeros."""
         set_length(self.current, length)
+        self.allocated = min(self.allocated, length)
         self.pending.append((length, None))
 
     def sync(self) -> None:
@@ -74,6 +77,7 @@ class Inode:
         """This is what it holds, seen and durable; nothing is pending."""
         self.current[:] = content
         self.durable[:] = content
+        self.allocated = 0
         self.pending.clear()
         self.past.clear()
         length = len(content)
@@ -87,6 +91,7 @@ class Inode:
         made.pending = self.pending.copy()
         made.past = self.past.copy()
         made.synced = self.synced.copy()
+        made.allocated = self.allocated
         made.modified_ms, made.role, made.path = self.modified_ms, self.role, self.path
         return made
 

@@ -14,6 +14,7 @@ from typing import Final
 from durablelog.file.log_layout import (
     LOCK_NAME,
     PREPARED_SUFFIX,
+    RESERVE_NAME,
     file_number,
 )
 from recovery.harness.simulation.disk_image import parts_of
@@ -54,7 +55,7 @@ def role_of(path: str) -> str:
         return LOG
     if _STATE.fullmatch(name):
         return STATE
-    return PREPARED if name.endswith(PREPARED_SUFFIX) else STORE
+    return PREPARED if name.endswith(PREPARED_SUFFIX) or name == RESERVE_NAME else STORE
 
 
 @lru_cache(maxsize=4096)

@@ -28,9 +28,12 @@ from segmentstore.service import SegmentStore
 from segmentstore.store_files import log_directory, open_store
 from segmentstore.tier1 import BookKeeperClients
 from tier2.file_object_storage import FileObjectStorage
+from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
 
 LOCATION = "/store"
+NEIGHBOUR = "/neighbour"
+"""Another store, whose own folder of objects is a link to that of the first one."""
 TIER2 = "/store/tier2"
 BOOKKEEPER = "bookkeeper://simulated/store"
 """A store's URL in the simulated cluster; a query may follow."""
@@ -56,6 +59,8 @@ class StoreWorld(World):
         self.bucket = SimulatedBucket()
         self.ledgers = SimulatedLedgerStore()
         self.bookkeeper = BookKeeperServers()
+        self.neighbour_tag: bytes | None = None
+        """Of the other store's objects; None as long as it was never made."""
 
     async def open_store(self, process: SimulatedProcess) -> SegmentStore:
         """Open the store in a process; runs on the process's loop. Raises what `segmentstore.open` raises."""
@@ -63,6 +68,15 @@ class StoreWorld(World):
         if self.tier1 == "bookkeeper":
             settings["tier1"] = self.settings.get("tier1", BOOKKEEPER)
         parts = await open_store(LOCATION, settings, {}, process.runtime, ProcessAdapters(self, process))
+        return SegmentStore(parts)
+
+    async def open_neighbour(self, process: SimulatedProcess) -> SegmentStore:
+        """Open the other store, with its log in files. Raises as `open_store`."""
+        settings = {name: value for name, value in self.settings.items() if name != "tier1"}
+        # Else it would be refused: the first store knows nothing of it, and has its marker there.
+        settings["shared_tier2"] = True
+        parts = await open_store(NEIGHBOUR, settings, {}, process.runtime, NeighbourAdapters(self, process))
+        self.neighbour_tag = store_tag(parts.store_id)
         return SegmentStore(parts)
 
     def object_storage(self, process: SimulatedProcess) -> ObjectStorage:
@@ -80,13 +94,7 @@ class ProcessAdapters:
     def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
         if self._world.tier1 == "ledger":
             return SimulatedLedgerLog(self._world.ledgers, container_id, self._process, config.frame_bytes_max)
-        return FileLog(
-            log_directory(location, container_id),
-            container_id,
-            runtime,
-            file_bytes=config.log_file_bytes,
-            payload_bytes_max=config.frame_bytes_max,
-        )
+        return _file_log(location, container_id, config, runtime)
 
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
@@ -101,3 +109,20 @@ class ProcessAdapters:
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
         return SimulatedCache(self._process, config.cache_bytes_max)
+
+
+class NeighbourAdapters(ProcessAdapters):
+    """Of the other store: a log of its own, and the same objects."""
+
+    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+        return _file_log(location, container_id, config, runtime)
+
+
+def _file_log(location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> FileLog:
+    return FileLog(
+        log_directory(location, container_id),
+        container_id,
+        runtime,
+        file_bytes=config.log_file_bytes,
+        payload_bytes_max=config.frame_bytes_max,
+    )

@@ -24,6 +24,8 @@ from contextvars import Context
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
+from segmentstore.contracts.owned_tasks import owned_tasks
+
 P = ParamSpec("P")
 T = TypeVar("T")
 _Ts = TypeVarTuple("_Ts")
@@ -284,6 +286,19 @@ def inline_executor(name: str, threads: int) -> Executor:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time. Raises DeadlockError, or WedgedError at the end of time, after 100 days."""
+    """`asyncio.run` in virtual time. Raises DeadlockError, or WedgedError at the end of time, after 100 days.
+
+    Tasks of the engine that are left are cancelled as `asyncio.run` cancels those that a loop lists.
+    """
+
+    async def to_the_end() -> T:
+        try:
+            return await main
+        finally:
+            while left := owned_tasks():
+                for task in sorted(left, key=hash):
+                    task.cancel()
+                await asyncio.wait(left)
+
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        return runner.run(to_the_end())

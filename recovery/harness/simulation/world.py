@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from types import CoroutineType
+from typing import Any, Final, TypeVar
 
 from greenlet import greenlet
 
@@ -23,6 +25,7 @@ from recovery.harness.simulation.disk import SimulatedDisk
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.fault_points import FaultPoints
 from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, end_jobs, give_way
+from recovery.harness.simulation.processes import SimulatedProcesses
 from recovery.harness.simulation.trace import Trace
 from recovery.harness.simulation.virtual_loop import (
     MICROSECONDS,
@@ -32,12 +35,17 @@ from recovery.harness.simulation.virtual_loop import (
     VirtualTime,
     WedgedError,
 )
-from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.runtime import BootTime, Runtime
 
 T = TypeVar("T")
 
+_UPTIME_MS_MAX = 100 * 24 * 3600 * 1000
+"""Machines have run for some time when the world begins, and where one goes on another may follow."""
 PATIENCE_S = 4 * 3600.0
 """Virtual time after which a wait of the driver counts as hanging."""
+
+
+_HARNESS: Final = str(Path(__file__).parent.parent)
 
 
 class ProcessDiedError(BaseException):
@@ -59,6 +67,9 @@ class World:
         self.unhandled: list[str] = []
         """Errors that nobody waited for, of processes that lived: told by their event loops."""
         self.effects = 0
+        self._boots = self.random("boots")
+        self._boot = BootTime(self._boots.randbytes(16), self._boots.randrange(_UPTIME_MS_MAX))
+        """When time began in this world, by the machine that is running."""
         self._chance = self.random("faults")
         self._turns = self.random("turns")
         self._processes_made = 0
@@ -67,6 +78,10 @@ class World:
     def random(self, purpose: str) -> random.Random:
         """A generator for one purpose, the same for the same seed and purpose."""
         return random.Random(f"{self.seed}/{purpose}")
+
+    def boot_time(self) -> BootTime:
+        """Now, by the time since the machine was started."""
+        return self._boot._replace(elapsed_ms=self._boot.elapsed_ms + self.time.now_us // 1000)
 
     def strikes(self, point: str) -> bool:
         """True if the fault of this name happens now; counted and traced then."""
@@ -135,6 +150,7 @@ class World:
         for process in list(self.processes):
             self.kill(process)
         self.image.lose_power(self.random(f"power/{self.time.now_us}"), self.reach)
+        self._boot = BootTime(self._boots.randbytes(16), self._boots.randrange(_UPTIME_MS_MAX))
 
     def close(self) -> None:
         """End everything, and forget what the dead were doing."""
@@ -172,11 +188,20 @@ class SimulatedProcess:
         self.looks = 0
         self.stops_behind: int | None = None
         """The process is paused behind its look of this number (from 0) at a disk."""
+        self.cancels_at: int | None = None
+        """Effect of this number at which the program cancels the tasks of others that its loop lists."""
+        self.cancels_again: int | None = None
+        """Effects after that at which it does so once more."""
+        self.cancellations = 0
+        self.fills_at: int | None = None
+        """The disk becomes full before its effect of this number."""
         self.last_effect = ""
         self.on_effect: Callable[[SimulatedProcess, str], None] | None = None
         """Told the kind of each effect before it happens."""
         self.runtime = Runtime(
             clock=world.clock,
+            boot=world.boot_time,
+            processes=SimulatedProcesses(name, lambda: [process.name for process in world.processes]),
             random=world.random(f"process/{name}/store"),
             disk=SimulatedDisk(world.image, self),
             executor=lambda _name, threads: SimulatedExecutor(self.loop, threads, self.jobs),
@@ -197,15 +222,30 @@ class SimulatedProcess:
         self.effects = number + 1
         self.world.effects += 1
         self.world.trace.add(f"{self.world.time.now_us} {self.name} {kind} {place} {detail}")
+        if number == self.fills_at:
+            self.world.image.fill()
         if number == self.dies_at or (kind == self.dies_before and self._is_due()):
             self.die(kind)
         if self.dies_after and self.dies_after == self.last_effect and self._is_due():
             self.die(kind)
+        if number == self.cancels_at:
+            self.cancels_at = None if self.cancels_again is None else number + 1 + self.cancels_again
+            self.cancels_again = None
+            self.loop.call_soon(self._cancel_tasks)
         if number == self.stops_at:
             self.pause()
             self.world.reach("owner.paused-before-effect")
             give_way(self.loop, 0.0)
         self.last_effect = kind
+
+    def _cancel_tasks(self) -> None:
+        """What programs do to end a loop: but the harness's own tasks go on, to see what becomes of their calls."""
+        theirs = [task for task in asyncio.all_tasks(self.loop) if _HARNESS not in _code_file(task)]
+        if theirs:
+            self.cancellations += 1
+            self.world.reach("owner.tasks-cancelled")
+        for task in sorted(theirs, key=hash):
+            task.cancel()
 
     def looked(self) -> None:
         """Has seen something of a disk, and done nothing about it yet."""
@@ -253,3 +293,8 @@ class SimulatedProcess:
         """Nothing of it runs any more."""
         self.dead = True
         self.loop.discard()
+
+
+def _code_file(task: asyncio.Task[Any]) -> str:
+    coroutine = task.get_coro()
+    return coroutine.cr_code.co_filename if isinstance(coroutine, CoroutineType) else ""

@@ -99,7 +99,7 @@ class CompactionJobs:
             groups = await self._plan(container_id, manifest)
             keys = [key for group in groups for key in await self._work_at(group, job_id)]
             if self._chance.random() < 0.3:
-                keys += await self._condemn(container_id, job_id)
+                keys += await self._condemn(container_id, job_id, manifest.store_id)
             if self._chance.random() < 0.1:
                 # What was proposed may expire, and what nobody wants may be taken away.
                 self._jump(self._chance.choice([1, _DAY_MS + 1]))
@@ -144,6 +144,7 @@ class CompactionJobs:
             container_id=container_id,
             epoch=manifest.epoch,
             now_ms=self._runtime.clock.time_ms(),
+            store_id=manifest.store_id,
         )
         chosen = chance.sample(plan.groups, min(len(plan.groups), _GROUPS_MAX))
         self._options = options
@@ -199,7 +200,7 @@ class CompactionJobs:
         await put_message(self._storage, self._runtime, forged)
         return [forged.key]
 
-    async def _condemn(self, container_id: int, job_id: str) -> list[MessageKey]:
+    async def _condemn(self, container_id: int, job_id: str, store_id: str) -> list[MessageKey]:
         """Ask for objects to be taken away, whatever they are: live, in flight, garbage, orphans."""
         found: list[str] = []
         async for page in self._storage.list():
@@ -214,6 +215,7 @@ class CompactionJobs:
             f"condemn-{self._chance.randrange(1000)}",
             tuple(names),
             older_than_ms=self._runtime.clock.time_ms() - age_ms,
+            store_id=store_id,
         )
         await put_message(self._storage, self._runtime, request)
         return [request.key]

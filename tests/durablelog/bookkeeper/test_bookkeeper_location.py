@@ -19,7 +19,7 @@ def test_hosts_and_a_path_are_enough() -> None:
     assert location.replication == Replication(3, 3, 2)
     assert location.degraded is None
     assert location.ledger_bytes == GIB
-    assert location.metadata_uri == "zk+hierarchical://zoo1:2181;zoo2:2182;zoo3:2181/ledgers"
+    assert location.metadata_uri == "zk+null://zoo1:2181;zoo2:2182;zoo3:2181/ledgers"
     assert location.url == "bookkeeper://zoo1:2181,zoo2:2182,zoo3:2181/stores/one"
 
 
@@ -27,7 +27,7 @@ def test_every_key_is_taken() -> None:
     location = parse(
         "bookkeeper://[::1]:2181/s?ensemble=5&write_quorum=4&ack_quorum=3&degraded=2/2/2&ledger_bytes=64MiB"
         "&ledgers=/bk/ledgers&gateway=127.0.0.1:9999&password_file=/etc/a%26b&zookeeper_auth_file=/etc/zk"
-        "&acl=creator&session_timeout_s=30"
+        "&acl=creator&session_timeout_s=30&zookeeper_scheme=sasl&client_settings=/etc/bk.properties"
     )
     assert location == BookKeeperLocation(
         hosts=("[::1]:2181",),
@@ -41,8 +41,10 @@ def test_every_key_is_taken() -> None:
         zookeeper_auth_file="/etc/zk",
         acl="creator",
         session_timeout_s=30,
+        zookeeper_scheme="sasl",
+        client_settings="/etc/bk.properties",
     )
-    assert location.metadata_uri == "zk+hierarchical://[::1]:2181/bk/ledgers"
+    assert location.metadata_uri == "zk+null://[::1]:2181/bk/ledgers"
 
 
 @pytest.mark.parametrize(

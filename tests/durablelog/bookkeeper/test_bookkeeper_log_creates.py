@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from durablelog.bookkeeper.frame_pipeline import STRETCH_MAX
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.errors import NotPrimaryError, TierUnavailableError
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
-from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, options, run
+from tests.durablelog.bookkeeper.bookkeeper_world import LEDGER_BYTES, BookKeeperWorld, options, run
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, until_said
 
 CREATE = "ledger create"
@@ -43,13 +44,53 @@ def test_a_long_outage_leaves_one_ledger_behind_and_not_one_for_each_try(first_f
     run(scenario())
 
 
-def test_too_few_bookies_are_waited_for_while_the_nodes_answer() -> None:
+def test_a_ledger_that_is_well_goes_on_beyond_its_size_while_there_are_too_few_bookies() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        world.cluster.fail("create", -6, times=12)
+        frames = range(20)
+        await append_all(log, frames)
+        assert len(world.ids_listed()) == 1
+        assert "goes on beyond its size: there are too few bookies" in (log.health() or "")
+        while len(world.ids_listed()) == 1:
+            await append_all(log, range(len(frames), len(frames) + 1))
+            frames = range(len(frames) + 1)
+        assert len(frames) < 40
+        assert log.health() is None
+        assert await read_payloads(log) == numbers(len(frames))
+        await log.close()
+        again = await world.opened()
+        assert await read_payloads(again) == numbers(len(frames))
+        await again.close()
+
+    run(scenario())
+
+
+def test_too_few_bookies_are_waited_for_once_the_ledger_is_far_beyond_its_size() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         log = await world.opened(process)
-        world.cluster.fail("create", -6, times=10)
-        await append_all(log, range(20))
-        assert process.calls.count(CREATE) > 10
+        world.cluster.fail("create", -6, times=60)
+        await append_all(log, range(80))
+        assert process.calls.count(CREATE) > 60
+        first = world.record.ledgers[0]
+        assert STRETCH_MAX * LEDGER_BYTES - 500 < first.length < STRETCH_MAX * LEDGER_BYTES + 500
+        assert await read_payloads(log) == numbers(80)
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_ledger_that_falls_short_of_a_bookie_is_followed_by_the_next_one() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened(ledger_bytes=1 << 20)
+        await append_all(log, range(3))
+        log._pipeline.ledger.writer.on_short("a bookie does not keep up")
+        await append_all(log, range(3, 6))
+        assert [item.last_entry for item in world.record.ledgers] == [2, None]
+        assert await read_payloads(log) == numbers(6)
         await log.close()
 
     run(scenario())

@@ -13,8 +13,10 @@ from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
     NotPrimaryError,
+    SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.owned_tasks import owned_tasks
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, options, run
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, until_said
@@ -80,17 +82,55 @@ def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(claim
     run(scenario())
 
 
-def test_a_busy_owner_looks_now_and_then_and_an_idle_one_not_at_all() -> None:
+def test_a_busy_owner_looks_now_and_then_and_an_idle_one_no_more_often() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         log = await world.opened(process, ledger_bytes=1 << 20)
         before = looks(process)
-        await asyncio.sleep(LONG_S)
-        assert looks(process) == before
+        await asyncio.sleep(600)
+        assert 600 / SURE_S <= looks(process) - before <= 2 * 600 / SURE_S + 1
+        before = looks(process)
         for number in range(600):
             await log.append([payload(number)])
             await asyncio.sleep(1)
         assert 600 / SURE_S <= looks(process) - before <= 2 * 600 / SURE_S + 1
+        await log.close()
+
+    run(scenario())
+
+
+def test_an_idle_owner_that_was_overtaken_learns_it_by_itself() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        old = await world.opened()
+        await append_all(old, range(3))
+        failures: list[SegmentStoreError] = []
+        old.on_failed = failures.append
+        new = await world.opened()
+        assert failures == []
+        await asyncio.sleep(SURE_S)
+        assert [type(failure) for failure in failures] == [NotPrimaryError]
+        with pytest.raises(NotPrimaryError):
+            await old.append([payload(3)])
+        await old.close()
+        await new.close()
+        assert len(failures) == 1
+        assert not owned_tasks()
+
+    run(scenario())
+
+
+def test_an_idle_owner_outlives_an_outage_of_its_record_and_looks_again() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        world.tree.outage = True
+        await asyncio.sleep(SURE_S)
+        assert "does not answer" in await until_said(log, "acknowledgements wait")
+        world.tree.outage = False
+        await asyncio.sleep(LONG_S)
+        assert log.health() is None
+        await append_all(log, range(3))
         await log.close()
 
     run(scenario())
@@ -144,8 +184,8 @@ def test_frames_that_are_held_come_through_what_happens_to_their_ledger(what: st
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
-        await asyncio.sleep(LONG_S)
         world.tree.outage = True
+        await asyncio.sleep(SURE_S)
         held = [log.append([payload(number)]) for number in range(5)]
         await until_said(log, "acknowledgements wait")
         if what == "full":
@@ -175,8 +215,8 @@ def test_frames_that_are_held_fail_with_the_log(end: str) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
-        await asyncio.sleep(LONG_S)
         world.tree.outage = True
+        await asyncio.sleep(SURE_S)
         held = [log.append([payload(number)]) for number in range(5)]
         await until_said(log, "acknowledgements wait")
         expected: type[Exception] = ContainerStoppedError
@@ -197,7 +237,7 @@ def test_frames_that_are_held_fail_with_the_log(end: str) -> None:
             await log.append([payload(9)])
         await log.close()
         await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() | owned_tasks() == {asyncio.current_task()}
 
     run(scenario())
 
@@ -239,7 +279,7 @@ def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_
         assert sorted(world.cluster.ledgers) == world.ids_listed()
         await log.close()
         await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() | owned_tasks() == {asyncio.current_task()}
 
     run(scenario())
 

@@ -23,6 +23,7 @@ class Writer(LedgerWriter):
 
     def __init__(self, ledger_id: int) -> None:
         self.on_results: Callable[[Sequence[AddResult]], None] = lambda _: None
+        self.on_short: Callable[[str], None] = lambda _: None
         self.sent: list[bytes] = []
         self._ledger_id = ledger_id
 

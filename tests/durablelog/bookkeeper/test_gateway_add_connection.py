@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
-from durablelog.bookkeeper.gateway.gateway_protocol import ACK, ENTRY, ENTRY_BYTES_MAX
+from durablelog.bookkeeper.gateway.add_connection import SILENCE_S, STALL_S, AddConnection, Beat, GatewayWriter
+from durablelog.bookkeeper.gateway.gateway_protocol import ACK, BEAT, ENTRY, ENTRY_BYTES_MAX
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult
 from tests.contracts.ledger_store_contract import Results
@@ -25,7 +25,8 @@ class Pair:
         self.theirs.settimeout(0)
         self.reasons: list[str] = []
         self.sealed: list[int] = []
-        self.connection = AddConnection(ours, self.reasons.append)
+        self.beats: list[Beat] = []
+        self.connection = AddConnection(ours, self.reasons.append, self.beats.append)
 
     def writer(self, handle: int) -> GatewayWriter:
         async def seal(closed: int) -> None:
@@ -186,21 +187,63 @@ def test_a_closed_writer_hears_and_sends_nothing_more() -> None:
     run(scenario)
 
 
-def test_silence_for_too_long_ends_the_connection_and_is_told_apart() -> None:
+def look(pair: Pair, seconds: float, *, said: bool = False) -> None:
+    """As the connection does by itself, once a second."""
+    connection = pair.connection
+    for _ in range(int(seconds)):
+        if connection.lost is None:
+            connection._watch.cancel()
+            connection._look(connection._said - said, connection._answered)
+
+
+def test_a_gateway_that_says_nothing_is_told_of_and_then_given_up() -> None:
+    async def scenario(pair: Pair) -> None:
+        results = Results(writer := pair.writer(1))
+        look(pair, SILENCE_S - 1)
+        assert pair.connection.health() == "the gateway has said nothing for 7 s"
+        # Something came meanwhile, then nothing again.
+        look(pair, 1, said=True)
+        assert pair.connection.health() is None
+        writer.append([b"x"])
+        look(pair, SILENCE_S - 1)
+        assert pair.connection.lost is None
+        look(pair, 1)
+        assert pair.connection.hangs
+        assert pair.reasons == ["the gateway said nothing for 8 s"]
+        assert pair.connection.health() is None
+        await asyncio.sleep(0)
+        assert results.got == [AddResult(GATEWAY_CLOSED, EMPTY)]
+
+    run(scenario)
+
+
+def test_a_gateway_that_only_beats_and_answers_no_entry_is_given_up_later() -> None:
     async def scenario(pair: Pair) -> None:
         writer = pair.writer(1)
         results = Results(writer)
-        pair.connection._look(0)
+        look(pair, 2 * STALL_S, said=True)
         assert pair.connection.lost is None
         for _ in range(2):
             writer.append([b"x"])
         await pair.answer(oks(1, 0, 1))
         await results.until(1)
-        pair.connection._look(0)
+        look(pair, STALL_S - 1, said=True)
         assert pair.connection.lost is None
-        pair.connection._look(1)
+        look(pair, 1, said=True)
         assert pair.connection.hangs
         assert results.got == [AddResult(OK, 0), AddResult(GATEWAY_CLOSED, EMPTY)]
+
+    run(scenario)
+
+
+def test_beats_are_told_and_answer_nothing() -> None:
+    async def scenario(pair: Pair) -> None:
+        results = Results(writer := pair.writer(1))
+        for _ in range(2):
+            writer.append([b"x"])
+        await pair.answer(oks(1, 0, 1) + ACK.pack(BEAT, 7, 1, OK, 4 << 20) + oks(1, 1, 1))
+        assert await results.until(2) == [AddResult(OK, 0), AddResult(OK, 1)]
+        assert pair.beats == [Beat(7, 1, 4 << 20)]
 
     run(scenario)
 

@@ -16,7 +16,7 @@ import pytest
 from durablelog.bookkeeper.gateway import gateway_ledger_store
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
-from durablelog.bookkeeper.gateway.gateway_protocol import hello
+from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
 from durablelog.bookkeeper.gateway.gateway_settings import (
     GATEWAY_CLOSED,
     LOG_VARIABLE,
@@ -159,6 +159,8 @@ def test_a_gateway_ends_with_its_parent_though_a_forked_child_of_that_holds_the_
         "import os, signal\n"
         "from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess\n"
         "gateway = GatewayProcess('token')\n"
+        # A child closes the pipe itself, but not a copy that it does not know.
+        "os.dup(gateway._process.stdin.fileno())\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    signal.pause()\n"
@@ -264,6 +266,23 @@ def test_the_data_socket_takes_nobody_without_the_token() -> None:
                         pass  # what it had not read of ours, it refused that way
 
     asyncio.run(scenario())
+
+
+def test_silent_connections_to_the_data_socket_shut_nobody_out() -> None:
+    gateway = GatewayProcess("token", archive=["-Dsegmentstore.gateway.handshake.millis=2000"])
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(256)]
+    try:
+        for connection in silent:
+            connection.connect(gateway.data_socket)
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(gateway.data_socket)  # waits for its turn to be accepted
+            late.sendall(hello(b"A", "token"))
+            code, _ = WELCOME.unpack(late.recv(WELCOME.size, socket.MSG_WAITALL))
+            assert code == OK
+    finally:
+        for connection in silent:
+            connection.close()
+        gateway.stop()
 
 
 def test_no_cluster_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from durablelog.bookkeeper.gateway.gateway_protocol import (
     ACK,
+    BEAT,
     ENTRY,
+    HELLO,
     RANGE,
     RECORD,
+    VERSION,
     WELCOME,
     custom_text,
     hello,
     parse_description,
 )
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
-from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerState, Replication
+from durablelog.bookkeeper.gateway.greeting import greet
+from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerError, LedgerState, Replication
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "bookkeeper-data-plane.md"
 
@@ -31,6 +39,7 @@ def test_the_example_of_the_page() -> None:
         ENTRY.pack(3, 2, 1) + b"you",
         ENTRY.pack(0, 2, 2),
         ACK.pack(2, 0, 2, OK, 0),
+        ACK.pack(BEAT, 1, 1, OK, 4 << 20),
         ACK.pack(2, 2, 1, -101, -1),
         hello(b"R", "sesame"),
         RANGE.pack(1, 7, 0, 0),
@@ -59,3 +68,21 @@ def test_a_password_is_not_shown() -> None:
     settings = GatewaySettings(metadata_uri="zk+hierarchical://somewhere:2181/ledgers", password=b"sesame")
     assert "sesame" not in repr(settings)
     assert settings.client_settings().splitlines()[0] == "metadataServiceUri=zk+hierarchical://somewhere:2181/ledgers"
+
+
+def test_a_gateway_of_another_version_is_told_as_what_it_may_be() -> None:
+    """It hangs up on a version that it does not know: it cannot say more."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(HELLO.size)
+        writer.close()
+
+    async def scenario(path: str) -> None:
+        server = await asyncio.start_unix_server(hang_up, path)
+        with pytest.raises(LedgerError, match=f"does not speak version {VERSION} of the protocol.*start it anew"):
+            await greet(path, "sesame")
+        server.close()
+        await server.wait_closed()
+
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        asyncio.run(scenario(f"{folder}/s"))

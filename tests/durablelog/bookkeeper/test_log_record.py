@@ -20,16 +20,20 @@ from durablelog.bookkeeper.ledger_addresses import (
     split_address,
 )
 from durablelog.bookkeeper.ledger_store import EMPTY, Replication
+from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord, decode_record, encode_record
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
 PATH = "/store/containers/3"
-GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-2.json"
+GOLDEN_1 = GOLDEN.with_name("bookkeeper-record.json")
+"""Of version 1, which nobody writes any more."""
 
 RECORD = LogRecord(
     store_id="5d0c",
     container_id=3,
     epoch=7,
+    owner=LogOwner("db-1.example", 4711, "10.0.0.7", "2026-11-23T07:00:00+00:00"),
     truncation_address=make_address(4, 120),
     ledgers=(
         LedgerItem(
@@ -48,6 +52,13 @@ def test_golden() -> None:
     assert decode_record(GOLDEN.read_bytes(), PATH) == RECORD
 
 
+def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
+    assert decode_record(GOLDEN_1.read_bytes(), PATH) == replace(RECORD, owner=None)
+    with_owner = {**json.loads(GOLDEN_1.read_bytes()), "owner": None}
+    with pytest.raises(DataCorruptionError, match="unknown field 'owner'"):
+        decode_record(json.dumps(with_owner).encode(), PATH)
+
+
 @given(
     st.builds(
         LogRecord,
@@ -55,6 +66,7 @@ def test_golden() -> None:
         container_id=st.integers(0, 2**31),
         enabled=st.booleans(),
         epoch=st.just(2**40),
+        owner=st.none() | st.builds(LogOwner, st.text(), st.integers(0, 2**31), st.text(), st.text()),
         removing=st.lists(st.integers(0, 2**62), unique=True).map(tuple),
         written_by=st.text(),
         change=st.integers(0, 2**50),
@@ -94,6 +106,10 @@ def _with(change: Callable[[dict[str, Any]], object]) -> bytes:
         encode_record(RECORD)[:-3],
         encode_record(RECORD).replace(b'"enabled"', b'"epoch": 7, "enabled"'),
         _with(lambda fields: fields.pop("epoch")),
+        _with(lambda fields: fields.pop("owner")),
+        _with(lambda fields: fields.update(owner="me")),
+        _with(lambda fields: fields["owner"].update(pid="4711")),
+        _with(lambda fields: fields["owner"].pop("host")),
         _with(lambda fields: fields.update(version=0)),
         _with(lambda fields: fields.update(version="1")),
         _with(lambda fields: fields.update(more=1)),
@@ -136,8 +152,8 @@ def test_what_is_no_record_is_refused_and_the_node_is_named(data: bytes) -> None
 
 
 def test_a_newer_version_is_refused_as_that_and_not_as_damage() -> None:
-    with pytest.raises(ConfigError, match=f"{PATH} has version 2"):
-        decode_record(b'{"version": 2, "what": "only the future knows"}', PATH)
+    with pytest.raises(ConfigError, match=f"{PATH} has version 3"):
+        decode_record(b'{"version": 3, "what": "only the future knows"}', PATH)
 
 
 def test_a_truncation_takes_the_ledgers_below_and_never_the_last() -> None:

@@ -20,7 +20,7 @@ JAVA = Path(gateway_settings.__file__).parent / "java"
 def test_the_gateways_client_is_told_what_was_found_necessary() -> None:
     told = GatewaySettings(metadata_uri=LOCATION.metadata_uri).client_settings().splitlines()
     assert {
-        "metadataServiceUri=zk+hierarchical://zoo:2181/ledgers",
+        "metadataServiceUri=zk+null://zoo:2181/ledgers",
         "delayEnsembleChange=true",
         "speculativeReadTimeout=200",
         "addEntryTimeoutSec=5",

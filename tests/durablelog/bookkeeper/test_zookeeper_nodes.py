@@ -111,7 +111,7 @@ def test_a_write_that_gets_no_answer_is_unavailable_and_may_have_happened(
     zookeeper: BookKeeperCluster, root: str
 ) -> None:
     async def scenario() -> None:
-        nodes = await connect(zookeeper, deadline_s=0.3)
+        nodes = await connect(zookeeper, deadline_s=2.0)
         await nodes.create(root, b"0")
         zookeeper.pause_zookeeper()
         try:
@@ -299,5 +299,25 @@ def test_conflicts_name_the_node(zookeeper: BookKeeperCluster, root: str) -> Non
             await nodes.write(root, b"1", 7)
         assert caught.value.path == root
         await nodes.close()
+
+    run(scenario())
+
+
+def test_what_is_held_is_held_again_in_the_next_session(zookeeper: BookKeeperCluster, root: str) -> None:
+    async def scenario() -> None:
+        holder = await connect(zookeeper, session_timeout_s=4)
+        other = await connect(zookeeper)
+        await holder.hold(f"{root}/owners/1", b"me")
+        assert await holder.address() == "127.0.0.1"
+        client = holder._client
+        assert client is not None
+        first = client.client_id
+        await asyncio.get_running_loop().run_in_executor(None, expire, zookeeper, first)
+        while client.client_id == first or await other.read(f"{root}/owners/1") is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await other.read(f"{root}/owners/1") == NodeContent(b"me", 0)
+        await holder.close()
+        assert await other.read(f"{root}/owners/1") is None
+        await other.close()
 
     run(scenario())

@@ -128,6 +128,14 @@ def test_a_manifest_is_read_back(name: SnapshotName) -> None:
     assert data == catalog_manifest.encode(some_manifest(name))
 
 
+def test_only_a_snapshot_of_a_stopped_store_says_so_and_all_others_are_written_as_ever() -> None:
+    assert b"stopped" not in catalog_manifest.encode(some_manifest())
+    stopped = some_manifest(stopped=True)
+    data = catalog_manifest.encode(stopped)
+    assert json.loads(data)["stopped"] is True
+    assert catalog_manifest.parse(data, stopped.name) == stopped
+
+
 def test_a_manifest_goes_to_the_tasks_of_a_job() -> None:
     manifest = some_manifest()
     assert pickle.loads(pickle.dumps(manifest)) == manifest

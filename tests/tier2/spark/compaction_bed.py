@@ -11,6 +11,7 @@ from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
+from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import CODEC_NONE
 from tier2.block_reader import BlockReader
 from tier2.catalog.catalog_tables import build_tables
@@ -105,7 +106,15 @@ class Bed:
 
     def plan(self, chosen: CompactionOptions, now_ms: int = NOW_MS) -> list[Group]:
         tables = build_tables(self.metadata)
-        plan = plan_groups(tables.segments, tables.chunks, chosen, container_id=CONTAINER, epoch=EPOCH, now_ms=now_ms)
+        plan = plan_groups(
+            tables.segments,
+            tables.chunks,
+            chosen,
+            container_id=CONTAINER,
+            epoch=EPOCH,
+            now_ms=now_ms,
+            store_id=STORE_ID,
+        )
         return [plan.group(planned) for planned in plan.groups]
 
     async def execute(self, group: Group, chosen: CompactionOptions, **more: bool) -> GroupResult:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tier2.spark.frames import partition_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -52,11 +54,12 @@ class LocalFrame:
         self._partitions = partitions
         self._function = function
 
-    def repartitionById(self, number: int, column: str) -> LocalFrame:  # noqa: N802 - Spark's
+    def repartition(self, number: int, column: str) -> LocalFrame:
         [table] = self._partitions
-        assert table.schema.field(column).type == pa.int32(), "Spark takes no other integer"
+        assert table.schema.field(column).type == pa.int32(), "the hash is of another integer"
+        places = pa.array([partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32())
         return LocalFrame(
-            self._session, [table.filter(pc.equal(table[column], pa.scalar(each))) for each in range(number)], None
+            self._session, [table.filter(pc.equal(places, pa.scalar(each, pa.int32()))) for each in range(number)], None
         )
 
     def mapInArrow(self, function: Function, schema: str) -> LocalFrame:  # noqa: N802 - Spark's

@@ -10,12 +10,24 @@ import pyarrow.compute as pc
 
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.catalog.catalog_reading import read_table
 from tier2.spark.arrow_rows import ddl
+from tier2.spark.coverage import broken_segments
 from tier2.spark.findings import FINDINGS, Place
-from tier2.spark.reconcile_plan import SEGMENT_COLUMNS, coverage_work, look_work
+from tier2.spark.frames import partition_of
+from tier2.spark.marks import HASHES
+from tier2.spark.reconcile_job import ReconcileResult, reconcile
+from tier2.spark.reconcile_plan import coverage_work, look_work
 from tier2.spark.reconcile_tasks import Judge
-from tier2.spark.reconcile_work import RESULTS, SURVEYED, WORK, Listers, Site, survey_task, verdict_task, with_storage
+from tier2.spark.reconcile_work import (
+    RESULTS,
+    SURVEYED,
+    WORK,
+    Listers,
+    Site,
+    borders_of,
+    survey_task,
+    verdict_task,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,22 +75,24 @@ def dry_run(
         if row["suspects"]
     ]
     for number, manifest in after.items():
-        work += coverage_work(number, _segments(world, manifest), chunks_per_task=chunks_per_task)
+        tables = manifest.tables
+        work += coverage_work(number, tables["segments"].rows, tables["chunks"].rows, rows_per_task=chunks_per_task)
     if check != "none":
         work += look_work(parts)
     by = Judge(before, after, place, site.run_id, confirm_all)
     results = _run(verdict_task(site, by), pa.Table.from_pylist(work, schema=WORK), RESULTS)
+    walks = [
+        {"item": "walk", "container_id": number, "first": segment_id}
+        for number, borders in borders_of(results.to_pylist()).items()
+        for segment_id in broken_segments(borders)
+    ]
+    walked = _run(verdict_task(site, by), pa.Table.from_pylist(walks, schema=WORK), RESULTS)
+    results = pa.concat_tables([results, walked])
     counted = pc.is_valid(results["counter"])
     counters: dict[str, int] = {"listing": sum(row["listing"] for row in surveyed.to_pylist())}
     for row in results.filter(counted).to_pylist():
         counters[row["counter"]] = counters.get(row["counter"], 0) + row["count"]
     return results.filter(pc.invert(counted)).select(FINDINGS.names), counters
-
-
-def _segments(world: World, manifest: Manifest) -> pa.Table:
-    return with_storage(
-        world.url, lambda storage: read_table(storage, manifest, "segments", columns=list(SEGMENT_COLUMNS))
-    )
 
 
 def _run(task: Callable[[Batches], Batches], rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -132,14 +146,14 @@ class LocalFrame:
         task: Callable[[Batches], Batches] | None = None,
         schema: str = "",
     ) -> None:
-        self._schema = SURVEYED if schema == ddl(SURVEYED) else RESULTS
+        self._schema = next((each for each in (SURVEYED, HASHES) if schema == ddl(each)), RESULTS)
         self._session = session
         self._partitions = partitions
         self._task = task
 
-    def repartitionById(self, number: int, column: str) -> LocalFrame:  # noqa: N802 - Spark's
+    def repartition(self, number: int, column: str) -> LocalFrame:
         (table,) = self._partitions
-        by = table[column]
+        by = pa.array([partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32())
         return LocalFrame(
             self._session, [table.filter(pc.equal(by, pa.scalar(each, pa.int32()))) for each in range(number)]
         )
@@ -155,3 +169,8 @@ class LocalFrame:
         results = [_run(self._task, partition, self._schema) for partition in self._partitions]
         self._session.then()
         return pa.concat_tables(results)
+
+
+def stopped(spark: object, world: World, url: str | None = None, **options: Any) -> ReconcileResult:
+    session: Any = spark.as_spark() if isinstance(spark, LocalSpark) else spark
+    return reconcile(session, url or world.url, **({"snapshots": "newest"} | options))

@@ -16,9 +16,11 @@ from tier2.block_object import encode_block, parse_block_header
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.catalog.catalog_tables import build_tables
+from tier2.checkpoint_object import checkpoint_name, encode_checkpoint_object, new_checkpoint_id
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import new_tagged_id, object_name, store_tag
 from tier2.spark.reconcile_work import with_storage
+from tier2.store_markers import marker_name, marker_text
 
 STORE_ID = str(uuid.UUID(int=0x1234))
 EPOCH = 3
@@ -39,6 +41,9 @@ class World:
         folder.mkdir(parents=True)
         for number in range(containers):
             self._fill(number, objects)
+        for number in range(containers):
+            self.copy(number)
+        self.put(marker_name(STORE_ID), marker_text(marker_name(STORE_ID)))
 
     @property
     def url(self) -> str:
@@ -46,7 +51,7 @@ class World:
 
     def _fill(self, container_id: int, objects: int) -> None:
         metadata = self.metadata[container_id] = ContainerMetadata(container_id)
-        metadata.sequence_number = 100
+        metadata.sequence_number = 99
         for segment_id in SEGMENTS:
             segment = metadata.segments[segment_id] = SegmentMetadata(segment_id, f"segment/{segment_id}", 1)
             metadata.names[segment.name] = segment_id
@@ -68,8 +73,27 @@ class World:
         self.put(name, b"".join(builder.parts))
         return name
 
+    def copy(
+        self, container_id: int, *, epoch: int = EPOCH, store_id: str = STORE_ID, blob: bytes = b"metadata"
+    ) -> str:
+        """Put a copy of the container's metadata."""
+        metadata = self.metadata[container_id]
+        metadata.sequence_number += 1
+        owner, sequence_number = uuid.UUID(store_id), metadata.sequence_number
+        parts = encode_checkpoint_object(
+            store_id=owner,
+            containers=len(self.metadata),
+            container_id=container_id,
+            epoch=epoch,
+            sequence_number=sequence_number,
+            time_ms=self.now_ms,
+            blob=blob,
+        )
+        name = checkpoint_name(container_id, epoch, sequence_number, new_checkpoint_id(owner, self.random))
+        return self.put(name, b"".join(parts))
+
     def new_name(self, container_id: int, epoch: int = EPOCH) -> str:
-        return object_name(container_id, epoch, "flush", new_unique_id(self.random))
+        return object_name(container_id, epoch, "flush", new_tagged_id(store_tag(STORE_ID), self.random))
 
     def put(self, name: str, data: bytes, age_s: float = 0) -> str:
         path = self.path(name)
@@ -93,11 +117,11 @@ class World:
             if chunk.object_name == name
         ]
 
-    def snapshot(self) -> dict[int, Manifest]:
-        """The catalog as it is now, newer than all before."""
-        return {number: self.export(number) for number in self.metadata}
+    def snapshot(self, *, stopped: bool = False) -> dict[int, Manifest]:
+        """The catalog as it is now, newer than all before. `stopped`: exported while nobody had the store open."""
+        return {number: self.export(number, stopped=stopped) for number in self.metadata}
 
-    def export(self, number: int, epoch: int = EPOCH) -> Manifest:
+    def export(self, number: int, epoch: int = EPOCH, *, stopped: bool = False) -> Manifest:
         metadata = self.metadata[number]
         metadata.sequence_number += 1
         self._count(metadata)
@@ -112,6 +136,7 @@ class World:
                 epoch=epoch,
                 time_ms=self.now_ms,
                 metadata=metadata,
+                stopped=stopped,
             ),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -38,6 +38,8 @@ class SourceWorld:
     def __init__(self, url: str, containers: int = 1, seed: int = 1) -> None:
         self.url = url
         self.codec = CODEC_NONE
+        self.now_ms = 0
+        """When objects are made."""
         self._random = random.Random(seed)
         self._containers = [ContainerMetadata(number) for number in range(containers)]
 
@@ -73,6 +75,25 @@ class SourceWorld:
             self._put(container, segment, pieces[first : first + 2])
         segment.length = segment.storage_length
 
+    def flush(self, data: Mapping[str, bytes], container_id: int = 0) -> str:
+        """Bytes of many segments that come to Tier 2 as one object, a chunk each; its name."""
+        container = self._containers[container_id]
+        builder = ObjectBuilder(container_id, EPOCH, EXTENT_BYTES, codec=self.codec)
+        segments = [self.segment(name, container_id) for name in data]
+        for segment, written in zip(segments, data.values(), strict=True):
+            builder.add(segment.segment_id, segment.storage_length, [written], segment_name=segment.name)
+        unique_id = new_unique_id(self._random)
+        name = object_name(container_id, EPOCH, "flush", unique_id)
+        parts = builder.parts
+        self.run(lambda storage: storage.put(name, parts, unique_id))
+        record, placed = builder.finish(name, self.now_ms)
+        for segment, (_, chunk) in zip(segments, placed, strict=True):
+            segment.chunks.append(chunk)
+            segment.storage_length = segment.length = chunk.end_offset
+        container.objects[name] = LiveObject(record, len(placed), sum(chunk.length for _, chunk in placed))
+        container.sequence_number += 1
+        return name
+
     def _put(self, container: ContainerMetadata, segment: SegmentMetadata, pieces: list[bytes]) -> list[ChunkRecord]:
         builder = ObjectBuilder(container.container_id, EPOCH, EXTENT_BYTES, codec=self.codec)
         # Another segment's block in front, so that no place in an object is that in the segment.
@@ -85,7 +106,7 @@ class SourceWorld:
         name = object_name(container.container_id, EPOCH, "flush", unique_id)
         parts = builder.parts
         self.run(lambda storage: storage.put(name, parts, unique_id))
-        record, placed = builder.finish(name, 0)
+        record, placed = builder.finish(name, self.now_ms)
         chunks = [chunk for _, chunk in placed[1:]]
         segment.chunks += chunks
         segment.storage_length = position

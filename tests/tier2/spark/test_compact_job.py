@@ -12,17 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from segmentstore import ConfigError
 from tests.tier2.spark.compaction_place import NAMES, OPTIONS, Caller, Place
-from tests.tier2.spark.local_session import LocalSession
+from tests.tier2.spark.local_session import LocalFrame, LocalSession
 from tier2.spark import compact_job, compaction_work
 from tier2.spark.command_options import Exit
 from tier2.spark.compact_job import CompactionPlanned, compact, plan_compaction
 from tier2.spark.compaction_report import GROUPS, GroupRow, summary_json, summary_text
 from tier2.spark.compaction_work import bins_of
+from tier2.spark.frames import arrow_of
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ class TestBesideAnOwner:
         result = place.compact(session)
         assert set(statuses(result)) == {"committed"}
         assert result.summary.verdict is Exit.NOTHING
-        assert session.actions == 1
+        assert session.actions == 2, "a plan, and the work"
         assert place.content() == before
         numbers = result.summary
         assert numbers.added_data_files_count == len(result.rows) == len(place.objects("compaction"))
@@ -182,11 +184,11 @@ class TestRefused:
             for each in (first, second)
         ]
         by_status = Counter(status for each in outcomes for status in statuses(each).elements())
-        assert by_status == Counter(committed=len(first.rows), refused=len(second.rows))
+        assert by_status == Counter(committed=len(first.rows), overtaken=len(second.rows))
         for each in outcomes:
-            refused = [row for row in each.rows if row.status == "refused"]
-            assert each.summary.verdict is (Exit.FINDINGS if refused else Exit.NOTHING)
-            assert all(row.reason.startswith("refused_changed") for row in refused)
+            assert (each.summary.verdict, each.summary.failed_data_files_count) == (Exit.NOTHING, 0)
+            assert all(row.reason.startswith("refused_changed") for row in each.rows if row.status == "overtaken")
+        assert sum("changed meanwhile:" in summary_text(each.summary, each.rows) for each in outcomes) >= 1
         assert len(place.objects("compaction")) == 2 * len(first.rows), "nobody did any work again"
         assert place.content() == before
         place.store.close()
@@ -230,10 +232,43 @@ class TestRefused:
         place.store.process_mailbox()
         result = place.compact(snapshots="newest", job_id=job, commit_timeout_s=0.0)
         assert statuses(result)["committed_in_part"] >= 1
-        assert result.summary.verdict is Exit.FINDINGS
+        assert set(statuses(result)) <= {"committed", "committed_in_part", "overtaken"}
+        assert result.summary.verdict is Exit.NOTHING
         assert place.content() == before
         text = summary_text(result.summary, result.rows)
         assert "committed_in_part" in text
+        place.store.close()
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_a_source_that_is_gone_is_a_fault_only_if_the_store_still_needs_it(
+        self, tmp_path: Path, lost: bool
+    ) -> None:
+        place = Place(tmp_path, deletion_lag_s=0.0)
+        place.fragment(names=["a", "b"])
+        sources = place.objects()
+        of_a = sources[0]
+
+        class Meanwhile(LocalSession):
+            def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
+                if not self.actions and lost:
+                    (place.tier2 / of_a).unlink()
+                elif not self.actions:
+                    for name in ("a", "b"):
+                        place.store.delete(name)
+                    give_up = time.monotonic() + 60
+                    while any((place.tier2 / each).exists() for each in sources) and time.monotonic() < give_up:
+                        place.store.flush()
+                return super().createDataFrame(table, schema)
+
+        result = place.compact(Meanwhile())
+        assert result.rows
+        if lost:
+            assert [of_a in row.reason for row in result.rows if row.status == "failed"] == [True]
+            assert result.summary.verdict is Exit.FINDINGS
+        else:
+            assert set(statuses(result)) == {"overtaken"}
+            assert all("the store itself has replaced it" in row.reason for row in result.rows)
+            assert (result.summary.verdict, result.summary.failed_data_files_count) == (Exit.NOTHING, 0)
         place.store.close()
 
     def test_a_corrupt_source_fails_its_group_alone(self, place: Place) -> None:
@@ -321,6 +356,7 @@ def test_bins_are_even_and_the_largest_first() -> None:
 
 
 @pytest.mark.timeout(300)  # a session, and workers, on a machine that does other things too
+@pytest.mark.spark_versions
 class TestOnSpark:
     def test_the_whole_job(self, spark: SparkSession, place: Place) -> None:
         place.fragment()
@@ -328,7 +364,7 @@ class TestOnSpark:
         result = compact(spark, place.url, **OPTIONS)
         assert set(statuses(result)) == {"committed"}
         assert place.content() == before
-        rows = result.groups.toArrow()
+        rows = arrow_of(result.groups, GROUPS)
         assert rows.column_names == GROUPS.names
         assert rows.to_pylist() == result.table.to_pylist()
         assert place.messages() == Counter(proposal=len(result.rows), answer=len(result.rows)), "one action"

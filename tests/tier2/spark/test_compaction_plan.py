@@ -14,6 +14,7 @@ from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import block_prefix_length
 from tier2.catalog.catalog_tables import build_tables
 from tier2.copy_plan import blocks_to_write
@@ -68,7 +69,15 @@ class Catalog:
 
     def plan(self, chosen: CompactionOptions, now_ms: int = NOW_MS) -> CompactionPlan:
         tables = build_tables(self.metadata)
-        return plan_groups(tables.segments, tables.chunks, chosen, container_id=CONTAINER, epoch=EPOCH, now_ms=now_ms)
+        return plan_groups(
+            tables.segments,
+            tables.chunks,
+            chosen,
+            container_id=CONTAINER,
+            epoch=EPOCH,
+            now_ms=now_ms,
+            store_id=STORE_ID,
+        )
 
     def commit(self, group: Group, chosen: CompactionOptions) -> None:
         """What a task makes of it and the owner commits, but for the bytes."""
@@ -236,8 +245,9 @@ class TestGroups:
             c.put(f"o{number}", (1, 10), *[(2, 10)] * (number < 2))
         plan = c.plan(options(100))
         ids = [planned.group_id for planned in plan.groups]
-        assert (plan.source_objects(ids), plan.freed_objects(ids)) == (5, 3)
-        assert (plan.source_objects([]), plan.freed_objects([])) == (0, 0)
+        outline = plan.outline()
+        assert (outline.source_objects(ids), outline.freed_objects(ids)) == (5, 3)
+        assert (outline.source_objects([]), outline.freed_objects([])) == (0, 0)
 
     def test_a_group_travels_as_bytes(self) -> None:
         c = Catalog()
@@ -255,7 +265,15 @@ class TestGroups:
             c.put(f"o{number}", (1, 10), (2, 20))
         tables = build_tables(c.metadata)
         shuffled = tables.chunks.take(pa.array([7, 1, 9, 0, 5, 3, 2, 8, 4, 6]))
-        plan = plan_groups(tables.segments, shuffled, options(), container_id=CONTAINER, epoch=EPOCH, now_ms=NOW_MS)
+        plan = plan_groups(
+            tables.segments,
+            shuffled,
+            options(),
+            container_id=CONTAINER,
+            epoch=EPOCH,
+            now_ms=NOW_MS,
+            store_id=STORE_ID,
+        )
         assert [planned.group_id for planned in plan.groups] == [each.group_id for each in c.plan(options()).groups]
 
 
@@ -330,7 +348,7 @@ class TestProperties:
             assert set(group.objects) == {chunk.object_name for _, chunk in chunks}
             assert all(record == c.metadata.objects[name].record for name, record in group.objects.items())
         before = copy.copy(c.metadata.objects)
-        freed = plan.freed_objects([group.group_id for group in groups])
+        freed = plan.outline().freed_objects([group.group_id for group in groups])
         for group in groups:
             c.commit(group, chosen)
         assert len(before.keys() - c.metadata.objects.keys()) == freed

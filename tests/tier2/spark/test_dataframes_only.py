@@ -22,7 +22,7 @@ CLASSIC = {
     "rdd",
 }
 """Names of the RDD world, and the ways to its JVM."""
-EXCEPTIONS = {"progress.py": {"sparkContext"}, "session.py": {"SparkContext", "_active_spark_context"}}
+EXCEPTIONS = {"progress.py": {"sparkContext"}, "session.py": {"SparkContext", "_active_spark_context", "sparkContext"}}
 """Named in the docstring of tier2.spark; that they are guarded is for the tests by Connect to see."""
 _FUNCTIONS = {"F", "functions", "sf"}
 

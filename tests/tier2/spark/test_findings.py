@@ -193,7 +193,8 @@ def test_an_old_object_in_neither_snapshot_is_an_orphan_with_its_age() -> None:
         (Listed(X, 100, NOW_MS - 72 * HOUR_MS + 1), {}, "younger than 259200 seconds"),
         (Listed(X, 100, NOW_MS + HOUR_MS), {}, "younger"),
         (Listed(X, 100, None), {}, "unknown age"),
-        (Listed(name_of(1, epoch=8)), {}, "of epoch 8, and snapshot B is of epoch 7"),
+        (Listed(name_of(1, epoch=8), 100, YOUNG_MS), {}, "(a stray: its name is of epoch 8"),
+        (Listed(X), {"tag": b"12345678"}, "of unknown owner"),
         (Listed(X), {"open_names": {X}}, "named in a proposal"),
         (Listed(X), {"shared_with": "of store 5 too"}, "perhaps of another store: of store 5 too"),
     ],
@@ -204,6 +205,24 @@ def test_what_could_be_under_way_is_in_flight_and_no_orphan(
     (row,) = judged([], [listed], **changes)
     assert (row["kind"], row["severity"]) == ("in_flight", "information")
     assert evidence in row["evidence"]
+
+
+def test_an_old_object_of_an_epoch_its_store_has_not_come_to_is_an_orphan_and_a_stray() -> None:
+    (row,) = judged([], [Listed(name_of(1, epoch=8))])
+    assert (row["kind"], row["severity"]) == ("orphan", "note")
+    assert row["evidence"].endswith("(a stray: its name is of epoch 8, and the snapshot, taken since, of epoch 7)")
+
+
+@pytest.mark.parametrize("listed", [[], [Listed(X, 100)]])
+def test_of_a_snapshot_that_is_not_the_last_word_only_what_is_missing_or_orphaned_cannot_be_told(
+    listed: Sequence[Listed],
+) -> None:
+    known, wrong = ([] if listed else [Known(X, 100)]), Known(name_of(5), 100)
+    rows = judged([*known, wrong], [*listed, Listed(wrong.name, 99)], outdated={1: "x is newer"})
+    told = {row["object"]: (row["kind"], row["severity"]) for row in rows}
+    assert told == {X: ("in_flight", "unknown"), wrong.name: ("wrong_size", "harmful")}
+    (row,) = [row for row in rows if row["object"] == X]
+    assert row["evidence"].endswith("x is newer")
 
 
 def test_an_orphan_is_as_old_as_asked_to_the_millisecond() -> None:
@@ -299,7 +318,7 @@ def reference(before: Sequence[Known], listed: Sequence[Listed], after: Sequence
         else:
             epoch = where.epochs[parts.container_id]
             old = there.modified_ms is not None and NOW_MS - there.modified_ms >= where.older_than_ms
-            sure = epoch is not None and parts.epoch <= epoch and old and name not in where.open_names
+            sure = epoch is not None and old and name not in where.open_names
             result.add((name, "orphan", Severity.NOTE) if sure else (name, "in_flight", Severity.INFORMATION))
     return result
 

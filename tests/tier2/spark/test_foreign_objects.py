@@ -24,7 +24,7 @@ from tests.store.harness import TINY
 from tests.tier2.spark.reconcile_dry import LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.fsspec_object_storage import FsspecObjectStorage
-from tier2.object_names import object_name
+from tier2.object_names import object_name, store_tag
 from tier2.object_storage import StorageUnavailableError
 from tier2.spark import s3_listing
 from tier2.spark.command_options import Exit
@@ -265,20 +265,21 @@ def test_owners_who_are_asked_to_delete_orphans_delete_nothing_foreign(tmp_path:
     blocking.open(location, **options).close()
     with blocking.open(location, **options) as store:
         store.create_segment("a")
-        write(folder, [*FOREIGN, OURS])
+        ours = object_name(0, 1, "flush", store_tag(str(store.stats()["store_id"])) + bytes(8))
+        write(folder, [*FOREIGN, ours])
         moment = time.time() - 10 * DAY_S
-        for name in (*FOREIGN, OURS):
+        for name in (*FOREIGN, ours):
             os.utime(folder / name, (moment, moment))
         url = folder.as_uri()
         result = reconcile(LocalSpark().as_spark(), url, delete_orphans=True, execute=True)
-        assert found(result.table) == {("orphan", OURS), *(("foreign", name) for name in FOREIGN)}
-        assert [(each.names, each.condemned) for each in result.condemned] == [((OURS,), (OURS,))]
+        assert found(result.table) == {("orphan", ours), *(("foreign", name) for name in FOREIGN)}
+        assert [(each.names, each.condemned) for each in result.condemned] == [((ours,), (ours,))]
         deadline = time.monotonic() + 30
-        while (folder / OURS).exists() and time.monotonic() < deadline:
+        while (folder / ours).exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         store.collect_garbage()
         again = reconcile(LocalSpark().as_spark(), url, delete_orphans=True, execute=True)
         assert found(again.table) == {("foreign", name) for name in FOREIGN}
         assert again.condemned == ()
-    assert not (folder / OURS).exists()
+    assert not (folder / ours).exists()
     assert all((folder / name).read_bytes() == b"somebody's" for name in FOREIGN)

@@ -23,15 +23,17 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.errors import ConfigError
 from tests.store.harness import TINY
-from tests.tier2.spark.reconcile_dry import LocalSpark, found
+from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, STORE_ID, World
-from tier2.object_names import new_unique_id, object_name, parse_object_name
+from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
 from tier2.spark.command_options import Exit
+from tier2.spark.frames import frame_of
 from tier2.spark.inventory_rows import InventoryError
 from tier2.spark.listing import list_rest, list_shard
 from tier2.spark.listing_job import _by_shard
-from tier2.spark.reconcile_job import ReconcileResult, reconcile
+from tier2.spark.reconcile_job import reconcile
 from tier2.spark.reconcile_work import Listers, Site
+from tier2.store_markers import marker_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,11 +81,6 @@ def plant(world: World) -> Expected:
     return expected
 
 
-def stopped(spark: object, world: World, url: str | None = None, **options: Any) -> ReconcileResult:
-    session: Any = spark.as_spark() if isinstance(spark, LocalSpark) else spark
-    return reconcile(session, url or world.url, **({"snapshots": "newest"} | options))
-
-
 # --- a stopped store ------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +102,7 @@ def test_every_class_on_a_folder_also_when_tasks_are_lost(world: World, lost: in
     assert result.table.num_rows == len(expected)
 
 
+@pytest.mark.spark_versions
 def test_every_class_by_spark_and_the_same_again_in_a_second_run(spark: SparkSession, world: World) -> None:
     expected = plant(world)
     result = stopped(spark, world, check="bodies", run_id="00000000000000cc")
@@ -145,32 +143,6 @@ def test_a_container_without_a_snapshot_cannot_be_told_and_the_others_are(world:
     assert "orphan" not in set(result.table["kind"].to_pylist())
 
 
-@pytest.mark.parametrize("epoch", [3, 4])
-def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(world: World, epoch: int) -> None:
-    world.orphan(1, age_s=20 * DAY_S)
-    world.lose(world.names(1)[0])
-    orphan, lost = world.orphan(0, age_s=20 * DAY_S), world.names(0)[0]
-    world.lose(lost)
-    world.now_ms -= 10 * DAY_S * 1000
-    world.snapshot()
-    world.put(world.new_name(1, epoch), b"x", age_s=DAY_S if epoch > 3 else -5 * DAY_S)
-    result = stopped(LocalSpark(), world, check="headers")
-    assert found(result.table) == {("missing", lost), ("orphan", orphan), ("in_flight", None)}
-    assert (result.verdict, list(result.summary.untold)) == (Exit.COULD_NOT_TELL, [1])
-    world.now_ms += 10 * DAY_S * 1000
-    world.snapshot()
-    assert (1 in stopped(LocalSpark(), world).summary.untold) == (epoch > 3)
-
-
-def test_an_object_about_as_old_as_a_snapshot_nobody_was_asked_for_is_no_orphan(world: World) -> None:
-    late, orphan = world.orphan(0, age_s=-60), world.orphan(0, age_s=600)
-    world.now_ms -= 10 * DAY_S * 1000
-    world.put(late, b"x", age_s=-60)
-    world.put(orphan, b"x", age_s=600)
-    world.snapshot()
-    assert found(stopped(LocalSpark(), world).table) == {("in_flight", late), ("orphan", orphan)}
-
-
 def test_a_store_without_any_snapshot_cannot_be_told_and_is_not_listed(world: World) -> None:
     spark = LocalSpark()
     result = stopped(spark, world)
@@ -180,7 +152,7 @@ def test_a_store_without_any_snapshot_cannot_be_told_and_is_not_listed(world: Wo
 def test_where_other_stores_keep_objects_too_nothing_is_called_an_orphan(world: World) -> None:
     name = world.orphan(0)
     other = STORE_ID.replace("1234", "9999").replace("-", "")
-    world.put(f"stores/{other}", b"The store of somebody else\n")
+    world.put(f"stores/{other}", marker_text(f"stores/{other}"))
     world.snapshot()
     result = stopped(LocalSpark(), world, store_id=STORE_ID)
     assert (found(result.table), result.verdict) == ({("in_flight", name)}, Exit.NOTHING)
@@ -211,13 +183,15 @@ def listing_of(world: World) -> pa.Table:
     return pa.concat_tables([*tables, *list_rest(world.url)])
 
 
+@pytest.mark.spark_versions
 def test_a_dataframe_in_any_order_gives_what_a_listing_gives(spark: SparkSession, world: World) -> None:
     expected = plant(world)
     rows = listing_of(world).select(["key", "size", "modified_ms"])
-    frame = spark.createDataFrame(rows.sort_by([("size", "descending"), ("key", "descending")])).repartition(3)
+    frame = frame_of(spark, rows.sort_by([("size", "descending"), ("key", "descending")])).repartition(3)
     assert found(stopped(spark, world, listing=frame, check="bodies").table) == expected
 
 
+@pytest.mark.spark_versions
 def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -230,15 +204,17 @@ def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
         assert found(stopped(spark, world, listing=str(path)).table) == expected
 
 
+@pytest.mark.spark_versions
 def test_a_listing_without_its_columns_is_refused(spark: SparkSession, world: World) -> None:
     world.snapshot()
     with pytest.raises(InventoryError, match="last_modified"):
-        stopped(spark, world, listing=spark.createDataFrame(pa.table({"key": ["a"], "size": [1]})))
+        stopped(spark, world, listing=frame_of(spark, pa.table({"key": ["a"], "size": [1]})))
 
 
 # --- what happens to tasks ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spark_versions
 def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_path: Path) -> None:
     manifests = world.snapshot()
     lost = world.names(0)[0]
@@ -258,7 +234,7 @@ def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_pat
 
     site = Site(url=url, run_id="0" * 16, listings_at_once=2, objects_at_once=2, bodies=False)
     frame = _by_shard(spark, site, manifests, 4, Listers(list_or_die, lambda: list_rest(url)))
-    rows = frame.toArrow().to_pylist()
+    rows = [row.asDict() for row in frame.collect()]
     assert sorted(Path(tmp_path).glob("died*")) == [Path(died + "0"), Path(died + "128")]
     assert sum(row["listing"] for row in rows) == 23
     assert sum(row["suspects"] for row in rows) == 1
@@ -267,6 +243,7 @@ def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_pat
 # --- S3 -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spark_versions
 def test_every_class_on_s3(spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
@@ -374,6 +351,7 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
         assert all(moved)
 
 
+@pytest.mark.spark_versions
 def test_beside_a_live_owner_by_spark(spark: SparkSession, tmp_path: Path, live: blocking.SegmentStore) -> None:
     with Busy(live) as busy:
         result = reconcile(spark, tier2_of(tmp_path).as_uri(), check="headers")
@@ -418,11 +396,12 @@ def test_an_owner_that_changes_during_the_run_is_asked_as_the_one_before(tmp_pat
 def test_orphans_are_deleted_by_their_owner(tmp_path: Path, live: blocking.SegmentStore) -> None:
     live.create_segment("a")
     folder, world_random = tier2_of(tmp_path), World(tmp_path / "other").random
-    names = [object_name(number, 1, "flush", new_unique_id(world_random)) for number in (0, 1)]
-    young = object_name(0, 1, "flush", new_unique_id(world_random))
+    tag = store_tag(str(live.stats()["store_id"]))
+    names = [object_name(number, 1, "flush", new_tagged_id(tag, world_random)) for number in (0, 1)]
+    young = object_name(0, 1, "flush", new_tagged_id(tag, world_random))
     moment = time.time()
     for name in (*names, young):
-        (folder / name).parent.mkdir(parents=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"left by a crash")
         age_s = (1 if name == young else 10) * DAY_S
         os.utime(folder / name, (moment - age_s, moment - age_s))
@@ -444,7 +423,7 @@ def test_orphans_are_deleted_by_their_owner(tmp_path: Path, live: blocking.Segme
 def test_the_owner_leaves_alone_what_it_has_a_reason_for(tmp_path: Path, live: blocking.SegmentStore) -> None:
     live.create_segment("a")
     folder = tier2_of(tmp_path)
-    name = object_name(0, 2, "flush", bytes(16))
+    name = object_name(0, 2, "flush", store_tag(str(live.stats()["store_id"])) + bytes(8))
     parts = parse_object_name(name)
     assert parts is not None
     assert parts.epoch == 2

@@ -214,7 +214,10 @@ def test_objects_of_unanswered_proposals_are_open_and_a_message_that_cannot_be_r
             assert await put_message(beside.storage, beside.runtime, message)
         await put_answer(beside.storage, beside.runtime, Answer(1, RUN, "group-1", "refused_changed"))
         beside.storage.bucket.objects[f"mailbox/00000002/{RUN}/x.json"] = MemoryObject(b"{", bytes(16), 0)
-        assert await beside.asking().open_names(range(CONTAINERS)) == {names[0]}
+        assert await beside.asking().open_names(range(CONTAINERS)) == frozenset({names[0]})
+        # Of more than may be read here none is read.
+        assert await beside.asking().open_names(range(CONTAINERS), 1) is None
+        assert await beside.asking().open_names(range(CONTAINERS), 2) == frozenset({names[0]})
 
     run(case)
 

@@ -16,6 +16,7 @@ from segmentstore.contracts.errors import ConfigError
 from tier2.spark.arrow_rows import pack, unpack
 from tier2.spark.command_options import Exit
 from tier2.spark.findings import FINDINGS, Finding, Kind, Severity, findings_table
+from tier2.spark.found_classes import count_classes
 from tier2.spark.reconcile_options import ReconcileOptions, parse_age
 from tier2.spark.reconcile_owners import Condemned
 from tier2.spark.reconcile_plan import TASKS_MAX, TASKS_MIN, coverage_work, in_bins, live_bytes, task_count
@@ -82,24 +83,15 @@ def test_tasks_are_few_enough_and_none_has_too_much(amount: int) -> None:
     assert tasks == TASKS_MIN or amount > tasks // 2 * 1000
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 40))
-def test_segments_are_cut_without_loss(counts: list[int], chunks_per_task: int) -> None:
-    segments = pa.table(
-        {
-            "segment_id": pa.array(range(len(counts)), pa.int64()),
-            "start_offset": pa.array([1] * len(counts), pa.int64()),
-            "storage_length": pa.array([11] * len(counts), pa.int64()),
-            "chunk_count": pa.array(counts, pa.int64()),
-        }
-    )
-    work = list(coverage_work(4, segments, chunks_per_task=chunks_per_task))
-    ids: list[list[Any]] = [unpack(row["before"])["segment_id"].to_pylist() for row in work]
-    assert [segment_id for some in ids for segment_id in some] == list(range(len(counts)))
-    assert all(some for some in ids)
-    for some in ids:
-        assert sum(counts[segment_id] for segment_id in some[1:]) <= chunks_per_task
-    assert live_bytes(segments) == 10 * len(counts)
+@pytest.mark.parametrize(("segments", "chunks", "parts"), [(0, 0, 1), (3, 10, 1), (3, 11, 2), (95, 11, 10)])
+def test_a_container_is_cut_by_its_rows_without_reading_any(segments: int, chunks: int, parts: int) -> None:
+    work = list(coverage_work(4, segments, chunks, rows_per_task=10))
+    assert [(row["first"], row["end"]) for row in work] == [(part, parts) for part in range(parts)]
+    assert {row["container_id"] for row in work} == {4}
+
+
+def test_bytes_of_segments_are_those_between_start_offset_and_storage_length() -> None:
+    assert live_bytes(pa.table({"start_offset": [1, 1], "storage_length": [11, 11]})) == 20
 
 
 @pytest.mark.parametrize(
@@ -168,6 +160,7 @@ def summary(findings: pa.Table, **changed: Any) -> Summary:
         "listed_at_ms": 5,
         "containers": {0: (3, 10, 12)},
         "untold": {1: "its owner did not answer within 5 s"},
+        "outdated": {2: "the store was opened after its export, as ab/x shows"},
         "objects": 1000,
         "listed": 1001,
         "chunks": 5000,
@@ -175,6 +168,7 @@ def summary(findings: pa.Table, **changed: Any) -> Summary:
         "looked_into": 999,
         "bytes_read": 123456,
         "kinds": count_kinds(findings),
+        "classes": count_classes(findings),
         "orphans": 1,
         "delete_orphans": "no",
         "verdict": verdict_of(findings, ()),
@@ -204,7 +198,7 @@ def test_the_report_for_people_has_the_worst_first_in_aligned_columns() -> None:
 
 
 def test_a_clean_run_says_so() -> None:
-    shown = summary_text(summary(FINDINGS.empty_table(), untold={}, check="none"), ())
+    shown = summary_text(summary(FINDINGS.empty_table(), untold={}, outdated={}, check="none"), ())
     assert "nothing differs" in shown
     assert shown.endswith("nothing found")
 

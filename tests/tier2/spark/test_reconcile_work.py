@@ -58,7 +58,7 @@ def test_each_class_is_found_where_it_was_planted_and_nothing_else(world: World)
         ("unreadable", names[4]),
         ("orphan", orphan),
         ("in_flight", young),
-        ("in_flight", newer),
+        ("orphan", newer),
         ("waiting_for_deletion", waiting),
         *(("foreign", name) for name in foreign),
         ("gap", "0/8"),

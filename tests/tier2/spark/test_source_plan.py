@@ -29,24 +29,16 @@ from segmentstore.contracts.chunks import ChunkRecord
 from tests.tier2.spark.source_world import SourceWorld, source_of
 from tier2.spark.framing import Rows
 from tier2.spark.source import SegmentStoreSource
+from tier2.spark.source_batches import BYTES_MAX, ROWS_MAX, TYPES, BatchMaker
+from tier2.spark.source_chunks import CHUNK_COLUMNS, SegmentChunks, SourceChunk, split_chunks
 from tier2.spark.source_errors import SourceCatalogError
 from tier2.spark.source_fetch import plan_fetches
 from tier2.spark.source_filter import COLUMNS, EVERYTHING, Condition, RowFilter, with_condition
 from tier2.spark.source_options import SourceOptions, parse_options
-from tier2.spark.source_plan import (
-    CHUNK_COLUMNS,
-    OPEN_BYTES,
-    RowRange,
-    SegmentChunks,
-    SourceChunk,
-    SourceSegment,
-    cut_range,
-    pack,
-    row_range,
-    split_chunks,
-)
-from tier2.spark.source_reader import FilteringBatchReader, SegmentBatchReader
-from tier2.spark.source_rows import BYTES_MAX, ROWS_MAX, TYPES, BatchMaker
+from tier2.spark.source_partition import SegmentPartition
+from tier2.spark.source_plan import RowRange, SourceSegment, cut_range, row_range
+from tier2.spark.source_pushdown import FilteringBatchReader
+from tier2.spark.source_reader import SegmentBatchReader
 
 BORDERS = st.lists(st.integers(1, 5000), min_size=1, max_size=20, unique=True).map(sorted)
 
@@ -60,11 +52,15 @@ def options_of(**given_: object) -> SourceOptions:
 def chunks_of(borders: list[int], segment_id: int = 1) -> SegmentChunks:
     rows = [
         dict(
-            zip(CHUNK_COLUMNS, (segment_id, low, high - low, f"o{low // 3}", low, segment_id, low, 10**6), strict=True)
+            zip(
+                CHUNK_COLUMNS,
+                (segment_id, low, high - low, f"o{low // 3}", low, segment_id, low, 10**6, 0),
+                strict=True,
+            )
         )
         for low, high in pairwise([0, *borders])
     ]
-    return SegmentChunks(segment_id, pa.Table.from_pylist(rows))
+    return split_chunks(pa.Table.from_pylist(rows))[segment_id]
 
 
 @given(BORDERS, st.integers(1, 3000), st.sampled_from(["raw", "lines", "events"]), st.data())
@@ -77,7 +73,7 @@ def test_parts_follow_one_another_and_know_their_chunks(
     segment = SourceSegment(0, 1, "s", low, stored, False)
     whole = row_range(segment, options, low, stored, stored, EVERYTHING, complete=False)
     assert whole is not None
-    parts = list(cut_range(whole, chunks_of(borders), split, options))
+    parts = list(SegmentPartition(list(cut_range(whole, chunks_of(borders), split, options))).ranges)
     assert [part.start for part in parts] == [low, *[part.end for part in parts[:-1]]]
     assert parts[-1].end == stored
     for part in parts:
@@ -96,7 +92,7 @@ def test_parts_follow_one_another_and_know_their_chunks(
 
 def test_a_gap_in_the_catalog_is_told() -> None:
     table = pa.Table.from_pylist(
-        [dict(zip(CHUNK_COLUMNS, (1, low, 10, "o", 0, 1, low, 100), strict=True)) for low in (0, 10, 30)]
+        [dict(zip(CHUNK_COLUMNS, (1, low, 10, "o", 0, 1, low, 100, 0), strict=True)) for low in (0, 10, 30)]
     )
     chunks = split_chunks(table)[1]
     assert [each.chunk.start_offset for each in chunks.between(5, 20)] == [0, 10]
@@ -130,16 +126,6 @@ def test_neighbours_in_one_object_are_fetched_together() -> None:
     ]
     assert len(list(plan_fetches(known, 0, 1000, 1 << 20))) == 1
     assert [len(run.stretches) for run in plan_fetches(known, 50, 950, 1 << 20)] == [1, 8, 1]
-
-
-@given(st.lists(st.integers(1, 10**7), max_size=30), st.integers(1, 10**7))
-def test_small_parts_share_a_partition(sizes: list[int], split: int) -> None:
-    segment = SourceSegment(0, 1, "s", 0, 10**8, False)
-    parts = [RowRange(segment, 0, size, 0, size) for size in sizes]
-    packed = pack(parts, split)
-    assert [part for some in packed for part in some] == parts
-    for some in packed:
-        assert len(some) == 1 or sum(part.end + OPEN_BYTES for part in some) <= split + OPEN_BYTES
 
 
 CONDITIONS = st.one_of(
@@ -253,10 +239,13 @@ def test_a_reader_takes_filters_only_where_spark_lets_it(monkeypatch: pytest.Mon
 
 def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     segment = SourceSegment(1, 2, "s", 0, 10, False)
-    maker = BatchMaker(pa.schema([pa.field(name, TYPES[name], nullable=False) for name in COLUMNS]))
+    chunk = SourceChunk(ChunkRecord(0, 10, "o", 0, 2, 0), 1000, 5)
+    planned = RowRange(segment, 0, 10, 0, 10, chunks=(chunk,))
+    schema = pa.schema([pa.field(name, TYPES[name], nullable=False) for name in COLUMNS])
+    maker = BatchMaker(schema, options_of())
     many = 3 * ROWS_MAX + 1
     rows = Rows(np.arange(many), np.arange(many + 1, dtype=np.int32), bytes(many))
-    batches = list(maker.batches(segment, rows))
+    batches = list(maker.batches(planned, rows))
     assert [batch.num_rows for batch in batches] == [-(-many // 4)] * 3 + [many - 3 * -(-many // 4)]
     assert [batch["offset"][0].as_py() for batch in batches] == [
         0,
@@ -264,7 +253,7 @@ def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     ]
     large = BYTES_MAX // 2 + 1
     bounds = np.array([0, large, 2 * large, 2 * large + 3, 5 * large], np.int32)
-    batches = list(maker.batches(segment, Rows(np.array([0, 5, 7, 9]), bounds, bytes(5 * large))))
+    batches = list(maker.batches(planned, Rows(np.array([0, 5, 7, 9]), bounds, bytes(5 * large))))
     assert [batch.num_rows for batch in batches] == [1, 2, 1]
     assert [length for batch in batches for length in batch["length"].to_pylist()] == np.diff(bounds).tolist()
     for batch in batches:

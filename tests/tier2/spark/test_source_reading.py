@@ -24,7 +24,7 @@ from tier2.spark.source_errors import (
     SourceCatalogError,
     SourceSchemaError,
 )
-from tier2.spark.source_reader import SegmentPartition
+from tier2.spark.source_partition import SegmentPartition
 
 NUMBERS = itertools.count()
 TEXT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"a longer line of text\n"]), max_size=40).map(b"".join)

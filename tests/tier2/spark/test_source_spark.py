@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -18,10 +19,10 @@ from segmentstore.contracts.events import frame_events
 from tests.store.harness import open_tiny
 from tests.tier2.spark.source_world import SourceWorld
 from tier2.spark.source import register
+from tier2.spark.source_versions import PUSHDOWN
 
 # A query costs a second or two, and ten times as much on a machine that does other things too.
 pytestmark = pytest.mark.timeout(400)
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def values(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.spark_versions
 def test_a_real_store_is_read_as_it_was_written(session: SparkSession, tmp_path: Path) -> None:
     texts = {f"logs/{name}": [f"{name} {number}" for number in range(60)] for name in "abc"}
     events = [bytes([number]) * number for number in range(50)]
@@ -90,6 +92,7 @@ def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: S
         columns = "container,segment,offset,value"
         return read(session, world, prefix="", format="lines", columns=columns, **options).where(where)
 
+    session.conf.set(PUSHDOWN, "false")
     where = "segment = 'a' AND offset >= 60 AND offset < 90 AND value <> '25' AND container IN (0, 5)"
     rows = [(0, "a", 3 * number, f"{number:02d}") for number in range(20, 30) if number != 25]
     assert values(chosen(where)) == rows
@@ -106,6 +109,7 @@ def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: S
         values(chosen("offset > 3"))
 
 
+@pytest.mark.spark_versions
 def test_columns_that_need_no_bytes_read_none(session: SparkSession, world: SourceWorld) -> None:
     world.append("s", bytes(1000), [100, 900])
     world.export(0)
@@ -121,6 +125,7 @@ def test_columns_that_need_no_bytes_read_none(session: SparkSession, world: Sour
         read(session, world, "colour string", segment="s").collect()
 
 
+@pytest.mark.spark_versions
 def test_damage_is_named_and_nothing_is_given_for_it(session: SparkSession, world: SourceWorld, tmp_path: Path) -> None:
     world.append("s", b"some text\n" * 100, [])
     world.export(0)
@@ -135,6 +140,7 @@ def test_damage_is_named_and_nothing_is_given_for_it(session: SparkSession, worl
         read(session, world, segmnt="s").count()
 
 
+@pytest.mark.spark_versions
 def test_nothing_to_read_is_an_empty_table(session: SparkSession, world: SourceWorld) -> None:
     world.segment("s")
     world.export(0)
@@ -143,6 +149,7 @@ def test_nothing_to_read_is_an_empty_table(session: SparkSession, world: SourceW
     assert read(session, world, prefix="nobody").collect() == []
 
 
+@pytest.mark.spark_versions
 def test_sql_and_a_limit(session: SparkSession, world: SourceWorld) -> None:
     world.append("s", b"".join(b"%d\n" % number for number in range(20000)), range(0, 100_000, 5000))
     world.export(0)
@@ -153,6 +160,58 @@ def test_sql_and_a_limit(session: SparkSession, world: SourceWorld) -> None:
     assert session.sql("SELECT sum(CAST(value AS INT)), count(*) FROM numbers").collect()[0][:] == (199990000, 20000)
     assert session.sql("SELECT value FROM numbers LIMIT 5").count() == 5
     session.catalog.dropTempView("numbers")
+
+
+@pytest.mark.spark_versions
+def test_a_table_is_refused_and_one_without_options_too(session: SparkSession, world: SourceWorld) -> None:
+    world.append("s", b"one\ntwo\n")
+    world.export()
+    said = f"OPTIONS (path '{world.url}', segment 's', format 'lines', columns 'value')"
+    with pytest.raises(PySparkException, match=r"TableOptionsError: CREATE TABLE .* cannot be"):
+        session.sql(f"CREATE TABLE lines USING segmentstore {said}")
+    session.sql("CREATE TABLE bare (value STRING) USING segmentstore")
+    try:
+        with pytest.raises(PySparkException, match=r"TableOptionsError: .* WITH"):
+            session.sql("SELECT * FROM bare").collect()
+        chosen = f"SELECT * FROM bare WITH (path = '{world.url}', segment = 's', format = 'lines')"
+        assert values(session.sql(chosen)) == [("one",), ("two",)]
+    finally:
+        session.sql("DROP TABLE bare")
+
+
+@pytest.mark.spark_versions
+def test_text_that_is_none_and_times_of_rows(session: SparkSession, world: SourceWorld) -> None:
+    world.now_ms = 1_700_000_000_123
+    world.append("s", b"one\nb\xff\n")
+    world.export()
+    with pytest.raises(PySparkException, match="SegmentEncodingError: segment 's': the row at offset 4 is no UTF-8"):
+        read(session, world, "value string", segment="s", format="lines").collect()
+    chosen = {"segment": "s", "format": "lines", "columns": "value,stored_time"}
+    replaced = read(session, world, invalidUtf8="replace", **chosen).where("stored_time > '2023-11-14'")
+    assert {row["value"] for row in replaced.toArrow().to_pylist()} == {"one", "b�"}
+    (time,) = {row["stored_time"].timestamp() for row in replaced.collect()}
+    assert time == 1_700_000_000.123
+    raw = read(session, world, invalidUtf8="binary", **chosen)
+    assert sorted(bytes(row["value"]) for row in raw.collect()) == [b"b\xff", b"one"]
+
+
+def test_a_stream_of_so_many_rows_says_what_is_left(session: SparkSession, world: SourceWorld, tmp_path: Path) -> None:
+    world.append("s", b"".join(b"%d\n" % number for number in range(10)))
+    world.append("t", b"old\nnew\n")
+    world.export()
+    stream = session.readStream.format("segmentstore").option("prefix", "").option("format", "lines")
+    stream = stream.option("maxRowsPerTrigger", "6").option("startingOffsets", '{"t": 4}')
+    writer = stream.load(world.url).writeStream.format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        assert query.awaitTermination(300)
+        batches = [each for each in query.recentProgress if each["numInputRows"]]
+    finally:
+        query.stop()
+    assert [each["numInputRows"] for each in batches] == [6, 5]
+    left = [json.loads(each["sources"][0]["latestOffset"]) for each in batches]
+    assert [each["bytesBehind"] for each in left][-1] == 0
+    assert left[0]["bytesBehind"] > 0
 
 
 @pytest.mark.parametrize("form", ["lines", "events"])

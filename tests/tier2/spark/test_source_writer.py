@@ -96,6 +96,7 @@ def failing_first(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
     return step
 
 
+@pytest.mark.spark_versions
 class TestBatch:
     def test_rows_are_in_the_segment_in_their_order(self, session: SparkSession, served: Served) -> None:
         write(numbers(session, 1000, 4), served)
@@ -251,6 +252,7 @@ def stream(session: SparkSession, served: Served, tmp_path: Path) -> Stream:
 
 
 class TestStream:
+    @pytest.mark.spark_versions
     def test_rows_land_once_over_restarts_and_replays_with_other_partitions(self, stream: Stream) -> None:
         partitions = [2, 3, 1]
         for turn, count in enumerate(partitions):
@@ -271,6 +273,7 @@ class TestStream:
         assert stream.landed() == stream.expected
         assert stream.served.names() == ["x"]
 
+    @pytest.mark.spark_versions
     def test_a_query_that_fails_goes_on_where_it_was(self, stream: Stream, tmp_path: Path) -> None:
         flag = tmp_path / "fail"
         flag.touch()

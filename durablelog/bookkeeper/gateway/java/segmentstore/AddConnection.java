@@ -27,7 +27,9 @@ final class AddConnection implements AddCallback {
     private static final int INPUT_BYTES = 128 << 10;
     private static final int WINDOW_BYTES = 64 << 20;
     /** What an entry costs besides its bytes, about: small ones must not fill the heap. */
-    private static final int ENTRY_OVERHEAD = 1 << 10;
+    static final int ENTRY_OVERHEAD = 1 << 10;
+    /** The other side hears of us so often, whatever there is to say. */
+    private static final long BEAT_MILLIS = 1000;
 
     private final SocketChannel channel;
     private final DataServer server;
@@ -35,8 +37,8 @@ final class AddConnection implements AddCallback {
     private final Semaphore window = new Semaphore(WINDOW_BYTES);
     private final ByteBuffer input = ByteBuffer.allocateDirect(INPUT_BYTES).flip();
     private final Object lock = new Object();
-    /** Both guarded by `lock`; large enough for all that fit the window. */
-    private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 1) * ACK_BYTES);
+    /** Both guarded by `lock`; large enough for all that fit the window, and a beat. */
+    private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 2) * ACK_BYTES);
     private int acked;
     /** Guarded by `lock`: the newest acknowledgement in `acks`; meaningful if there is one. */
     private int lastAt;
@@ -104,6 +106,7 @@ final class AddConnection implements AddCallback {
         LedgerHandle writer = session.writer(handle);
         Add add = new Add(handle, sequence, cost);
         inFlight.incrementAndGet();
+        session.unacknowledged.addAndGet(cost);
         if (writer == null) {
             entry.release();
             addComplete(Codes.LEDGER_CLOSED, null, -1, add);
@@ -134,6 +137,7 @@ final class AddConnection implements AddCallback {
     public void addComplete(int code, LedgerHandle writer, long entry, Object context) {
         Add add = (Add) context;
         server.entriesHeld.decrementAndGet();
+        session.unacknowledged.addAndGet(-add.cost);
         synchronized (lock) {
             boolean first = acks.position() == 0;
             acknowledge(add, code, code == Codes.OK ? entry : -1);
@@ -160,6 +164,19 @@ final class AddConnection implements AddCallback {
             acks.putInt(add.handle).putInt(add.sequence).putInt(1).putInt(code).putLong(entry);
         }
         lastSequence = add.sequence;
+    }
+
+    /** Holds `lock`. An acknowledgement for no writer: that we are alive, and how the bookies are. */
+    private void beat() {
+        Bookies bookies = session.bookies();
+        acks.putInt(0).putInt(bookies == null ? 0 : bookies.changes()).putInt(bookies == null ? 0 : bookies.inTrouble())
+                .putInt(Codes.OK).putLong(PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory());
+        // What comes next continues nothing that is in this buffer.
+        lastHandle = 0;
+    }
+
+    private static long millisSince(long nanos) {
+        return (System.nanoTime() - nanos) / 1_000_000;
     }
 
     /** Holds `lock`. What fails here ends the connection: what is left of an acknowledgement that was cut is of no use. */
@@ -192,15 +209,20 @@ final class AddConnection implements AddCallback {
 
     private void writeAcks() {
         ByteBuffer full = ByteBuffer.allocateDirect(acks.capacity());
+        long beaten = System.nanoTime();
         try {
             while (true) {
                 int released;
                 synchronized (lock) {
-                    while (acks.position() == 0) {
+                    while (acks.position() == 0 && millisSince(beaten) < BEAT_MILLIS) {
                         if (ended) {
                             return;
                         }
-                        lock.wait();
+                        lock.wait(Math.max(1, BEAT_MILLIS - millisSince(beaten)));
+                    }
+                    if (millisSince(beaten) >= BEAT_MILLIS) {
+                        beaten = System.nanoTime();
+                        beat();
                     }
                     ByteBuffer empty = full;
                     full = acks;

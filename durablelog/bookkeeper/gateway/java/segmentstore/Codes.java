@@ -14,7 +14,44 @@ final class Codes {
     static final int METADATA_SERVICE = BKException.Code.ZKException;
     static final int UNEXPECTED = BKException.Code.UnexpectedConditionException;
 
+    /** Not BookKeeper's: a client cannot be made with these settings. */
+    static final int SETTING = -998;
+
     private Codes() {}
+
+    /** As `answer`, of a client that was to be made: what its settings are to blame for has a code of its own. */
+    static String answerOfConnecting(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (isOfSettings(cause)) {
+                return answer(SETTING, cause.toString());
+            }
+        }
+        return answer(failure);
+    }
+
+    private static boolean isOfSettings(Throwable cause) {
+        if (cause instanceof KeeperException refused) {
+            return switch (refused.code()) {
+                case AUTHFAILED, NOAUTH, INVALIDACL, SESSIONCLOSEDREQUIRESASLAUTH -> true;
+                default -> false;
+            };
+        }
+        if (cause instanceof java.io.IOException) {
+            // A layout that is not the one asked for, or that this client does not know.
+            return cause instanceof java.io.FileNotFoundException
+                    || cause instanceof java.nio.file.NoSuchFileException
+                    || (cause.getMessage() != null && cause.getMessage().toLowerCase().contains("layout"));
+        }
+        return cause instanceof org.apache.commons.configuration2.ex.ConfigurationException
+                || cause instanceof org.apache.commons.configuration2.ex.ConversionException
+                || cause instanceof ReflectiveOperationException
+                || cause instanceof java.security.GeneralSecurityException
+                || cause instanceof SecurityException
+                || cause instanceof org.apache.bookkeeper.tls.SecurityException
+                || cause instanceof IllegalArgumentException
+                || cause instanceof ClassCastException
+                || cause instanceof LinkageError;
+    }
 
     static int of(Throwable failure) {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {

@@ -11,7 +11,11 @@ import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.BKException;
@@ -19,8 +23,10 @@ import org.apache.bookkeeper.client.BKException;
 /** The Unix socket for entries: says hello, checks the token, hands over to a connection of one of two kinds. */
 final class DataServer {
     private static final int MAGIC = 0x53534757;
-    private static final int VERSION = 2;
+    private static final int VERSION = 4;
     private static final int CONNECTIONS_MAX = 256;
+    /** How long a handshake may take: a connection that stays silent holds one of the places above. */
+    private static final long HANDSHAKE_MILLIS = Long.getLong("segmentstore.gateway.handshake.millis", 10_000);
 
     private final Path path;
     private final byte[] token;
@@ -28,6 +34,11 @@ final class DataServer {
     private final Map<Integer, Session> sessions = new ConcurrentHashMap<>();
     private final AtomicInteger numbers = new AtomicInteger();
     private final Semaphore connections = new Semaphore(CONNECTIONS_MAX);
+    private final ScheduledExecutorService deadlines = Executors.newSingleThreadScheduledExecutor(task -> {
+        Thread thread = new Thread(task, "data-handshake-deadlines");
+        thread.setDaemon(true);
+        return thread;
+    });
     final AtomicLong entriesHeld = new AtomicLong();
 
     DataServer(Path path, byte[] token) throws IOException {
@@ -71,6 +82,7 @@ final class DataServer {
     }
 
     private void serve(SocketChannel channel) {
+        Future<?> deadline = deadlines.schedule(() -> hangUp(channel), HANDSHAKE_MILLIS, TimeUnit.MILLISECONDS);
         try (channel) {
             ByteBuffer hello = read(channel, 8);
             if (hello.getInt() != MAGIC || hello.get() != VERSION) {
@@ -86,17 +98,29 @@ final class DataServer {
             if (!MessageDigest.isEqual(said, token)) {
                 return;
             }
+            ByteBuffer wanted = kind == 'R' ? read(channel, 28) : null;
+            if (!deadline.cancel(false)) {
+                return;
+            }
             if (kind == 'A') {
                 adds(channel);
-            } else if (kind == 'R') {
-                ByteBuffer wanted = read(channel, 28);
+            } else if (wanted != null) {
                 new ReadConnection(channel, session(wanted.getInt()))
                         .run(wanted.getLong(), wanted.getLong(), wanted.getLong());
             }
         } catch (IOException | InterruptedException | BKException ended) {
             Gateway.LOG.debug("a connection ended", ended);
         } finally {
+            deadline.cancel(false);
             connections.release();
+        }
+    }
+
+    private static void hangUp(SocketChannel channel) {
+        try {
+            channel.close();
+        } catch (IOException failure) {
+            Gateway.LOG.debug("a silent connection could not be closed", failure);
         }
     }
 

@@ -1,9 +1,11 @@
 package segmentstore;
 
+import io.netty.buffer.ByteBufAllocator;
 import java.net.InetAddress;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.Base64;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -12,13 +14,17 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Collectors;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.client.api.WriteHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.tls.SecurityHandlerFactory;
+import org.apache.bookkeeper.tls.SecurityProviderFactoryFactory;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import py4j.DefaultGatewayServerListener;
@@ -77,17 +83,18 @@ public final class Gateway {
         return Codes.OK + "\n" + data.path();
     }
 
-    /** Connects the session of a data connection. `settings` has a line "key=value" for each of BookKeeper's client. */
-    public String connect(int session, String settings, byte[] password, long millis) {
+    /**
+     * Connects the session of a data connection. `settings` has a line "key=value" for each of BookKeeper's client, `system`
+     * one for each system property.
+     */
+    public String connect(int session, String settings, String system, byte[] password, long millis) {
         CompletableFuture<Void> connected = new CompletableFuture<>();
         // A thread of its own: the client's constructor cannot be told how long it may take.
         Thread connecting = new Thread(() -> {
             try {
-                ClientConfiguration configuration = new ClientConfiguration();
-                settings.lines().forEach(line -> {
-                    String[] pair = line.split("=", 2);
-                    configuration.setProperty(pair[0], pair[1]);
-                });
+                SystemProperties.set(system);
+                ClientConfiguration configuration = configuration(settings);
+                checkEncryption(configuration);
                 data.session(session).connect(configuration, password);
                 connected.complete(null);
             } catch (Throwable failure) {
@@ -96,19 +103,47 @@ public final class Gateway {
         }, "connect-" + session);
         connecting.setDaemon(true);
         connecting.start();
-        return answer(connected, millis, nothing -> "", nothing -> {});
+        try {
+            connected.get(millis, TimeUnit.MILLISECONDS);
+            return Codes.OK + "\n";
+        } catch (TimeoutException slow) {
+            return Codes.answer(Codes.TIMEOUT, "no answer within " + millis + " ms");
+        } catch (Throwable failure) {
+            return Codes.answerOfConnecting(failure);
+        }
     }
 
-    /** Answers: the writer's handle, the ledger's id. */
+    /** The client itself finds out with its first bookie, and says that it is not there. */
+    private static void checkEncryption(ClientConfiguration configuration) throws Exception {
+        String factory = configuration.getTLSProviderFactoryClass();
+        if (factory != null && !factory.isEmpty()) {
+            SecurityProviderFactoryFactory.getSecurityProviderFactory(factory)
+                    .init(SecurityHandlerFactory.NodeType.Client, configuration, ByteBufAllocator.DEFAULT);
+        }
+    }
+
+    private static ClientConfiguration configuration(String settings) {
+        ClientConfiguration configuration = new ClientConfiguration();
+        settings.lines().forEach(line -> {
+            String[] pair = line.split("=", 2);
+            configuration.setProperty(pair[0], pair[1]);
+        });
+        return configuration;
+    }
+
+    /** Answers: the writer's handle, the ledger's id, its bookies. */
     public String create(int session, int ensemble, int write, int ack, String custom, long millis) {
         try {
             Session owner = data.session(session);
-            CompletableFuture<WriteHandle> made = owner.client().newCreateLedgerOp()
+            WatchedBookKeeper client = owner.client();
+            owner.bookies().avoidTroubled();
+            CompletableFuture<WriteHandle> made = client.newCreateLedgerOp()
                     .withEnsembleSize(ensemble).withWriteQuorumSize(write).withAckQuorumSize(ack)
                     .withDigestType(DigestType.CRC32C).withPassword(owner.password)
                     .withCustomMetadata(custom(custom))
                     .execute();
-            return answer(made, millis, writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId(),
+            return answer(made, millis, writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId() + "\n"
+                            + names(writer.getLedgerMetadata().getAllEnsembles().firstEntry().getValue()),
                     late -> discard(owner, late));
         } catch (Throwable failure) {
             return Codes.answer(failure);
@@ -152,6 +187,33 @@ public final class Gateway {
         } catch (Throwable failure) {
             return Codes.answer(failure);
         }
+    }
+
+    /** Answers: the last entry known to be acknowledged, or the end of a closed ledger. Fences nothing. */
+    public String confirmed(int session, long ledger, long millis) {
+        try {
+            Session owner = data.session(session);
+            CompletableFuture<Long> found = owner.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(false)
+                    .withDigestType(DigestType.CRC32C).withPassword(owner.password).execute()
+                    .thenCompose(reader -> confirmed((LedgerHandle) reader)
+                            .whenComplete((last, failure) -> reader.closeAsync()));
+            return answer(found, millis, last -> "" + last, last -> {});
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** What its writer has told the bookies, with its entries or, once it is idle, by itself (explicitLacInterval). */
+    private static CompletableFuture<Long> confirmed(LedgerHandle reader) {
+        CompletableFuture<Long> found = new CompletableFuture<>();
+        reader.asyncReadExplicitLastConfirmed((code, last, context) -> {
+            if (code == Codes.OK) {
+                found.complete(last);
+            } else {
+                found.completeExceptionally(org.apache.bookkeeper.client.BKException.create(code));
+            }
+        }, null);
+        return found;
     }
 
     public String describe(int session, long ledger, long millis) {
@@ -202,6 +264,26 @@ public final class Gateway {
         }
     }
 
+    /** Answers: the bookies this session has sent entries to, as Bookies tells them. */
+    public String bookies(int session) {
+        try {
+            Session owner = data.session(session);
+            owner.client();
+            return Codes.OK + "\n" + owner.bookies().text();
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
+    /** Answers: the bookies that take entries, as the metadata service has them. */
+    public String registered(int session, long millis) {
+        try {
+            return answer(data.session(session).client().registered(), millis, Gateway::names, nothing -> {});
+        } catch (Throwable failure) {
+            return Codes.answer(failure);
+        }
+    }
+
     /** The native client's floor in this very JVM; answers one line of JSON. */
     public String bench(int session, int ensemble, int write, int ack, int size, int window, double seconds) {
         try {
@@ -246,14 +328,16 @@ public final class Gateway {
                 .append(metadata.isClosed() ? metadata.getLength() : 0).append('\n')
                 .append(metadata.getEnsembleSize()).append(' ').append(metadata.getWriteQuorumSize())
                 .append(' ').append(metadata.getAckQuorumSize()).append('\n');
-        for (BookieId bookie : ensembles.get(ensembles.size() - 1)) {
-            lines.append(bookie).append(' ');
-        }
+        lines.append(names(ensembles.get(ensembles.size() - 1)));
         for (Map.Entry<String, byte[]> item : metadata.getCustomMetadata().entrySet()) {
             lines.append('\n').append(base64(item.getKey().getBytes(StandardCharsets.UTF_8)))
                     .append(' ').append(base64(item.getValue()));
         }
         return lines.toString();
+    }
+
+    private static String names(Collection<BookieId> bookies) {
+        return bookies.stream().map(BookieId::toString).collect(Collectors.joining(" "));
     }
 
     private static Map<String, byte[]> custom(String lines) {

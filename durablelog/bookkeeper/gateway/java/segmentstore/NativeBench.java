@@ -32,6 +32,7 @@ final class NativeBench {
         long until = start + (long) (seconds * 1e9);
         while (System.nanoTime() < until && failure.get() == 0) {
             room.acquire();
+            session.unacknowledged.addAndGet(size + AddConnection.ENTRY_OVERHEAD);
             long sent = System.nanoTime();
             writer.asyncAddEntry(payload.retainedDuplicate(), (code, handle, entry, context) -> {
                 if (code != Codes.OK) {
@@ -39,6 +40,7 @@ final class NativeBench {
                 }
                 int number = done.getAndIncrement();
                 micros[number % micros.length] = (int) ((System.nanoTime() - sent) / 1000);
+                session.unacknowledged.addAndGet(-size - AddConnection.ENTRY_OVERHEAD);
                 room.release();
             }, null);
         }

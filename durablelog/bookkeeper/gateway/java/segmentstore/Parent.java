@@ -1,8 +1,10 @@
 package segmentstore;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Comparator;
 import java.util.stream.Stream;
 
 /** This process ends with its parent, whatever happens to that: standard input ends, or another becomes the parent. */
@@ -36,12 +38,11 @@ final class Parent {
     }
 
     private static void end(Path folder) {
-        try (Stream<Path> files = Files.list(folder)) {
-            for (Path file : files.toList()) {
+        try (Stream<Path> files = Files.walk(folder)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
                 Files.deleteIfExists(file);
             }
-            Files.deleteIfExists(folder);
-        } catch (IOException gone) {
+        } catch (IOException | UncheckedIOException gone) {
             Gateway.LOG.debug("the folder", gone);
         }
         // Not exit(): nothing of what is under way may hold this up.

@@ -5,10 +5,12 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.LedgerHandle;
-import org.apache.bookkeeper.client.api.BookKeeper;
+import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.net.BookieId;
 
 /** One store of one Python process: its client, its open writers. Lives as long as its connection for entries. */
 final class Session {
@@ -20,7 +22,10 @@ final class Session {
     private final AtomicInteger numbers = new AtomicInteger();
     private final Map<Integer, LedgerHandle> writers = new ConcurrentHashMap<>();
     private final Map<Integer, Listing> listings = new ConcurrentHashMap<>();
-    private BookKeeper client;
+    /** Bytes of entries that were handed to the client and are not acknowledged, each with more than it has on the wire. */
+    final AtomicLong unacknowledged = new AtomicLong();
+    private WatchedBookKeeper client;
+    private volatile Bookies bookies;
     private boolean ended;
     volatile byte[] password = new byte[0];
 
@@ -33,22 +38,41 @@ final class Session {
 
     /** Connects; waits for the metadata service as long as the client's own settings say. */
     void connect(ClientConfiguration settings, byte[] secret) throws Exception {
-        BookKeeper made = BookKeeper.newBuilder(settings).build();
+        Bookies[] way = new Bookies[1];
+        WatchedBookKeeper made = new WatchedBookKeeper(
+                settings, client -> way[0] = new Bookies(client, unacknowledged::get, this::writes));
         synchronized (this) {
             if (!ended && client == null) {
                 client = made;
+                bookies = way[0];
                 password = secret;
                 return;
             }
         }
+        way[0].end();
         made.close();
     }
 
-    synchronized BookKeeper client() throws org.apache.bookkeeper.client.BKException {
+    /** Null before it is connected. */
+    Bookies bookies() {
+        return bookies;
+    }
+
+    synchronized WatchedBookKeeper client() throws org.apache.bookkeeper.client.BKException {
         if (ended || client == null) {
             throw new org.apache.bookkeeper.client.BKException.BKClientClosedException();
         }
         return client;
+    }
+
+    /** Whether a ledger that is being written has this bookie. */
+    private boolean writes(BookieId bookie) {
+        for (LedgerHandle writer : writers.values()) {
+            if (writer.getLedgerMetadata().getAllEnsembles().lastEntry().getValue().contains(bookie)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     int add(LedgerHandle writer) {
@@ -84,7 +108,7 @@ final class Session {
 
     /** Ledgers of writers that are still open stay open: who needs their ends recovers them. */
     void end() {
-        BookKeeper last;
+        WatchedBookKeeper last;
         synchronized (this) {
             last = client;
             client = null;
@@ -93,6 +117,7 @@ final class Session {
         writers.clear();
         listings.clear();
         if (last != null) {
+            bookies.end();
             try {
                 last.close();
             } catch (Exception failure) {

@@ -1,0 +1,132 @@
+"""FileLogView: a file log as it lies there, read without owning it: nothing is locked, claimed or written.
+
+For a folder in which nobody can own the log, as on a file system mounted read-only. An owner elsewhere may have the
+same folder writable. Rules of this file:
+
+- frames are those that an opening of the log would find; the last ones may never have been acknowledged;
+- each reading ends with a look at the state record: an owner elsewhere that opened or truncated the log meanwhile
+  may have removed or reused files under the reading, so all that was read, or found damaged, counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
+
+from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.file.log_folder import LogFolder
+from durablelog.file.log_layout import PAYLOAD_BYTES_MAX
+from durablelog.file.log_reading import LogReading
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    DataCorruptionError,
+    StoreInUseError,
+    TierUnavailableError,
+)
+from segmentstore.contracts.runtime import Runtime
+
+
+class FileLogView(DurableDataLog):
+    """The log in `directory`; absent, it is empty. Appends and truncations are refused with TierUnavailableError.
+
+    Its epoch is that of the last owner. What an owner elsewhere appends after `open` is not seen.
+    """
+
+    def __init__(self, directory: str, container_id: int, runtime: Runtime) -> None:
+        self._container_id = container_id
+        self._runtime = runtime
+        self._folder = LogFolder(directory, container_id, runtime.disk, "")
+        self._files: Executor | None = None
+        self._closed = False
+
+    @property
+    def epoch(self) -> int:
+        return self._folder.epoch
+
+    @property
+    def payload_bytes_max(self) -> int:
+        return PAYLOAD_BYTES_MAX
+
+    async def open(self) -> None:
+        if self._closed or self._files is not None:
+            raise ContainerStoppedError(self._container_id)
+        self._files = self._runtime.executor(f"log-{self._container_id}-view", 1)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._files, self._folder.view)
+        except StoreInUseError as error:
+            raise TierUnavailableError("tier1", f"{error}: try again, or ask its owner") from error
+        except OSError as error:
+            raise TierUnavailableError("tier1", f"reading the log in {self._folder.directory}: {error}") from error
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
+        del payload
+        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+        future.set_exception(self._refusal())
+        return future
+
+    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+        return self._read(start)
+
+    async def truncate(self, address: LogAddress) -> None:
+        del address
+        raise self._refusal()
+
+    async def check_primary(self) -> None:
+        """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since `open`."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._running(), self._folder.check_unchanged)
+        except OSError as error:
+            raise TierUnavailableError("tier1", f"looking at the log in {self._folder.directory}: {error}") from error
+
+    async def close(self) -> None:
+        self._closed = True
+        files, self._files = self._files, None
+        if files is not None:
+            files.shutdown(wait=False)
+
+    def statistics(self) -> DataLogStatistics:
+        return DataLogStatistics(
+            epoch=self._folder.epoch,
+            frames_in_flight=0,
+            bytes_in_flight=0,
+            frames_appended=0,
+            bytes_appended=0,
+            syncs=0,
+            log_bytes=self._folder.log_bytes,
+            files=self._folder.file_count,
+        )
+
+    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+        reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    frames = await loop.run_in_executor(self._running(), reading.step)
+                except DataCorruptionError:
+                    await self.check_primary()
+                    raise
+                except OSError as error:
+                    await self.check_primary()
+                    detail = f"reading the log in {self._folder.directory}: {error}"
+                    raise TierUnavailableError("tier1", detail) from error
+                if frames is None:
+                    break
+                yield frames
+            await self.check_primary()
+        finally:
+            if self._files is None:
+                reading.close()
+            else:
+                # A cancelled reader's last step may still be under way: its file is closed behind it.
+                self._files.submit(reading.close)
+
+    def _running(self) -> Executor:
+        if self._files is None:
+            raise ContainerStoppedError(self._container_id)
+        return self._files
+
+    def _refusal(self) -> TierUnavailableError:
+        return TierUnavailableError("tier1", f"the log in {self._folder.directory} is only viewed, not owned")

@@ -1,0 +1,136 @@
+"""Loader: bytes that are not in memory, from the cache, Tier 2 or Tier 1 (loop).
+
+It gives bytes, or None where the place must be looked up again: what was there when it was asked for may be
+gone by the time it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from readindex.cache_storage import CacheStorage
+from readindex.extent import Extent, Home
+from readindex.holdings import Holdings
+from readindex.piece_fetcher import PieceFetcher
+from readindex.places import Place
+from readindex.refiller import Refiller
+from readindex.segment_read_index import SegmentReadIndex
+from readindex.spiller import Spiller
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import SegmentMetadata
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
+
+_CACHED_BLOCKS_PER_READ = 16
+CACHED_BLOCKS_PER_UPLOAD = 128
+"""The same for who wants very many: each asking of the cache is a way to another thread and back."""
+
+
+class Attempt:
+    """What one read has tried in vain, so that it does not try it twice."""
+
+    __slots__ = ("lost_chunk", "refilled")
+
+    def __init__(self) -> None:
+        self.lost_chunk: ChunkRecord | None = None
+        self.refilled: tuple[int, int] | None = None
+
+
+class Loader:
+    """Of one container. `refill_bytes_max` bounds what one read asks of a rescan of the log."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        cache: CacheStorage,
+        fetcher: PieceFetcher,
+        refiller: Refiller,
+        spiller: Spiller,
+        refill_bytes_max: int,
+    ) -> None:
+        self._holdings = holdings
+        self._cache = cache
+        self._fetcher = fetcher
+        self._refiller = refiller
+        self._spiller = spiller
+        self._refill_bytes_max = refill_bytes_max
+        self.cache_misses = 0
+
+    async def load(self, place: Place, attempt: Attempt) -> bytes | None:
+        """Bytes from the place on, from wherever they are; None if it must be looked up again."""
+        if not place.is_missing:
+            return await self.load_held(place, attempt)
+        segment, _, offset, _ = place
+        if attempt.refilled == (segment.segment_id, offset):
+            raise not_found_in_log(segment, offset)
+        length = min(place.missing_length, self._refill_bytes_max)
+        data = await self._refiller.want(segment.segment_id, offset, length)
+        if data:
+            return data
+        attempt.refilled = (segment.segment_id, offset)
+        return None
+
+    async def load_held(
+        self, place: Place, attempt: Attempt, blocks_max: int = _CACHED_BLOCKS_PER_READ
+    ) -> bytes | None:
+        """The same of a place that is not missing; at most so many blocks of the cache."""
+        segment, index, offset, length = place
+        if index is not None and index.find(offset) is not None:
+            return await self._load_cached(index, offset, length, blocks_max)
+        return await self._load_stored(segment, offset, length, attempt)
+
+    async def _load_cached(self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int) -> bytes | None:
+        run = index.cached_run(offset, length, blocks_max)
+        skip = offset - run[0].start_offset
+        blocks = await self._cache.get([extent.address for extent in run])
+        parts: list[bytes] = []
+        for extent, block in zip(run, blocks, strict=True):
+            if block is None or len(block) != extent.length:
+                self._forget(extent)
+                await self._forget_lost()
+                break
+            parts.append(block)
+        if not parts:
+            return None
+        if len(parts) == 1 and skip == 0 and length >= len(parts[0]):
+            return parts[0]
+        return b"".join(parts)[skip : skip + length]
+
+    def _forget(self, extent: Extent) -> None:
+        self.cache_misses += 1
+        if extent.home is Home.CACHED:
+            self._holdings.release(extent)
+
+    async def _forget_lost(self) -> None:
+        """A loss is rarely alone. What is known to be missing is looked for by one rescan, else each by its own."""
+        while self._holdings.release_lost(self._cache.holds):  # noqa: ASYNC110 - a turn for others, no wait
+            await asyncio.sleep(0)
+
+    async def _load_stored(self, segment: SegmentMetadata, offset: int, length: int, attempt: Attempt) -> bytes | None:
+        chunk = segment.find_chunk(offset)
+        where = f"segment {segment.name!r} offset {offset}"
+        if chunk is None:
+            raise DataCorruptionError(where, f"below storage length {segment.storage_length}, but in no chunk")
+        if chunk == attempt.lost_chunk:
+            raise DataCorruptionError(f"object {chunk.object_name}", f"it is gone, but {where} is still kept in it")
+        try:
+            data = await self._fetcher.fetch(segment, chunk, offset, length)
+        except ObjectNotFoundError as error:
+            # The chunk may have been replaced meanwhile, or before others began this fetch: look it up again.
+            if error.name == chunk.object_name:
+                attempt.lost_chunk = chunk
+            return None
+        except InvalidRangeError as error:
+            raise DataCorruptionError(f"object {chunk.object_name}", f"too short for {where}") from error
+        # After an insert the stock may ask for room in the cache.
+        if self._holdings.has_demoted:
+            self._spiller.trim()
+        return data
+
+
+def not_found_in_log(segment: SegmentMetadata, offset: int) -> DataCorruptionError:
+    """What is neither held, nor in Tier 2, nor found by a rescan."""
+    return DataCorruptionError(
+        f"segment {segment.name!r} offset {offset}",
+        "these bytes are not in Tier 2 yet and a rescan of the log did not find them",
+    )

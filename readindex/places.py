@@ -1,0 +1,82 @@
+"""Places: whether a byte may be read, and where it is to be looked for, merges followed (pure)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from readindex.holdings import Holdings
+from readindex.segment_read_index import SegmentReadIndex
+from segmentstore.contracts.errors import ContainerStoppedError, SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+
+
+class Place(NamedTuple):
+    """Where a byte is to be looked for: at most `length` bytes belong together there."""
+
+    segment: SegmentMetadata
+    held: SegmentReadIndex | None
+    """The segment's index, if it has one."""
+    offset: int
+    length: int
+
+    @property
+    def is_missing(self) -> bool:
+        """True if only Tier 1 has the byte: it is neither held nor in Tier 2. O(log extents)."""
+        if self.offset < self.segment.storage_length:
+            return False
+        return self.held is None or not self.held.covers(self.offset)
+
+    @property
+    def missing_length(self) -> int:
+        """How many bytes are missing from here on, within `length`: up to the next thing that is there.
+
+        A merged source's bytes are not this segment's to ask for.
+        """
+        end = self.segment.own_end(self.offset)
+        end = end if self.held is None else self.held.gap_end(self.offset, end)
+        return min(self.length, end - self.offset)
+
+
+class Places:
+    """Of one container. Once `closed` is set every question ends with ContainerStoppedError."""
+
+    def __init__(self, metadata: ContainerMetadata, holdings: Holdings) -> None:
+        self._metadata = metadata
+        self._holdings = holdings
+        self.closed = False
+
+    def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
+        """The segment, if it has not let go of `offset`; `name` is for the error. Sources of merges are present too."""
+        if self.closed:
+            raise ContainerStoppedError(self._metadata.container_id)
+        segment = self._metadata.segments.get(segment_id)
+        if segment is None:
+            raise SegmentNotFoundError(name)
+        if offset < segment.start_offset:
+            raise SegmentTruncatedError(segment.name, segment.start_offset)
+        return segment
+
+    def readable(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
+        """As `present`, for callers: a segment that was merged into another is not there for them."""
+        segment = self._metadata.segments.get(segment_id)
+        if segment is not None and segment.merged_into is not None and not self.closed:
+            raise SegmentNotFoundError(segment.name, "it was merged into another segment")
+        return self.present(segment_id, offset, name)
+
+    def locate(self, segment: SegmentMetadata, offset: int, length: int) -> Place:
+        """Where up to `length` bytes from `offset` are. Raises SegmentTruncatedError. O(depth of merges)."""
+        top, shift = segment, 0
+        while True:
+            index = self._holdings.indexes.get(segment.segment_id)
+            if offset < segment.start_offset:
+                raise SegmentTruncatedError(top.name, segment.start_offset + shift)
+            length = min(length, segment.length - offset)
+            if offset < segment.storage_length or (index is not None and index.covers(offset)):
+                return Place(segment, index, offset, length)
+            merge = segment.find_merge(offset) if segment.merges else None
+            if merge is None:
+                return Place(segment, index, offset, length)
+            length = min(length, merge.end_offset - offset)
+            offset -= merge.offset
+            shift += merge.offset
+            segment = self._metadata.segments[merge.source_id]

@@ -1,0 +1,191 @@
+"""UnflushedReads: the bytes of an upload, all its blocks together (loop).
+
+One upload has up to thousands of blocks, and several uploads are under way. Were each block read when its turn comes,
+each that memory and cache have lost would cost a rescan of the whole un-flushed log. So:
+
+- what is known to be missing is asked for first, for all blocks, before anything is waited for;
+- then what is held is taken, from memory and cache; what the cache turns out to have lost is asked for too;
+- only then the rescan is waited for. What it did not bring is looked for again, and asked for once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from readindex.holdings import Holdings
+from readindex.loader import CACHED_BLOCKS_PER_UPLOAD, Attempt, Loader, not_found_in_log
+from readindex.places import Places
+from readindex.refiller import Refiller, Want
+from segmentstore.contracts.errors import BadOffsetError, SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.metadata import ContainerMetadata
+
+BLOCKS_PER_TURN = 256
+"""Blocks looked at before the event loop gets a turn."""
+
+GoneError = SegmentNotFoundError | SegmentTruncatedError
+"""What becomes of a block whose segment has changed meanwhile."""
+
+
+class _Stretch:
+    """A part of a block: bytes in hand (`pieces`), on their way (`want`), or still to be looked for."""
+
+    __slots__ = ("end", "in_vain", "offset", "pieces", "want")
+
+    def __init__(
+        self,
+        offset: int,
+        end: int,
+        *,
+        pieces: list[bytes] | None = None,
+        want: Want | None = None,
+        in_vain: bool = False,
+    ) -> None:
+        self.offset = offset
+        self.end = end
+        self.pieces = pieces
+        self.want = want
+        self.in_vain = in_vain
+        """A rescan has not found the first byte."""
+
+
+class _Block:
+    """Bytes of a segment; `stretches` cover them in order."""
+
+    __slots__ = ("gone", "name", "segment_id", "stretches", "wants")
+
+    def __init__(self, segment_id: int, offset: int, length: int) -> None:
+        self.segment_id = segment_id
+        self.name = str(segment_id)
+        self.stretches = [_Stretch(offset, offset + length)]
+        self.wants: list[Want] = []
+        self.gone: GoneError | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.gone is not None or all(stretch.pieces is not None for stretch in self.stretches)
+
+
+class UnflushedReads:
+    """Of one container."""
+
+    def __init__(
+        self, metadata: ContainerMetadata, holdings: Holdings, places: Places, loader: Loader, refiller: Refiller
+    ) -> None:
+        self._metadata = metadata
+        self._holdings = holdings
+        self._places = places
+        self._loader = loader
+        self._refiller = refiller
+
+    async def read(self, ranges: Sequence[tuple[int, int, int]]) -> list[Sequence[bytes] | GoneError]:
+        """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
+        blocks = [_Block(*each) for each in ranges]
+        try:
+            with self._refiller.asking():
+                async for block in _in_turns(blocks):
+                    self._ask(block)
+            unsettled = blocks
+            while unsettled:
+                async for block in _in_turns(unsettled):
+                    await _unless_gone(block, self._take_held)
+                for block in unsettled:
+                    await _unless_gone(block, self._take_wanted)
+                unsettled = [block for block in unsettled if not block.settled]
+        finally:
+            for block in blocks:
+                self._refiller.abandon(block.wants)
+        return [
+            block.gone or [piece for stretch in block.stretches for piece in stretch.pieces or ()] for block in blocks
+        ]
+
+    def _ask(self, block: _Block) -> None:
+        """Ask for what is known to be missing. That the segment is gone will be told when the rest is taken."""
+        segment = self._metadata.segments.get(block.segment_id)
+        if segment is None:
+            return
+        (whole,) = block.stretches
+        stretches: list[_Stretch] = []
+        position = whole.offset
+        for gap_start, gap_end in self._holdings.missing_ranges(segment):
+            start, end = max(gap_start, position), min(gap_end, whole.end)
+            if start < end:
+                if position < start:
+                    stretches.append(_Stretch(position, start))
+                stretches.append(self._asked(block, start, block.segment_id, start, end - start))
+                position = end
+        if position < whole.end:
+            stretches.append(_Stretch(position, whole.end))
+        block.stretches = stretches
+
+    def _asked(self, block: _Block, at: int, segment_id: int, offset: int, length: int) -> _Stretch:
+        """The stretch of the block from `at` on, which lies at `offset` of a segment: itself, or one merged into it."""
+        want = self._refiller.register(segment_id, offset, length, keep=False)
+        block.wants.append(want)
+        return _Stretch(at, at + length, want=want)
+
+    async def _take_held(self, block: _Block) -> None:
+        stretches: list[_Stretch] = []
+        for stretch in block.stretches:
+            if stretch.pieces is None and stretch.want is None:
+                stretches += await self._found(block, stretch)
+            else:
+                stretches.append(stretch)
+        block.stretches = stretches
+
+    async def _found(self, block: _Block, stretch: _Stretch) -> list[_Stretch]:
+        found: list[_Stretch] = []
+        offset, end = stretch.offset, stretch.end
+        attempt = Attempt()
+        while offset < end:
+            segment = self._places.present(block.segment_id, offset, block.name)
+            block.name = segment.name
+            if end > segment.length:
+                raise BadOffsetError(
+                    segment.name, end, segment.length, "un-flushed bytes were asked for beyond the end"
+                )
+            place = self._places.locate(segment, offset, end - offset)
+            if place.is_missing:
+                if stretch.in_vain and offset == stretch.offset:
+                    raise not_found_in_log(place.segment, place.offset)
+                found.append(self._asked(block, offset, place.segment.segment_id, place.offset, place.missing_length))
+            else:
+                pieces = [] if place.held is None else place.held.memory_pieces(place.offset, place.length)
+                if not pieces:
+                    loaded = await self._loader.load_held(place, attempt, CACHED_BLOCKS_PER_UPLOAD)
+                    if loaded is None:
+                        continue
+                    pieces = [loaded]
+                found.append(_Stretch(offset, offset + sum(map(len, pieces)), pieces=pieces))
+            offset = found[-1].end
+        return found
+
+    async def _take_wanted(self, block: _Block) -> None:
+        stretches: list[_Stretch] = []
+        for stretch in block.stretches:
+            want = stretch.want
+            if want is None:
+                stretches.append(stretch)
+                continue
+            await want.future
+            reached = stretch.offset + want.position - want.offset
+            if want.pieces:
+                stretches.append(_Stretch(stretch.offset, reached, pieces=want.pieces))
+            if reached < stretch.end:
+                stretches.append(_Stretch(reached, stretch.end, in_vain=not want.pieces))
+        block.stretches = stretches
+
+
+async def _unless_gone(block: _Block, take: Callable[[_Block], Awaitable[None]]) -> None:
+    if block.gone is None:
+        try:
+            await take(block)
+        except (SegmentNotFoundError, SegmentTruncatedError) as error:
+            block.gone = error
+
+
+async def _in_turns(blocks: Sequence[_Block]) -> AsyncIterator[_Block]:
+    for number, block in enumerate(blocks, start=1):
+        yield block
+        if number % BLOCKS_PER_TURN == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,32 @@
+"""What the wall clock of a simulated world does in the middle of a life, by the names of the fault points."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from recovery.harness.simulation.world import World
+
+_DAY_MS: Final = 86_400_000
+_YEAR_MS: Final = 365 * _DAY_MS
+
+
+def turn_clock(world: World, point: str, chance: random.Random) -> None:
+    """One of `plan.CLOCK`, now."""
+    world.reach(point)
+    if point == "clock.forward":
+        world.clock.jump(chance.randrange(_DAY_MS))
+    elif point == "clock.backward":
+        world.clock.jump(-chance.randrange(_DAY_MS))
+    else:
+        world.clock.freeze()
+
+
+def turn_far_clock(world: World, point: str, chance: random.Random) -> None:
+    """One of `plan.FAR_CLOCK`, now, on a running loop."""
+    world.reach(point)
+    years_ms = chance.randrange(_YEAR_MS, 20 * _YEAR_MS)
+    world.clock.jump(-years_ms if point == "clock.years-backward" else years_ms)
+    if point == "clock.ahead-for-a-while":
+        asyncio.get_running_loop().call_later(chance.uniform(0, 2), world.clock.jump, -years_ms)

@@ -1,0 +1,230 @@
+"""LossKeeper: what reads of an open store found lost in Tier 2: kept in a file, told in health, and looked at again (loop).
+
+Rules of this file:
+
+- one task, begun by `start` and ended by `stop`; nothing else rests on it;
+- while nothing is lost it waits, and asks nobody for anything;
+- a place is looked at again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S apart; a tier that does not
+  answer ends the round;
+- the file is written after a change, SAVE_AFTER_S later, and at the end. Places of containers that are not served
+  here stay in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from recovery.loss_file import Places, load_losses, render_losses
+from recovery.scrub_state import save_state
+from recovery.seen_losses import LostPlace, SeenLosses
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.runtime import Runtime
+from tier2.block_reader import BlockReader
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+
+_log = logging.getLogger(__name__)
+
+SAVE_AFTER_S: Final = 1.0
+FIRST_RECHECK_S: Final = 5.0
+"""From a loss that was just seen to the first look."""
+RECHECK_S: Final = 60.0
+PLACES_A_ROUND: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossStatistics:
+    """A snapshot of what reads found lost."""
+
+    objects: int
+    """In Tier 2, gone or damaged, and wanted: at least that many."""
+    places: int
+    """Stretches of segments that lie in them and were asked for."""
+    seen: int
+    """Fetches that failed for it since the store was opened."""
+
+
+class ContainerWatch:
+    """What the read index of one container tells its fetches to. Cheap while nothing is lost."""
+
+    def __init__(self, losses: SeenLosses, keeper: LossKeeper) -> None:
+        self._losses = losses
+        self._keeper = keeper
+
+    def failed(self, segment_id: int, chunk: ChunkRecord, start_offset: int, end_offset: int, error: Exception) -> None:
+        """A fetch has failed."""
+        if self._losses.lost(segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()):
+            self._keeper.changed(first_look=True)
+
+    def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
+        """A fetch has succeeded."""
+        if self._losses.places and self._losses.found(chunk, start_offset, end_offset):
+            self._keeper.changed()
+
+
+class LossKeeper:
+    """The losses of one open store. `path` is of the file; `look` is awaited after a loss, to see whether the marker is there."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        containers: Mapping[int, ContainerMetadata],
+        runtime: Runtime,
+        *,
+        path: str,
+        store_id: str,
+        look: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._storage = storage
+        self._runtime = runtime
+        self._path = path
+        self._store_id = store_id
+        self._look = look
+        self._losses = {container_id: SeenLosses(metadata) for container_id, metadata in containers.items()}
+        self._metadata = containers
+        self._elsewhere: dict[int, list[LostPlace]] = {}
+        self._executor = runtime.executor("losses", 1)
+        self._changed = asyncio.Event()
+        self._version = self._saved = 0
+        self._look_at_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, container_id: int) -> ContainerWatch:
+        """For the read index of a container."""
+        return ContainerWatch(self._losses[container_id], self)
+
+    async def start(self) -> None:
+        """Take up what earlier owners have seen; the logs have been replayed. Once."""
+        assert self._task is None
+        loop = asyncio.get_running_loop()
+        disk = self._runtime.disk
+        try:
+            kept = await loop.run_in_executor(self._executor, load_losses, self._path, disk, self._store_id)
+        except (ConfigError, OSError) as error:
+            _log.warning("what reads had found lost is not known any more: %s", error)
+            kept = {}
+        for container_id, places in kept.items():
+            losses = self._losses.get(container_id)
+            if losses is None:
+                self._elsewhere[container_id] = places
+                continue
+            for place in places:
+                losses.keep(place)
+            losses.prune()
+        if self._count():
+            self._look_at_s = loop.time() + FIRST_RECHECK_S
+        self._task = own_task(self._run(), name="losses")
+
+    async def stop(self) -> None:
+        """End, and keep what is known. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            await self._save()
+        self._executor.shutdown(wait=False)
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self._runtime.clock.time_ms()
+
+    def changed(self, *, first_look: bool = False) -> None:
+        """What is known has changed; after a loss a look is due soon."""
+        self._version += 1
+        if first_look and self._look_at_s is None:
+            self._look_at_s = asyncio.get_running_loop().time() + FIRST_RECHECK_S
+        self._changed.set()
+
+    def statistics(self) -> LossStatistics:
+        """Numbers as of now. O(places)."""
+        self._prune()
+        losses = self._losses.values()
+        return LossStatistics(
+            objects=sum(len(each.objects) for each in losses),
+            places=self._count(),
+            seen=sum(each.seen for each in losses),
+        )
+
+    def health(self) -> list[str]:
+        """What is lost, one sentence for each container; empty when nothing is known to be."""
+        self._prune()
+        told = []
+        for container_id, losses in self._losses.items():
+            if losses.places:
+                examples = "; ".join(losses.examples())
+                count = f"{len(losses.objects):,} objects in tier2 that are lost or damaged"
+                told.append(f"container {container_id}: reads found {count}, e.g. {examples}")
+        return told
+
+    def _count(self) -> int:
+        return sum(len(each.places) for each in self._losses.values())
+
+    def _prune(self) -> None:
+        for losses in self._losses.values():
+            if losses.places and losses.prune():
+                self.changed()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._look_at_s):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._look_at_s is not None and loop.time() >= self._look_at_s:
+                await self._look_again()
+                self._look_at_s = loop.time() + RECHECK_S if self._count() else None
+            await asyncio.sleep(SAVE_AFTER_S)
+            await self._save()
+
+    async def _look_again(self) -> None:
+        """Whether what was lost is there again: one round."""
+        self._prune()
+        try:
+            await self._look()
+            for container_id, losses in self._losses.items():
+                some = list(losses.places.values())[:PLACES_A_ROUND]
+                if some:
+                    await self._fetch_again(container_id, losses, some)
+        except StorageUnavailableError as error:
+            _log.info("what is lost is looked at again later: %s", error)
+
+    async def _fetch_again(self, container_id: int, losses: SeenLosses, places: list[LostPlace]) -> None:
+        reader = BlockReader(self._storage, container_id, self._runtime)
+        try:
+            for place in places:
+                try:
+                    await reader.read(place.chunk, place.start_offset, place.end_offset - place.start_offset)
+                except (DataCorruptionError, ObjectNotFoundError, InvalidRangeError):
+                    if losses.places.pop(place.key, None) is not None:
+                        losses.places[place.key] = place  # behind the others: their turn is next
+                else:
+                    losses.found(place.chunk, place.start_offset, place.end_offset)
+                    self._version += 1
+        finally:
+            await reader.close()
+
+    async def _save(self) -> None:
+        version = self._version
+        if version == self._saved:
+            return
+        known: Places = {
+            **self._elsewhere,
+            **{each: list(losses.places.values()) for each, losses in self._losses.items() if losses.places},
+        }
+        text = render_losses(known, self._store_id)
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, save_state, self._path, text, self._runtime.disk
+            )
+        except OSError as error:
+            _log.warning("what reads found lost is not kept: %s", error)
+        else:
+            self._saved = version

@@ -1,0 +1,36 @@
+"""The extras of the package: which modules each brings, and the error for one that is not installed.
+
+Adapters load their libraries when a store asks for them. They ask here first, before anything is made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from segmentstore.contracts.errors import MissingExtraError
+
+MODULES: Final[Mapping[str, Sequence[str]]] = {
+    "arrow": ("pyarrow", "numpy"),
+    "bookkeeper": ("kazoo", "py4j"),
+    "cli": ("typer", "rich"),
+    "harness": ("greenlet", "pyarrow", "numpy", "typer", "rich"),
+    "metrics": ("prometheus_client",),
+    "s3": ("botocore",),
+    "sftp": ("fsspec", "paramiko"),
+    "spark": ("pyspark", "pyarrow", "numpy", "obstore", "arro3", "botocore", "fsspec"),
+}
+"""By the names they are imported by. pyproject.toml names their packages."""
+
+
+def missing_modules(extra: str) -> list[str]:
+    """What of an extra is not installed. Loads none of it."""
+    return [name for name in MODULES[extra] if importlib.util.find_spec(name) is None]
+
+
+def require_extra(extra: str, needed_for: str) -> None:
+    """Raise MissingExtraError unless an extra is installed. `needed_for` is what was asked for."""
+    missing = missing_modules(extra)
+    if missing:
+        raise MissingExtraError(needed_for, extra, missing)

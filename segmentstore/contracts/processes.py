@@ -1,0 +1,86 @@
+"""Who a process is, so that others can tell whether it still runs: for people, and for good manners between owners.
+
+Nothing that must be right depends on it: what keeps two owners apart is the log's fence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+from typing import Final, NamedTuple, Protocol
+
+from segmentstore.contracts import forks
+
+_HOST_CHARACTERS_MAX: Final = 255
+_PID_NAMESPACE: Final = "/proc/self/ns/pid"
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_STARTED: Final = 19
+"""Place of the start time in /proc/<pid>/stat, counted from the state behind the name."""
+
+
+class ProcessIdentity(NamedTuple):
+    """One process."""
+
+    host: str
+    """The machine's name, for people."""
+    pid: int
+    place: str
+    """Where its number means it: another one on each machine, after each boot, and in each namespace of numbers."""
+    started: str
+    """When it was started, in the words of its machine: numbers are given again. Empty if that is not known."""
+
+
+class Processes(Protocol):
+    """The processes of this machine."""
+
+    def me(self) -> ProcessIdentity:
+        """The calling process."""
+
+    def lives(self, identity: ProcessIdentity) -> bool | None:
+        """Whether a process still runs; None if that cannot be told from here."""
+
+
+class SystemProcesses:
+    """The operating system's. Reads two or three small files of /proc."""
+
+    def me(self) -> ProcessIdentity:
+        pid = forks.process_id
+        host = os.uname().nodename[:_HOST_CHARACTERS_MAX]
+        state = _state(pid)
+        return ProcessIdentity(host, pid, _place(), state[_STARTED] if state is not None else "")
+
+    def lives(self, identity: ProcessIdentity) -> bool | None:
+        if identity.place != _place() or not identity.place:
+            return None
+        try:
+            os.kill(identity.pid, 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            pass  # it is there, and somebody else's
+        state = _state(identity.pid)
+        if state is None:
+            return None
+        if state[0] in {"Z", "X"}:
+            return False
+        return not identity.started or state[_STARTED] == identity.started
+
+
+def _place() -> str:
+    """Empty where it cannot be told."""
+    try:
+        parts = (pathlib.Path(_BOOT_ID).read_text(), str(pathlib.Path(_PID_NAMESPACE).readlink()))
+    except OSError:
+        return ""
+    return hashlib.blake2b("/".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _state(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the state on; the name before it may hold blanks and brackets."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > _STARTED else None

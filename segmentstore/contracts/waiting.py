@@ -1,0 +1,49 @@
+"""Waiting that a cancellation does not cut short: for work that must come to its end before its caller goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from segmentstore.contracts.owned_tasks import own_task
+
+T = TypeVar("T")
+
+
+async def outlast(future: asyncio.Future[Any]) -> bool:
+    """Wait until `future` is done, however often the waiting task is cancelled meanwhile; True if it was.
+
+    The caller decides what its own cancellation means, which was only kept back: it raises CancelledError in
+    the end. The outcome of the future is left in the future.
+    """
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError:
+            cancelled = True
+    return cancelled
+
+
+async def open_or_release(
+    opening: Coroutine[Any, Any, T], release: Callable[[T], Coroutine[Any, Any, object]], name: str
+) -> T:
+    """What `opening` gives. Cancelled, it ends with nothing left open, however often it is cancelled.
+
+    `opening` runs in a task of its own, which is cancelled once; it releases what it had opened so far. What it
+    gives all the same goes to `release`. The cancellation is raised when that is over.
+    """
+    task = own_task(opening, name=name)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        await outlast(task)
+        if not task.cancelled() and task.exception() is None:
+            releasing = own_task(release(task.result()), name=f"{name}: release")
+            await outlast(releasing)
+            if not releasing.cancelled():
+                releasing.exception()  # what matters to the caller is the cancellation
+        raise
+    return task.result()

@@ -1,0 +1,226 @@
+"""What `store.stats()` gives, as a type checker sees it: plain dictionaries, their keys and their types.
+
+A test keeps the dictionaries of the parts equal to the records they are made of, which have the meanings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
+
+
+class OperationStats(TypedDict):
+    """`tier2.request_meter.OperationStatistics` has the meaning of each."""
+
+    requests: int
+    in_flight: int
+    retries: int
+    hedges: int
+    hedges_won: int
+    bytes_sent: int
+    bytes_received: int
+    errors: Mapping[str, int]
+    seconds: float
+    latency_counts: tuple[int, ...]
+
+
+class CacheStats(TypedDict):
+    """`readindex.cache_storage.CacheStatistics` has the meaning of each."""
+
+    bytes_stored: int
+    bytes_max: int
+    blocks: int
+    inserts: int
+    hits: int
+    misses: int
+    healthy: bool
+
+
+class CatalogStats(TypedDict):
+    """`segmentstore.catalog_export.ExportStatistics` has the meaning of each."""
+
+    exports: int
+    failures: int
+    last_export_ms: int | None
+
+
+class LossStats(TypedDict):
+    """`recovery.loss_keeper.LossStatistics` has the meaning of each."""
+
+    objects: int
+    places: int
+    seen: int
+
+
+class ScrubStats(TypedDict):
+    """`recovery.background_scrub.ScrubStatistics` has the meaning of each."""
+
+    bytes_per_s: float
+    started_at_ms: int
+    container: int | None
+    object: str | None
+    objects: int
+    blocks: int
+    bytes_read: int
+    passed_over: int
+    objects_left: int
+    bytes_left: int
+    harmful: int
+    notes: int
+    unavailable: int
+    previous_finished_at_ms: int | None
+    previous_harmful: int
+
+
+class LogStats(TypedDict):
+    """`durablelog.durable_data_log.DataLogStatistics` has the meaning of each."""
+
+    epoch: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    frames_appended: int
+    bytes_appended: int
+    syncs: int
+    log_bytes: int
+    files: int
+    bookies_behind: int
+    bookie_owed_bytes_max: int
+    gateway_bytes: int
+
+
+class ReadIndexStats(TypedDict):
+    """`readindex.statistics.ReadIndexStatistics` has the meaning of each."""
+
+    segments: int
+    tail_bytes: int
+    tail_bytes_unflushed: int
+    cached_bytes: int
+    cached_bytes_unflushed: int
+    fetched_bytes: int
+    readers_waiting: int
+    fetches_in_flight: int
+    fetches: int
+    fetches_random: int
+    prefetches: int
+    fetch_bytes: int
+    prefetch_bytes: int
+    read_ahead_hits: int
+    read_ahead_wasted_bytes: int
+    sequential_readers: int
+    delivery_pauses: int
+    refills: int
+    cache_misses: int
+    spilled_bytes: int
+    dropped_unflushed_bytes: int
+    pressure: float
+
+
+class StorageWriterStats(TypedDict):
+    """`storagewriter.config.StorageWriterStatistics` has the meaning of each."""
+
+    segments_pending: int
+    unflushed_bytes: int
+    unflushed_age_s: float
+    uploads_in_flight: int
+    upload_bytes_in_flight: int
+    objects_written: int
+    blocks_written: int
+    bytes_written: int
+    links: int
+    upload_failures: int
+    name_collisions: int
+    consolidations: int
+    consolidated_objects: int
+    bytes_copied: int
+    bytes_rewritten: int
+    replacements_refused: int
+    consolidation_failures: int
+    garbage_waiting: int
+    garbage_deleted: int
+    garbage_failures: int
+    sweeps: int
+    sweep_failures: int
+    orphans_found: int
+    orphan_bytes: int
+    uploads_aborted: int
+    messages_waiting: int
+    messages_answered: int
+    proposals_committed: int
+    proposals_refused: int
+    mailbox_failures: int
+    wall_clock_jumps: int
+
+
+class RecoveryStats(TypedDict):
+    """`recovery.recovery_processor.RecoveryReport` has the meaning of each."""
+
+    operations: int
+    frames: int
+    bytes: int
+    seconds: float
+    operations_since_checkpoint: int
+    bytes_since_checkpoint: int
+    checkpoint_bytes: int
+
+
+class ProcessorStats(TypedDict):
+    """`durablelog.operation_processor.ProcessorStatistics` has the meaning of each."""
+
+    queue_requests: int
+    queue_bytes: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    requests_committed: int
+    operations_committed: int
+    frames_committed: int
+    checkpoints: int
+    throttled_by: str
+    throttled_s: float
+
+
+class Tier2Stats(TypedDict):
+    """Requests to Tier 2 since the store was opened."""
+
+    url: str
+    requests: int
+    bytes_sent: int
+    bytes_received: int
+    errors: int
+    operations: dict[str, OperationStats]
+    """By kind of request."""
+
+
+class ContainerStats(TypedDict):
+    """One container served here."""
+
+    state: str
+    segments: int
+    sequence_number: int
+    objects: int
+    object_bytes: int
+    garbage_objects: int
+    sweep_stopped_by: str | None
+    """Why no orphans are looked for; None if they are."""
+    log: LogStats
+    read_index: ReadIndexStats
+    storage_writer: StorageWriterStats
+    recovery: NotRequired[RecoveryStats]
+    """What its start replayed; absent before it has started."""
+    processor: NotRequired[ProcessorStats]
+    """Absent before it has started."""
+
+
+class StoreStats(TypedDict):
+    """All numbers of an open store; docs/metrics.md has the meanings."""
+
+    store_id: str
+    health: list[str]
+    """A sentence for each thing that is wrong; empty while nothing is."""
+    cache: CacheStats
+    tier2: Tier2Stats
+    catalog: CatalogStats | None
+    losses: LossStats
+    scrub: ScrubStats | None
+    """None if nobody scrubs (`scrub_bytes_per_s`)."""
+    containers: dict[int, ContainerStats]
+    """By id; those served here."""

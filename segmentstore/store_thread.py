@@ -1,0 +1,288 @@
+"""StoreThread: the background thread of a blocking store, and its event loop, from the opening to the end of the close.
+
+Rules of this file:
+
+- an exception that is raised in a caller's thread (KeyboardInterrupt, a signal handler that raises)
+  interrupts that caller alone: opening and close run on the loop, and the thread ends itself;
+- a caller's thread holds no lock where a signal handler may run: one that raises would leave it taken,
+  one that calls the store would wait for it;
+- every call is answered, truthfully: what was never begun had no effect; a change that was begun and
+  has no answer when the loop ends is of unknown outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from segmentstore.contracts import forks
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    StoreClosedError,
+    WrongThreadError,
+)
+from segmentstore.contracts.waiting import outlast
+
+if TYPE_CHECKING:
+    from segmentstore.service import SegmentStore
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_LEFTOVERS_S: Final = 1.0
+"""Longest that tasks may take to end which nobody waits for any more."""
+
+
+class _SignalSafeCondition(threading.Condition):
+    """A condition whose lock an exception of a signal handler cannot leave taken.
+
+    `threading.Condition` enters and leaves in Python, where a handler may run after the lock was taken and
+    before the block began: then the loop's thread would wait for it for ever. Looked up as properties, the
+    methods are the lock's own, in C, where no handler runs.
+    """
+
+    __enter__ = property(lambda self: self._lock.__enter__)
+    __exit__ = property(lambda self: self._lock.__exit__)
+
+
+class _Outcome(concurrent.futures.Future[T]):
+    """A future that may be waited for where signal handlers raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _SignalSafeCondition()
+
+    def result(self, timeout: float | None = None) -> T:
+        if timeout is None:
+            self._wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if timeout is None:
+            self._wait()
+        return super().exception(timeout)
+
+    def _wait(self) -> None:
+        """Wait without the condition, whose own wait is not safe either: by a lock that nobody else takes."""
+        if not self.done():
+            waiter = threading.Lock()
+            waiter.acquire()
+            self.add_done_callback(lambda _: waiter.release())
+            waiter.acquire()
+
+
+class StoreFuture(_Outcome[T]):
+    """The answer to one call. `cancel` succeeds only before the call is begun: then it has no effect.
+
+    Raises WrongThreadError instead of waiting on the store's own thread, where a done-callback runs.
+    """
+
+    def __init__(self, thread: StoreThread, *, change: bool) -> None:
+        super().__init__()
+        self._store_thread = thread
+        self.change = change
+        """The call may change the store."""
+        self.work: asyncio.Future[T] | None = None
+        """What runs on the loop, once it is begun."""
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self.done():
+            self._store_thread.check_caller()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self._store_thread.check_caller()
+        return super().exception(timeout)
+
+    def leave(self) -> None:
+        """Answer a call that the loop will not answer any more."""
+        unknown = self.change and self.running()
+        with suppress(concurrent.futures.InvalidStateError):
+            self.set_exception(AppendOutcomeUnknownError(None) if unknown else StoreClosedError())
+
+
+class StoreThread:
+    """One event loop in one daemon thread, which opens a store, serves calls on it, and closes it."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[SegmentStore]]) -> None:
+        self._open_store = open_store
+        self.birth = forks.Birth()
+        self._thread = threading.Thread(target=self._main, name="segmentstore", daemon=True)
+        self._ident: int | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Once the thread has begun."""
+        self._opening: asyncio.Future[SegmentStore] | None = None
+        self._end_wanted = False
+        self._end = asyncio.Event()
+        self._opened: _Outcome[SegmentStore] = _Outcome()
+        self._ended: _Outcome[None] = _Outcome()
+        self._calls: set[StoreFuture[Any]] = set()
+        """Not answered yet."""
+
+    # --- in the callers' threads ------------------------------------------------------------------
+
+    def open(self) -> SegmentStore:
+        """Begin the thread and wait for the store. Whatever this raises, `end` is to be called."""
+        self._thread.start()
+        return self._opened.result()
+
+    def end(self) -> None:
+        """Close the store, or give up its opening; wait for that and for the thread's end. Raises what the close raised.
+
+        Interrupted, it goes on by itself; called again, it waits for the same end. Nothing happens in a forked child.
+        """
+        if not self.birth.here:
+            return
+        self.check_caller()
+        self.begin_end()
+        if self._thread.ident is not None:
+            # Else the start was interrupted: if there will be a thread, it finds that it is not wanted.
+            self._ended.exception()
+            # Not before: a join that is interrupted takes a thread that runs for one that has ended.
+            self._thread.join()
+            self._ended.result()
+
+    def begin_end(self) -> None:
+        """As `end`, and wait for nothing; in any thread, whatever it was about."""
+        self._end_wanted = True
+        if self.loop is not None:
+            with suppress(RuntimeError):  # it is closed: the thread is about to end
+                self.loop.call_soon_threadsafe(self._ask_end)
+
+    def submit(self, make: Callable[[], Awaitable[T]], *, change: bool) -> StoreFuture[T]:
+        """Call `make` on the loop, in the order of submission, and follow what it returns."""
+        self.birth.check()
+        call: StoreFuture[T] = StoreFuture(self, change=change)
+        # Known before the loop is asked: the loop's end answers whatever is known then.
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        assert self.loop is not None
+        try:
+            self.loop.call_soon_threadsafe(self._begin, call, make)
+        except RuntimeError:  # it is closed
+            call.leave()
+        return call
+
+    def run(self, make: Callable[[], Awaitable[T]], *, change: bool = False) -> T:
+        """Call `make` on the loop and wait. Interrupted, a change goes on and anything else is cancelled."""
+        self.check_caller()
+        call = self.submit(make, change=change)
+        try:
+            return call.result()
+        except BaseException:
+            if not (call.done() or call.cancel() or change):
+                with suppress(RuntimeError):
+                    self.loop.call_soon_threadsafe(_give_up, call)  # type: ignore[union-attr] # there is one
+            raise
+
+    def check_caller(self) -> None:
+        """Raise where a wait would never end: WrongThreadError on the loop's thread, ForkedStoreError in a forked child."""
+        self.birth.check()
+        if threading.get_ident() == self._ident:
+            raise WrongThreadError
+
+    # --- in the loop's thread ---------------------------------------------------------------------
+
+    def _begin(self, call: StoreFuture[T], make: Callable[[], Awaitable[T]]) -> None:
+        if not call.set_running_or_notify_cancel():
+            return
+        try:
+            call.work = asyncio.ensure_future(make())
+        except BaseException as error:  # noqa: BLE001 - the caller's thread gets whatever it was
+            call.set_exception(error)
+            return
+        call.work.add_done_callback(partial(_pass_on, call))
+
+    def _ask_end(self) -> None:
+        self._end.set()
+        if self._opening is not None:
+            self._opening.cancel()  # nothing happens once it is open
+
+    def _main(self) -> None:
+        self._ident = threading.get_ident()
+        failure: BaseException | None = None
+        try:
+            loop = asyncio.new_event_loop()
+            try:
+                self.loop = loop
+                if self._end_wanted:
+                    self._end.set()
+                living = loop.create_task(self._live(), name="blocking store")
+                _run(loop, living)
+                failure = living.exception()
+                _run(loop, loop.create_task(_end_leftovers(loop)))
+            finally:
+                loop.close()
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told whatever it was
+            failure = error
+        # The loop takes no more calls: what is known now is all there will be.
+        for call in list(self._calls):
+            call.leave()
+        if not self._opened.done():
+            self._opened.set_exception(failure or StoreClosedError())
+        if failure is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(failure)
+
+    async def _live(self) -> None:
+        if self._end.is_set():
+            return
+        self._opening = asyncio.ensure_future(self._open_store())
+        await outlast(self._opening)
+        if self._opening.cancelled():
+            return
+        error = self._opening.exception()
+        if error is not None:
+            self._opened.set_exception(error)
+            return
+        store = self._opening.result()
+        self._opened.set_result(store)
+        while not self._end.is_set():
+            await outlast(asyncio.ensure_future(self._end.wait()))
+        closing = asyncio.ensure_future(store.close())
+        await outlast(closing)
+        closing.result()
+
+
+def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    """Run the loop until the task is done, whatever a callback of a caller's raises."""
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except BaseException:  # noqa: BLE001 - SystemExit of a done-callback, say: the loop lets it through
+            if not task.done():
+                _log.exception("a callback ended the loop of a blocking store; the loop goes on")
+
+
+async def _end_leftovers(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_LEFTOVERS_S)
+    await loop.shutdown_asyncgens()
+
+
+def _give_up(call: StoreFuture[Any]) -> None:
+    if call.work is not None:
+        call.work.cancel()
+
+
+def _pass_on(call: StoreFuture[T], done: asyncio.Future[T]) -> None:
+    if done.cancelled():
+        call.leave()
+        return
+    error = done.exception()
+    if error is not None:
+        call.set_exception(error)
+    else:
+        call.set_result(done.result())

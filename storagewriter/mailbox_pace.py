@@ -1,0 +1,90 @@
+"""MailboxPace: when a container's mailbox is looked at next, and who may have it looked at sooner.
+
+Theory of operation. An owner looks now and then, because listings cost; often after something was found,
+because more will come; and at once when somebody who put a message says so. Rules:
+
+- a look that was asked for begins no sooner than WAKE_SPACING_S after the last one: however many ask, the
+  requests are bounded;
+- jobs ask all containers of a store together. So the first container that finds something wakes the others
+  of its process, but none that looks often already: they never wake each other in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+QUICK_POLL_S: Final = 1.0
+QUICK_FOR_S: Final = 300.0
+"""How often it looks, and for how long, after something was found: more will come."""
+WAKE_SPACING_S: Final = 0.25
+"""Least time from the beginning of one look to one that was asked for."""
+
+
+class MailboxPace:
+    """The pace of one container's looks; on its event loop."""
+
+    def __init__(self, poll_s: float, container_id: int) -> None:
+        self._poll_s = poll_s
+        # The first look of each container comes at another time, or all of a store would look at once.
+        self.delay_s = poll_s * (1 + container_id % 16) / 16
+        """Until the next look."""
+        self._woken = asyncio.Event()
+        self._quick_until: float | None = None
+        self._looked_at: float | None = None
+        self.siblings: Sequence[MailboxPace] = ()
+        """Of the store's other containers in this process."""
+
+    def wake(self) -> None:
+        """Somebody has put a message: look at once, and often for a while. O(1); nothing where looking is off."""
+        self._woken.set()
+
+    async def until_due(self) -> None:
+        """Wait for the next look, which begins when this returns."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.delay_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        else:
+            self._quick_until = loop.time() + QUICK_FOR_S
+            if self._looked_at is not None:
+                await asyncio.sleep(self._looked_at + WAKE_SPACING_S - loop.time())
+        self._woken.clear()  # Who asks from here on asks for another look.
+        self._looked_at = loop.time()
+
+    def looked(self, answered: int) -> None:
+        """A look has ended, with so many answers given. Who asked for one thing will ask for more."""
+        now = asyncio.get_running_loop().time()
+        if answered:
+            self._quick_until = now + QUICK_FOR_S
+            for each in self.siblings:
+                if not each.is_quick(now):
+                    each.wake()
+        self.delay_s = min(QUICK_POLL_S, self._poll_s) if self.is_quick(now) else self._poll_s
+
+    def failed(self, wait_s: float) -> None:
+        """A look has failed, and the tier wants to be left alone for so long."""
+        self.delay_s = max(self._poll_s, wait_s)
+        self._woken.clear()
+
+    def is_quick(self, now_s: float) -> bool:
+        """Whether it looks often at this time of the loop."""
+        return self._quick_until is not None and now_s < self._quick_until
+
+
+class Paced(Protocol):
+    """Who has a pace."""
+
+    @property
+    def pace(self) -> MailboxPace:
+        """Of its looks."""
+
+
+def wake_together(keepers: Sequence[Paced]) -> None:
+    """The keepers of one store's containers in a process: what one finds wakes the others."""
+    paces = [each.pace for each in keepers]
+    for number, pace in enumerate(paces):
+        pace.siblings = [*paces[:number], *paces[number + 1 :]]

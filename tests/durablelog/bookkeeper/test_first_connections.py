@@ -1,0 +1,60 @@
+"""The first connection of a store: what may pass is tried again, as long as an opening is patient."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
+from durablelog.bookkeeper.ledger_store import Replication
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore import tier1
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.tier1 import open_clients
+from tests.durablelog.bookkeeper.gateway_world import ENDING_S
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
+    port = free_port()
+    command = [sys.executable, "-m", "durablelog.bookkeeper.gateway", str(port)]
+
+    async def scenario(cluster: BookKeeperCluster) -> None:
+        location = BookKeeperLocation.parse(f"{cluster.url()}?gateway=127.0.0.1:{port}")
+        clients = await open_clients(location, {}, Runtime())
+        await (await clients.ledgers.create(Replication(), {})).close()
+        await clients.close()
+
+    with BookKeeperCluster(tmp_path / "cluster") as cluster:
+        # Java takes a second to listen: the first try finds nobody.
+        gateway = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            asyncio.run(asyncio.wait_for(scenario(cluster), 60))
+        finally:
+            gateway.terminate()
+            gateway.wait(ENDING_S)
+
+
+def test_who_is_not_there_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
+    monkeypatch.setattr(tier1, "OPEN_PATIENCE_S", 0.2)
+    location = BookKeeperLocation.parse(f"bookkeeper://127.0.0.1:1/x?gateway=127.0.0.1:{free_port()}")
+    with pytest.raises(TierUnavailableError, match="gateway"):
+        asyncio.run(open_clients(location, {}, Runtime()))

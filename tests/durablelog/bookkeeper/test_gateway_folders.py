@@ -1,0 +1,124 @@
+"""Folders of gateways: nothing of a gateway lies anywhere else, and what nobody could clear up is cleared up by the next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from durablelog.bookkeeper.gateway import gateway_folders
+from durablelog.bookkeeper.gateway.gateway_folders import make_folder
+from durablelog.bookkeeper.gateway.shared_gateway import OwnGateway
+from durablelog.bookkeeper.ledger_store import Replication
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.contracts.ledger_store_contract import Results, append_all
+from tests.durablelog.bookkeeper.gateway_world import ENDING_S, Watched, opened
+from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # That of the tests has too long a name for a socket in it.
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as place:
+        monkeypatch.setattr("tempfile.tempdir", place)
+        yield Path(place)
+
+
+def test_what_java_unpacks_lies_in_the_gateways_folder_and_goes_with_it(
+    tmp_path_factory: pytest.TempPathFactory, temporary: Path
+) -> None:
+    async def scenario(cluster: BookKeeperCluster, gateway: OwnGateway) -> None:
+        async with opened(cluster) as store:
+            writer = await store.create(Replication(), {})
+            await append_all(writer, Results(writer), [[b"its sum is made by native code"]])
+            (unpacked,) = Path(gateway.data_socket).parent.glob("tmp/native*/libcirce*")
+            assert unpacked.is_relative_to(temporary)
+
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        with kept_gateway() as gateway:
+            asyncio.run(asyncio.wait_for(scenario(cluster, gateway), 60))
+        assert list(temporary.glob("segmentstore-gateway-*")) == []
+
+
+def test_a_gateway_killed_with_its_parent_is_cleared_up_by_the_next_folder(temporary: Path) -> None:
+    program = (
+        "import signal\n"
+        "from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess\n"
+        "gateway = GatewayProcess('token')\n"
+        "print(gateway.pid, gateway.data_socket, flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert parent.stdout is not None
+    try:
+        with parent.stdout:
+            pid, path = parent.stdout.readline().split()
+        folder = Path(path).parent
+        make_folder()
+        assert folder.exists(), "its parent is alive"
+        gateway = Watched(int(pid))
+        # In this order neither of the two has time to clear up.
+        os.kill(int(pid), signal.SIGSTOP)
+        parent.kill()
+        os.kill(int(pid), signal.SIGKILL)
+        assert gateway.ends()
+    finally:
+        parent.kill()
+        parent.wait(ENDING_S)
+    assert folder.exists()
+    mine = make_folder()
+    assert not folder.exists()
+    assert mine.exists()
+
+
+def test_folders_of_others_are_let_be(temporary: Path) -> None:
+    ours = make_folder()
+    namespace, process, start, drawn = ours.name.removeprefix("segmentstore-gateway-").split("-")
+    let_be = [
+        temporary / f"segmentstore-gateway-{int(namespace, 16) + 1:x}-{process}-0-{drawn}",
+        temporary / f"segmentstore-gateway-{drawn}",
+        temporary / "segmentstore-gateway-of-somebody",
+    ]
+    gone = [
+        temporary / f"segmentstore-gateway-{namespace}-{process}-{int(start, 16) + 1:x}-{drawn}",
+        temporary / f"segmentstore-gateway-{namespace}-{1 << 30:x}-{start}-{drawn}",
+    ]
+    for folder in (*let_be, *gone):
+        folder.mkdir()
+    other = make_folder()
+    assert sorted(temporary.iterdir()) == sorted([ours, other, *let_be])
+
+
+def test_a_name_that_would_be_too_long_for_a_socket_in_it_is_a_shorter_one(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = temporary / ("x" * (65 - len(str(temporary))))
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    folder = make_folder()
+    assert folder.name.count("-") == 2
+    assert len(str(folder / "data")) <= 107
+
+
+def test_where_the_system_tells_nothing_of_processes_nothing_is_swept(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_folders, "_PROC", temporary / "proc")
+    first, second = make_folder(), make_folder()
+    assert first.exists()
+    assert second.name.count("-") == 2

@@ -1,0 +1,77 @@
+"""What the preparer of log files says of room, and how the lane takes a file from it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from durablelog.file.file_preparer import FilePreparer
+from durablelog.file.group_writer import PreparedFile
+from durablelog.file.log_folder import LogFolder
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.disk import OsDisk
+
+
+def preparer_in(
+    folder: Path, said: list[str], make: type[FilePreparer] = FilePreparer
+) -> tuple[FilePreparer, PreparedFile]:
+    """One that appends to `said` what there is no room for, whenever it says so; and a file."""
+
+    def nothing() -> None: ...
+
+    path = str(folder / "next")
+    preparer = make(
+        LogFolder(str(folder), 0, OsDisk(), "tag"),
+        8192,
+        [],
+        on_ready=nothing,
+        on_file=nothing,
+        on_failure=said.append,
+        on_room=lambda: said.append(preparer.shortage),
+    )
+    return preparer, PreparedFile(path, OsDisk().open(path, write=True, create=True), allocated=8192)
+
+
+def test_a_shortage_is_over_by_itself_where_the_next_file_is_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        said: list[str] = []
+        preparer, prepared = preparer_in(tmp_path, said)
+        preparer.begin(asyncio.get_running_loop(), inline_executor("files", 1), short=False)
+        preparer.prepared = prepared
+        # As a truncation does that found no room for its state record.
+        preparer.put_off("truncating the log")
+        assert preparer.limited
+        await asyncio.sleep(60)
+        assert (said, preparer.limited) == (["truncating the log", ""], False), (
+            "nobody is told, and nothing tried again"
+        )
+        assert preparer.take() is prepared
+        prepared.file.close()
+
+    run_virtual(scenario())
+
+
+def test_a_file_that_comes_while_the_lane_looks_is_not_lost(tmp_path: Path) -> None:
+    class Late(FilePreparer):
+        """The loop sets the file just behind the lane's first look."""
+
+        coming: PreparedFile | None = None
+        there: PreparedFile | None = None
+
+        @property
+        def prepared(self) -> PreparedFile | None:
+            seen, self.there = self.there, self.there or self.coming
+            return seen
+
+        @prepared.setter
+        def prepared(self, file: PreparedFile | None) -> None:
+            self.there = file
+
+    preparer, prepared = preparer_in(tmp_path, [], Late)
+    assert isinstance(preparer, Late)
+    preparer.coming = prepared
+    assert preparer.take() is None
+    preparer.coming = None
+    assert preparer.take() is prepared
+    assert preparer.take() is None
+    prepared.file.close()

@@ -1,0 +1,137 @@
+"""What is kept of lost bytes: bounded, for as long as somebody wants them; and the file it is kept in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery import scrub_state
+from recovery.loss_file import FILE_NAME, parse_losses, render_losses
+from recovery.seen_losses import EXAMPLES_MAX, PLACES_MAX, LostPlace, SeenLosses
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from tier2.object_storage import ObjectNotFoundError
+
+STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
+NAME = "9b/00000000/0000000000000001/flush-15f4e8ff0f0c3c2b00112233445566aa"
+GONE = ObjectNotFoundError(NAME, "no such object")
+
+
+def segment_of(metadata: ContainerMetadata, segment_id: int, chunks: list[ChunkRecord]) -> SegmentMetadata:
+    segment = SegmentMetadata(segment_id, f"s{segment_id}", 0)
+    segment.chunks = chunks
+    segment.length = segment.storage_length = chunks[-1].end_offset if chunks else 0
+    metadata.segments[segment_id] = segment
+    for chunk in chunks:
+        metadata.objects[chunk.object_name] = LiveObject(ObjectRecord(chunk.object_name, 500, 0))
+    return segment
+
+
+def chunk_of(number: int, name: str = NAME) -> ChunkRecord:
+    return ChunkRecord(number * 100, 100, name, number * 200, 3, number * 100)
+
+
+def test_a_place_is_kept_until_it_is_read_or_nobody_wants_it() -> None:
+    metadata = ContainerMetadata(0)
+    chunk = chunk_of(0)
+    segment = segment_of(metadata, 3, [chunk])
+    losses = SeenLosses(metadata)
+    assert losses.lost(3, chunk, 10, 20, GONE, 7)
+    assert losses.lost(3, chunk, 10, 20, DataCorruptionError("x", "y"), 9)
+    (place,) = losses.places.values()
+    assert (place.first_seen_ms, losses.seen, losses.objects) == (7, 2, [NAME])
+    assert "y" in place.detail
+    assert not losses.found(chunk, 11, 20), "not all of it"
+    assert losses.found(chunk, 0, 100)
+    assert not losses.places
+
+    assert losses.lost(3, chunk, 10, 20, GONE, 7)
+    segment.start_offset = 19
+    assert not losses.prune()
+    segment.start_offset = 20
+    assert losses.prune()
+    assert not losses.lost(3, chunk, 10, 20, GONE, 7), "truncated"
+    assert losses.lost(3, chunk, 30, 40, GONE, 7)
+    del metadata.objects[NAME]
+    assert losses.prune()
+
+
+def test_what_is_no_loss() -> None:
+    metadata = ContainerMetadata(0)
+    old, new = chunk_of(0), chunk_of(0, NAME + "b")
+    segment = segment_of(metadata, 3, [old])
+    losses = SeenLosses(metadata)
+    assert not losses.lost(3, old, 0, 9, TierUnavailableError("tier2", "away"), 7)
+    # Replaced while it was read, and the object lives on for others.
+    segment.chunks = [new]
+    assert not losses.lost(3, old, 0, 9, GONE, 7)
+    assert not losses.lost(4, old, 0, 9, GONE, 7)
+
+
+def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
+    metadata = ContainerMetadata(0)
+    chunk = chunk_of(1)
+    segment_of(metadata, 3, [chunk])
+    losses = SeenLosses(metadata)
+    losses.lost(3, chunk, 110, 120, GONE, 7)
+    del metadata.segments[3]
+    target = segment_of(metadata, 4, [chunk._replace(start_offset=1000)])
+    losses.prune()
+    (place,) = losses.places.values()
+    assert (place.segment_id, place.start_offset, place.end_offset, place.first_seen_ms) == (4, 1010, 1020, 7)
+    target.start_offset = 1020
+    losses.prune()
+    assert not losses.places
+
+
+def test_places_and_examples_are_bounded() -> None:
+    metadata = ContainerMetadata(0)
+    chunks = [chunk_of(number, f"{NAME}{number}") for number in range(PLACES_MAX + 5)]
+    segment = segment_of(metadata, 3, chunks)
+    losses = SeenLosses(metadata)
+    for chunk in chunks:
+        assert losses.lost(3, chunk, chunk.start_offset, chunk.end_offset, GONE, 7)
+    assert (len(losses.places), losses.seen, losses.beyond) == (PLACES_MAX, PLACES_MAX + 5, 5)
+    assert len(list(losses.examples())) == EXAMPLES_MAX
+    # Who is not wanted any more makes room.
+    segment.start_offset = 1000
+    assert losses.lost(3, chunks[-1], chunks[-1].start_offset, chunks[-1].end_offset, GONE, 7)
+    assert len(losses.places) == PLACES_MAX - 9
+
+
+def test_the_file_comes_back_and_the_golden_one_is_read() -> None:
+    place = LostPlace(3, ChunkRecord(0, 200, NAME, 0, 3, 0), 0, 64, "it is gone", 1760000000000)
+    golden = (Path(__file__).parent / "golden" / "losses-1.json").read_text(encoding="utf-8")
+    assert parse_losses(golden, STORE) == {0: [place]}
+    assert render_losses({0: [place]}, STORE) == golden
+    page = Path(__file__).parent.parent.parent / "docs/formats/losses.md"
+    assert golden.strip() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("it is gone", "it is there"), "it was changed"),
+        (('"version": 1', '"version": 2'), "version 2"),
+        (("{", "["), "not a list of losses"),
+    ],
+)
+def test_a_file_that_is_not_what_was_written_is_refused(change: tuple[str, str], said: str) -> None:
+    place = LostPlace(3, ChunkRecord(0, 200, NAME, 0, 3, 0), 0, 64, "it is gone", 1)
+    text = render_losses({0: [place]}, STORE)
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_losses(text.replace(*change), STORE)
+    assert FILE_NAME in str(caught.value)
+    with pytest.raises(ConfigError, match="it is of store"):
+        parse_losses(text, "another")
+
+
+def test_a_file_of_nothing_but_brackets_is_refused_as_any_other() -> None:
+    """So many that the reader of JSON runs out of its own depth: an opening must not end by it."""
+    for text in ("[" * 100_000, '{"version":' * 100_000):
+        with pytest.raises(ConfigError, match="not a list of losses"):
+            parse_losses(text, STORE)
+        with pytest.raises(ConfigError):
+            scrub_state.parse_state(text, STORE)

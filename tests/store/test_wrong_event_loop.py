@@ -1,0 +1,93 @@
+"""An asyncio store belongs to the event loop that opened it; elsewhere every call is refused at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from segmentstore import SegmentStore, SegmentStoreError, WrongEventLoopError
+from tests.store.harness import attribute, open_tiny, read_all, run
+
+WAIT_S = 60
+
+
+async def refused(calls: dict[str, Callable[[], Any]]) -> dict[str, object]:
+    """What each call raises; a call that waits is given up."""
+    found: dict[str, object] = {}
+    for name, call in calls.items():
+        try:
+            async with asyncio.timeout(5):
+                found[name] = await call()
+        except (SegmentStoreError, TimeoutError) as error:
+            found[name] = type(error)
+    return found
+
+
+def test_a_second_event_loop_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await store.create_segment("x")
+            await store.append("x", b"abc")
+            calls = calls_on(store)
+            found = await asyncio.to_thread(asyncio.run, refused(calls))
+            assert found == dict.fromkeys(calls, WrongEventLoopError)
+            assert await read_all(store, "x") == b"abc"
+
+    run(main())
+
+
+def test_a_thread_without_an_event_loop_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await store.create_segment("x")
+            writer = store.writer("x", attribute(1))
+
+            def work() -> list[object]:
+                found: list[object] = []
+                calls: list[Callable[[], object]] = [
+                    lambda: store.append("x", b"never"),
+                    lambda: store.append_batch("x", [b"never"]),
+                    lambda: writer.append(b"never"),
+                    lambda: store.reader("x"),
+                    lambda: store.writer("x", attribute(1)),
+                ]
+                for call in calls:
+                    try:
+                        found.append(call())
+                    except SegmentStoreError as error:
+                        found.append(type(error))
+                return found
+
+            assert await asyncio.to_thread(work) == [WrongEventLoopError] * 5
+            assert await store.append("x", b"abc") == 0
+
+    run(main())
+
+
+def calls_on(store: SegmentStore) -> dict[str, Callable[[], Any]]:
+    reader, writer = store.reader("x", follow=True), store.writer("x", attribute(1))
+    return {
+        "append": lambda: store.append("x", b"never"),
+        "append_batch": lambda: store.append_batch("x", [b"never"]),
+        "writer append": lambda: writer.append(b"never"),
+        "read": lambda: store.read("x", 3, 1, 3600.0),
+        "reader": lambda: anext(reader),
+        "create_segment": lambda: store.create_segment("y"),
+        "get_info": lambda: store.get_info("x"),
+        "list_segments": lambda: anext(store.list_segments()),
+        "seal": lambda: store.seal("x"),
+        "truncate": lambda: store.truncate("x", 1),
+        "merge": lambda: store.merge("x", "y"),
+        "delete": lambda: store.delete("x"),
+        "update_attributes": lambda: store.update_attributes("x", []),
+        "get_attributes": lambda: store.get_attributes("x"),
+        "flush": store.flush,
+        "flush of one": lambda: store.flush("x"),
+        "checkpoint": store.checkpoint,
+        "collect_garbage": store.collect_garbage,
+        "export_catalog": store.export_catalog,
+        "process_mailbox": store.process_mailbox,
+        "close": store.close,
+    }

@@ -1,0 +1,56 @@
+"""A job on the store's machine wakes its owner over the socket: nobody waits for the next look into the mailbox."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmentstore import blocking
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts import local_protocol
+from segmentstore.contracts.runtime import Runtime
+from tests.cli.shell import segmentstore
+from tests.store.harness import TINY
+from tests.tier2.spark.reconcile_dry import LocalSpark
+from tier2.spark.command_options import Exit
+from tier2.spark.owner_bell import wake_owner
+from tier2.spark.reconcile_job import reconcile
+
+RARELY: dict[str, Any] = {**TINY, "containers": 2, "local_face": True, "mailbox_poll_s": 36_000.0}
+"""Who is not woken does not look while the test runs."""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_reconciliation_waits_for_no_look(tmp_path: Path, elsewhere: bool) -> None:
+    place = tmp_path / ("elsewhere" if elsewhere else "store/tier2")
+    settings = {**RARELY, "tier2": place.as_uri()} if elsewhere else RARELY
+    with blocking.open(tmp_path / "store", **settings) as store:
+        store.create_segment("a")
+        store.append("a", b"a" * 500)
+        store.flush()
+        # Where the objects are in the store's folder it is known by itself.
+        options = {"store_folder": str(tmp_path / "store")} if elsewhere else {}
+        result = reconcile(LocalSpark().as_spark(), place.as_uri(), timeout_s=60.0, **options)
+    assert (result.verdict, result.summary.untold) == (Exit.NOTHING, {})
+
+
+def test_so_does_an_export_of_a_store_that_is_open(tmp_path: Path) -> None:
+    with blocking.open(tmp_path / "store", **RARELY):
+        shown = segmentstore("catalog", "export", tmp_path / "store", "--json", "--timeout", "60")
+    assert shown.code == ExitCode.DONE
+    assert [each["container_id"] for each in shown.json()["snapshots"]] == [0, 1]
+
+
+def test_an_owner_that_is_away_or_does_not_know_how_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    assert asyncio.run(wake_owner(str(folder), Runtime())) is False
+    with blocking.open(folder, **RARELY):
+        assert asyncio.run(wake_owner(str(folder), Runtime())) is True
+        monkeypatch.delitem(local_protocol._REQUESTS, 9)
+        assert asyncio.run(wake_owner(str(folder), Runtime())) is False
+    assert asyncio.run(wake_owner(str(folder), Runtime())) is False
