@@ -244,8 +244,13 @@ class ObjectStorageContract(ABC):
             await asyncio.gather(*(one(number) for number in range(60)))
             assert len(self.raw(storage)) == 30
             statistics = storage.statistics()
-            assert [statistics.requests(kind) for kind in ("put", "get", "delete")] == [60, 60, 30]
-            assert (statistics.bytes_sent, statistics.bytes_received, statistics.errors) == (6000, 3000, 0)
+            # A server under load may be asked a second time: a provider counts that as a retry.
+            kinds = [statistics.operations[kind] for kind in ("put", "get", "delete")]
+            assert [kind.requests - kind.retries for kind in kinds] == [60, 60, 30]
+            repeated = sum(kind.retries for kind in kinds)
+            assert 6000 <= statistics.bytes_sent <= 6000 + 100 * repeated
+            assert 3000 <= statistics.bytes_received <= 3000 + 50 * repeated
+            assert statistics.errors <= repeated
 
         self.run(tmp_path, case)
 

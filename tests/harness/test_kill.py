@@ -31,8 +31,14 @@ from tests.store.harness import UNFLUSHED
 CYCLES = int(os.environ.get("HARNESS_KILL_CYCLES", str(LIVES)))
 """Of each part."""
 PARTS = ("default", "everything", "lifecycle", "exactly-once")
-SETTINGS = {**UNFLUSHED, "containers": 1, "checkpoint_operations": 100_000, "checkpoint_bytes": 1 << 30}
-"""Nothing but appends goes to the log."""
+SETTINGS = {
+    **UNFLUSHED,
+    "containers": 1,
+    "checkpoint_operations": 100_000,
+    "checkpoint_bytes": 1 << 30,
+    "tail_bytes_max": 1 << 20,
+}
+"""Nothing but appends goes to the log: a spiller that falls behind a smaller tail makes flushes."""
 
 
 @pytest.mark.timeout(120 + 10 * CYCLES)

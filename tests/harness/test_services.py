@@ -28,6 +28,7 @@ from recovery.harness.services.server import (
 )
 from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
+from tests.support.processes import is_alive
 
 KINDS: list[type[StorageServer]] = [S3Proxy, Moto, Sftp, *([VersityGateway] if shutil.which("go") else [])]
 LISTENER = (
@@ -60,13 +61,6 @@ class Dying(Listener):
 
 def child_of(server: Server) -> int:
     return int(server.output().split()[-1])
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def listens(port: int) -> bool:

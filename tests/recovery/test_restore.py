@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import attribute, open_lazy, read_all, run, until
+from tests.support.folders import files_below
 from tier2.checkpoint_object import parse_checkpoint_name, parse_checkpoint_object
 from tier2.locations import PROCESS_MEMORY
 from tier2.object_names import parse_object_name
@@ -52,9 +52,7 @@ class Place:
         return sorted(path for path in self.bucket.glob("checkpoints/*/*") if path.is_file())
 
     def objects(self) -> list[Path]:
-        # Not rglob: it stumbles over folders that the store removes meanwhile.
-        files = (Path(folder, name) for folder, _, names in os.walk(self.bucket) for name in names)
-        return [path for path in files if parse_object_name(self.name(path)) is not None]
+        return [path for path in files_below(self.bucket) if parse_object_name(self.name(path)) is not None]
 
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.bucket))

@@ -12,6 +12,7 @@ import pytest
 from segmentstore import SegmentStore, blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, open_tiny, read_all, run, until
+from tests.support.folders import files_below
 
 BOUND = 4000
 IN_FLIGHT = 400
@@ -127,7 +128,7 @@ def test_an_outage_again_and_again_loses_and_doubles_nothing(tmp_path: Path, rou
                 await store.flush()
                 assert await read_all(store, "x") == expected
                 objects = store._containers[0].metadata.objects
-                there = [path for path in (tmp_path / "s" / "tier2").rglob("flush-*") if path.is_file()]
+                there = [path for path in files_below(tmp_path / "s" / "tier2") if path.match("flush-*")]
                 assert len(there) == len(objects)
 
     run(main())

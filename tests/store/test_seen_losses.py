@@ -14,6 +14,7 @@ from segmentstore import DataCorruptionError, SegmentStore
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_lazy, read_all, read_store_id, run, until
+from tests.support.folders import files_below
 from tier2.object_names import parse_object_name
 from tier2.store_markers import marker_name
 
@@ -56,8 +57,7 @@ class Folder:
         self._root = location / "tier2"
 
     def objects(self) -> dict[str, bytes]:
-        paths = [path for path in self._root.rglob("*") if path.is_file()]
-        names = [path.relative_to(self._root).as_posix() for path in paths]
+        names = [path.relative_to(self._root).as_posix() for path in files_below(self._root)]
         return {name: (self._root / name).read_bytes() for name in names if parse_object_name(name) is not None}
 
     def put(self, name: str, data: bytes) -> None:

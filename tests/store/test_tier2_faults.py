@@ -41,6 +41,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport
 from tests.store.harness import TINY, WorldDisk, read_all, until
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
+from tests.support.folders import files_below
 from tests.support.hurried_loop import SPEED, run_hurried
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.request_meter import Operation
@@ -349,7 +350,7 @@ def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(tmp_pat
             await settle(store)
             await load.check(store)
             root = tmp_path / "store" / "tier2"
-            there = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+            there = [str(path.relative_to(root)) for path in files_below(root)]
             assert data_objects(name for name in there if not name.startswith("~")) == known_objects(store)
         async with segmentstore.open(tmp_path / "store", runtime=Runtime(disk=disk), **SETTINGS) as again:
             await load.check(again)

@@ -11,6 +11,7 @@ import pytest
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime, SystemClock
 from tests.store.harness import open_lazy, run, until
+from tests.support.folders import files_below
 from tier2.object_names import parse_object_name
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -27,7 +28,7 @@ class OffClock(SystemClock):
 
 
 def objects(folder: Path) -> set[str]:
-    names = {str(path.relative_to(folder / "tier2")) for path in (folder / "tier2").rglob("*") if path.is_file()}
+    names = {str(path.relative_to(folder / "tier2")) for path in files_below(folder / "tier2")}
     return {name for name in names if parse_object_name(name) is not None}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from segmentstore import blocking
 from tests.store.harness import LAZY
+from tests.support.folders import files_below
 from tests.tier2.spark.local_session import LocalSession
 from tier2.mailbox.messages import PREFIX as MAILBOX
 from tier2.object_names import parse_object_name
@@ -70,15 +71,16 @@ class Place:
 
     def objects(self, kind: str | None = None) -> list[str]:
         found = []
-        for path in sorted(self.tier2.rglob("*")):
-            named = parse_object_name(path.relative_to(self.tier2).as_posix()) if path.is_file() else None
+        for path in files_below(self.tier2):
+            named = parse_object_name(path.relative_to(self.tier2).as_posix())
             if named is not None and kind in {None, named.kind}:
                 found.append(path.relative_to(self.tier2).as_posix())
         return found
 
     def messages(self) -> Counter[str]:
         """Proposals and answers to them."""
-        paths = [path for path in (self.tier2 / MAILBOX).rglob("*.json") if not path.name.startswith("export")]
+        messages = (path for path in files_below(self.tier2 / MAILBOX) if path.suffix == ".json")
+        paths = [path for path in messages if not path.name.startswith("export")]
         return Counter("answer" if path.name.endswith(".answer.json") else "proposal" for path in paths)
 
     def compact(self, session: LocalSession | None = None, **options: Any) -> CompactionResult:

@@ -36,6 +36,7 @@ from recovery.harness.services.spark_cluster import SparkCluster, SparkConnectSe
 from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
+from tests.support.folders import files_below
 from tests.tier2.spark.driver_process import WAIT_S, Driver, module
 from tests.tier2.spark.read_program import COPY
 from tier2.locations import open_object_storage
@@ -371,6 +372,7 @@ def test_ctrl_c_while_owners_are_waited_for_ends_it_at_once(tmp_path: Path) -> N
     asyncio.run(make())
     url = url_of(tmp_path / "store")
     with verb("reconcile", url, environment=driver_environment("local[2,4]"), cwd=tmp_path) as driver:
-        driver.wait_for(lambda: list((tmp_path / "store" / "tier2" / "mailbox").rglob("*.json")))
+        mailbox = tmp_path / "store" / "tier2" / "mailbox"
+        driver.wait_for(lambda: [path for path in files_below(mailbox) if path.suffix == ".json"])
         os.kill(driver.process.pid, signal.SIGINT)
         driver.end(code=130)
