@@ -1,7 +1,7 @@
 """Records a second through atomic batches: 256 callers, 100 records of 100 B a call.
 
-Floor: write + fdatasync of 1 MiB pieces, which is where the skeleton closes a batch. The bar (1 M records/s where
-the skeleton does 4 M) is a ratio: a quarter of the skeleton of the same run.
+Floor: write + fdatasync of 1 MiB pieces, which is where the skeleton closes a batch. The bar (1 M
+records/s where the skeleton does 4 M) is a ratio: a quarter of the skeleton of the same run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ SHARE_OF_SKELETON = 0.25
 def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 10 s quick, 30 s else."""
     measured = rounds.interleaved(
-        __name__, rounds.count_of(quick=quick), directory, callers=CALLERS, batches_each=20 if quick else 100
+        __name__,
+        rounds.count_of(quick=quick),
+        directory,
+        callers=CALLERS,
+        batches_each=20 if quick else 100,
     )
     engine, skeleton = Samples.of(measured["engine"]), Samples.of(measured["skeleton"])
     ratio = engine.median / skeleton.median
@@ -61,7 +65,9 @@ def skeleton_round(directory: str, callers: int, batches_each: int) -> Measured:
         skeleton = Skeleton(Path(directory) / "skeleton")
         records = [bytes(RECORD_BYTES)] * RECORDS
         await concurrent_callers(lambda _: skeleton.append_batch(records), callers, 2)
-        result = await concurrent_callers(lambda _: skeleton.append_batch(records), callers, batches_each)
+        result = await concurrent_callers(
+            lambda _: skeleton.append_batch(records), callers, batches_each
+        )
         await skeleton.close()
         return {"value": result.rate * RECORDS, **latency_ms(result.latencies)}
 

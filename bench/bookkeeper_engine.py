@@ -1,8 +1,10 @@
-"""What the engine keeps of its rate when Tier 1 is BookKeeper instead of a file: 1,000 callers of 100 B, each awaited.
+"""What the engine keeps of its rate when Tier 1 is BookKeeper instead of a file: 1,000 callers of
+100 B, each awaited.
 
-The same load, settings and process as `concurrent_callers`; only `tier1` differs. The file log writes once and syncs once, BookKeeper's
-bookies three times each, on the same cores and the same disk. Both sides press on for some seconds before anything counts: a Java
-machine that has just started is not what a store runs on.
+The same load, settings and process as `concurrent_callers`; only `tier1` differs. The file log
+writes once and syncs once, BookKeeper's bookies three times each, on the same cores and the same
+disk. Both sides press on for some seconds before anything counts: a Java machine that has just
+started is not what a store runs on.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
                         found.append(floor_round(str(place), CALLERS, each))
                         continue
                     tier1 = cluster.url(f"/bench-{index}") if side == "bookkeeper" else ""
-                    arguments = {"directory": str(place), "tier1": tier1, "callers": CALLERS, "appends_each": each}
+                    arguments = {
+                        "directory": str(place),
+                        "tier1": tier1,
+                        "callers": CALLERS,
+                        "appends_each": each,
+                    }
                     found.append(child.call(__name__, "engine_round", arguments))
     ratios = ratios_of(measured["bookkeeper"], measured["file"])
     ratio = statistics.median(ratios)

@@ -1,10 +1,12 @@
 """Frames through the log on BookKeeper, against BookKeeper's own client by itself.
 
-Three sides take turns in one process and on one cluster, shape by shape: raw write + fdatasync of one entry at a time (the
-floor), the native client in the gateway's own Java process (entries of the same size, as many in flight, copied nowhere; the
-table's skeleton), and the log (the engine's column): header and checksum, the way to the gateway and back, a future for each frame. A
-fourth, the way to the gateway without the log, is in the extras (`path_`). Who goes first changes from round to round, and ratios
-are of neighbours: the bar speaks of their median. The Java machine and the bookies are warmed up before anything counts.
+Three sides take turns in one process and on one cluster, shape by shape: raw write + fdatasync of
+one entry at a time (the floor), the native client in the gateway's own Java process (entries of the
+same size, as many in flight, copied nowhere; the table's skeleton), and the log (the engine's
+column): header and checksum, the way to the gateway and back, a future for each frame. A fourth,
+the way to the gateway without the log, is in the extras (`path_`). Who goes first changes from
+round to round, and ratios are of neighbours: the bar speaks of their median. The Java machine and
+the bookies are warmed up before anything counts.
 """
 
 from __future__ import annotations
@@ -67,10 +69,19 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     seconds = 1.0 if quick else 2.5
     measured: dict[str, Measured] = {}
     with subfolder(directory, "bookkeeper") as folder, bookkeeper_service(folder) as cluster:
-        arguments = {"directory": str(folder), "url": cluster.url(), "seconds": seconds, "count": count}
+        arguments = {
+            "directory": str(folder),
+            "url": cluster.url(),
+            "seconds": seconds,
+            "count": count,
+        }
         measured = child.call(__name__, "turns_round", arguments)
     rows = [row for shape in SHAPES for row in rows_of(shape, measured[shape.name])]
-    notes = [NOTE, "skeleton: the native Java client in the same process as our gateway; ratio: median of the rounds'"]
+    notes = [
+        NOTE,
+        "skeleton: the native Java client in the same process as our gateway; ratio: "
+        "median of the rounds'",
+    ]
     return CaseResult(case="bookkeeper_frames", question=QUESTION, rows=rows, notes=notes)
 
 
@@ -98,7 +109,9 @@ def rows_of(shape: Shape, sides: dict[str, list[Measured]]) -> Iterator[Row]:
         extra=extra,
     )
     if shape.window == 1:
-        added = statistics.median(ours["p50_ms"] - theirs["p50_ms"] for ours, theirs in zip(log, native, strict=True))
+        added = statistics.median(
+            ours["p50_ms"] - theirs["p50_ms"] for ours, theirs in zip(log, native, strict=True)
+        )
         yield Row(
             name=f"{shape.name}, p50",
             unit="ms",
@@ -109,7 +122,9 @@ def rows_of(shape: Shape, sides: dict[str, list[Measured]]) -> Iterator[Row]:
             met=added <= ADDED_MS,
             extra={"added_ms": added},
         )
-    allowed = {"1 KiB x 256": CPU_US_SMALL}.get(shape.name, CPU_US_LARGE if shape.entry_bytes > 512 * KIB else None)
+    allowed = {"1 KiB x 256": CPU_US_SMALL}.get(
+        shape.name, CPU_US_LARGE if shape.entry_bytes > 512 * KIB else None
+    )
     if allowed is not None:
         cpu = Samples.of(log, "python_us")
         yield Row(
@@ -172,7 +187,9 @@ class _Turns:
         return {"value": len(taken) * shape.entry_bytes / sum(taken) / 1e6, **_latencies(taken)}
 
     async def _native(self, shape: Shape, seconds: float) -> Measured:
-        got = await self._maker.ledgers.native_bench(Replication(), shape.entry_bytes, shape.window, seconds)
+        got = await self._maker.ledgers.native_bench(
+            Replication(), shape.entry_bytes, shape.window, seconds
+        )
         return {
             "value": got["mb_per_s"],
             "per_s": got["entries_per_s"],
@@ -185,12 +202,17 @@ class _Turns:
         payload = [os.urandom(shape.entry_bytes - FRAME_HEADER_LENGTH)]
         async with self._maker.log() as log:
             await log.append(payload)
-            return await self._counted(shape, lambda: pipelined_for(lambda: log.append(payload), seconds, shape.window))
+            return await self._counted(
+                shape, lambda: pipelined_for(lambda: log.append(payload), seconds, shape.window)
+            )
 
     async def _path(self, shape: Shape, seconds: float) -> Measured:
         """The way to the gateway, used as the log uses it."""
         writer = await self._maker.ledgers.create(Replication(), {})
-        parts = [os.urandom(FRAME_HEADER_LENGTH), os.urandom(shape.entry_bytes - FRAME_HEADER_LENGTH)]
+        parts = [
+            os.urandom(FRAME_HEADER_LENGTH),
+            os.urandom(shape.entry_bytes - FRAME_HEADER_LENGTH),
+        ]
         sent: deque[float] = deque()
         latencies: list[float] = []
         done = asyncio.get_running_loop().create_future()
@@ -226,7 +248,9 @@ class _Turns:
         await self._maker.ledgers.delete(writer.ledger_id)
         return measured
 
-    async def _counted(self, shape: Shape, press: Callable[[], Awaitable[tuple[int, list[float]]]]) -> Measured:
+    async def _counted(
+        self, shape: Shape, press: Callable[[], Awaitable[tuple[int, list[float]]]]
+    ) -> Measured:
         java, _, _ = await self._maker.ledgers.gateway_usage()
         begun, cpu = time.perf_counter(), time.process_time()
         frames, latencies = await press()
@@ -244,7 +268,9 @@ class _Turns:
 async def pipelined_for(
     append: Callable[[], Awaitable[object]], seconds: float, window: int
 ) -> tuple[int, list[float]]:
-    """One producer with `window` appends un-acknowledged, for so long: how many, and seconds of those it looked at."""
+    """One producer with `window` appends un-acknowledged, for so long: how many, and seconds of
+    those it looked at.
+    """
     latencies: list[float] = []
     mask = _SAMPLED - 1 if window >= _SAMPLED else 0
     pending: deque[Awaitable[object]] = deque()

@@ -1,8 +1,10 @@
-"""The cluster the BookKeeper benches measure against: ZooKeeper and three bookies on this machine, with real journals.
+"""The cluster the BookKeeper benches measure against: ZooKeeper and three bookies on this machine,
+with real journals.
 
-Each case has one of its own, run as `segmentstore bookkeeper start` would run it, `journalFlushWhenQueueEmpty=true`: with the
-default a single entry waits 2 ms for company, and the cost of our path would hide behind that. All sides of a case share
-the cluster, and the cluster shares the machine's cores with them.
+Each case has one of its own, run as `segmentstore bookkeeper start` would run it,
+`journalFlushWhenQueueEmpty=true`: with the default a single entry waits 2 ms for company, and the
+cost of our path would hide behind that. All sides of a case share the cluster, and the cluster
+shares the machine's cores with them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ NOTE = "three bookies and ZooKeeper on the same cores and disk, replication 3/3/
 
 @contextmanager
 def bookkeeper_service(folder: Path) -> Iterator[BookKeeperCluster]:
-    """A cluster in `folder`, and its end. Raises BenchError if it does not come up, or BookKeeper is not installed."""
+    """A cluster in `folder`, and its end.
+
+    Raises BenchError if it does not come up, or BookKeeper is not installed.
+    """
     try:
         with BookKeeperCluster(folder / "cluster", full_speed=True) as cluster:
             yield cluster
@@ -37,9 +42,13 @@ def bookkeeper_service(folder: Path) -> Iterator[BookKeeperCluster]:
 
 
 class LogMaker:
-    """Logs of a store that is nothing but its logs, over one gateway and one session with ZooKeeper."""
+    """Logs of a store that is nothing but its logs, over one gateway and one session with
+    ZooKeeper.
+    """
 
-    def __init__(self, ledgers: GatewayLedgerStore, nodes: ZookeeperNodes, path: str, runtime: Runtime) -> None:
+    def __init__(
+        self, ledgers: GatewayLedgerStore, nodes: ZookeeperNodes, path: str, runtime: Runtime
+    ) -> None:
         self.ledgers = ledgers
         self._nodes = nodes
         self._path = path
@@ -72,7 +81,9 @@ class LogMaker:
 
 @asynccontextmanager
 async def log_maker(url: str) -> AsyncIterator[LogMaker]:
-    """The clients of the cluster at `url`, which nobody else uses: all its ledgers go with each log."""
+    """The clients of the cluster at `url`, which nobody else uses: all its ledgers go with each
+    log.
+    """
     location = BookKeeperLocation.parse(url)
     runtime = Runtime()
     nodes = ZookeeperNodes(ZookeeperSettings(hosts=location.hosts), runtime)

@@ -1,12 +1,16 @@
-"""How long a container is without an owner when its owner is killed: from the new process's start to its first append.
+"""How long a container is without an owner when its owner is killed: from the new process's start
+to its first append.
 
-One process fills a container's log on BookKeeper with operations of 1 KiB that only the log holds, as the recovery case does (round robin
-over more segments than appends are ever un-acknowledged, flushes and checkpoints held back), goes on appending, and is killed by SIGKILL
-in the middle of that; its Java process ends with it. A new process, in a folder of its own as on another machine, opens the store: it
-fences the old owner's ledgers, finds their ends, replays everything, and appends.
+One process fills a container's log on BookKeeper with operations of 1 KiB that only the log holds,
+as the recovery case does (round robin over more segments than appends are ever un-acknowledged,
+flushes and checkpoints held back), goes on appending, and is killed by SIGKILL in the middle of
+that; its Java process ends with it. A new process, in a folder of its own as on another machine,
+opens the store: it fences the old owner's ledgers, finds their ends, replays everything, and
+appends.
 
-The time counts from the start of the new process, its interpreter and its imports included. The start of its Java machine is measured apart,
-and taken off: a process that owns other containers has one already.
+The time counts from the start of the new process, its interpreter and its imports included. The
+start of its Java machine is measured apart, and taken off: a process that owns other containers has
+one already.
 """
 
 from __future__ import annotations
@@ -60,8 +64,14 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def takeover(place: Path, tier1: str, appends: int) -> Measured:
-    """Fill, kill, take over: seconds from the new owner's start to its first append, Java apart, and their parts."""
-    arguments: dict[str, Any] = {"tier1": tier1, "tier2": (place / "tier2").as_uri(), "appends": appends}
+    """Fill, kill, take over: seconds from the new owner's start to its first append, Java apart,
+    and their parts.
+    """
+    arguments: dict[str, Any] = {
+        "tier1": tier1,
+        "tier2": (place / "tier2").as_uri(),
+        "appends": appends,
+    }
     command = [sys.executable, "-m", "bench.child", __name__, "owner"]
     command.append(json.dumps({"directory": str(place / "first"), **arguments}))
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
@@ -73,14 +83,18 @@ def takeover(place: Path, tier1: str, appends: int) -> Measured:
     if not filled:
         raise BenchError(f"the first owner ended with {owner.returncode}")
     begun = time.monotonic()
-    return child.call(__name__, "new_owner", {"directory": str(place / "second"), "begun": begun, **arguments})
+    return child.call(
+        __name__, "new_owner", {"directory": str(place / "second"), "begun": begun, **arguments}
+    )
 
 
 def owner(directory: str, tier1: str, tier2: str, appends: int) -> Measured:
     """Never returns: says when it has appended so many, and goes on."""
 
     async def work() -> None:
-        store = await open_store(Path(directory), tier1=tier1, tier2=tier2, **HELD_BACK).__aenter__()
+        store = await open_store(
+            Path(directory), tier1=tier1, tier2=tier2, **HELD_BACK
+        ).__aenter__()
         for index in range(SEGMENTS):
             await store.create_segment(_segment(index))
         data = bytes(APPEND_BYTES)

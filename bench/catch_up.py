@@ -1,10 +1,12 @@
 """Speed of reading a segment from Tier 2 when nothing of it is in memory or cache.
 
-One store is filled and flushed once; each round then drops the cache folder and the kernel's pages and reads the
-segment whole, in a fresh process. Floor: preads of the very same object files, whole, in 1 MiB pieces, one thread.
-Skeleton: the same preads through an executor with a few in flight, CRC32C of each.
+One store is filled and flushed once; each round then drops the cache folder and the kernel's pages
+and reads the segment whole, in a fresh process. Floor: preads of the very same object files, whole,
+in 1 MiB pieces, one thread. Skeleton: the same preads through an executor with a few in flight,
+CRC32C of each.
 
-The engine's side includes the bench's own CRC32C over what it got (about 40 us a MiB), which is compared at the end.
+The engine's side includes the bench's own CRC32C over what it got (about 40 us a MiB), which is
+compared at the end.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     total_bytes = (128 if quick else 1024) * MIB
     require_free_bytes(directory, 3 * total_bytes)
     with subfolder(directory, "filled") as folder:
-        filled = child.call(__name__, "fill", {"directory": str(folder), "total_bytes": total_bytes})
+        filled = child.call(
+            __name__, "fill", {"directory": str(folder), "total_bytes": total_bytes}
+        )
         measured: dict[str, list[Measured]] = {side: [] for side in rounds.SIDES}
         for _ in range(rounds.count_of(quick=quick)):
             for side in rounds.SIDES:
                 # Only what is on disk already can be evicted.
                 os.sync()
                 evict(files_under(folder))
-                measured[side].append(child.call(__name__, f"{side}_round", {"directory": str(folder), **filled}))
+                measured[side].append(
+                    child.call(__name__, f"{side}_round", {"directory": str(folder), **filled})
+                )
     engine, floor = Samples.of(measured["engine"]), Samples.of(measured["floor"])
     ratio = engine.median / max(floor.rounds)
     row = Row(
@@ -65,7 +71,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def fill(directory: str, total_bytes: int) -> Measured:
-    """Make a store whose one segment has `total_bytes` distinct bytes, all in Tier 2; its length and CRC32C."""
+    """Make a store whose one segment has `total_bytes` distinct bytes, all in Tier 2; its length
+    and CRC32C.
+    """
     folder = Path(directory)
 
     async def work() -> Measured:
@@ -76,7 +84,8 @@ def fill(directory: str, total_bytes: int) -> Measured:
 
             def append(number: int) -> asyncio.Future[int]:
                 nonlocal checksum
-                # Each piece differs, so that a piece served at the wrong place shows in the checksum.
+                # Each piece differs, so that a piece served at the wrong place shows in the
+                # checksum.
                 data = number.to_bytes(8, "big") + base[8:]
                 checksum = crc32c(data, checksum)
                 return asyncio.ensure_future(store.append(SEGMENT, data))
@@ -99,7 +108,11 @@ def floor_round(directory: str, length: int, checksum: int) -> Measured:
 def skeleton_round(directory: str, length: int, checksum: int) -> Measured:
     """Megabytes per second of preads through an executor, checked, a few ahead."""
     del length, checksum
-    pieces = [(path, offset) for path in _objects(directory) for offset in range(0, path.stat().st_size, PIECE_BYTES)]
+    pieces = [
+        (path, offset)
+        for path in _objects(directory)
+        for offset in range(0, path.stat().st_size, PIECE_BYTES)
+    ]
 
     def read(path: Path, offset: int) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

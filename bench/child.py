@@ -1,7 +1,9 @@
-"""A measurement in a process of its own: fresh memory, fresh caches, nothing left over from the round before.
+"""A measurement in a process of its own: fresh memory, fresh caches, nothing left over from the
+round before.
 
-`call` runs a function of a bench module in a new interpreter and gives back what it returned (JSON). The child
-ends by os._exit: whatever it left open is abandoned as by a crash, which the recovery case relies on.
+`call` runs a function of a bench module in a new interpreter and gives back what it returned
+(JSON). The child ends by os._exit: whatever it left open is abandoned as by a crash, which the
+recovery case relies on.
 """
 
 from __future__ import annotations
@@ -23,23 +25,33 @@ Measured = dict[str, Any]
 _MARK = "bench-result:"
 
 
-def call(module: str, function: str, arguments: Mapping[str, object], *, timeout_s: float = 1800.0) -> Measured:
+def call(
+    module: str, function: str, arguments: Mapping[str, object], *, timeout_s: float = 1800.0
+) -> Measured:
     """Run `module.function(**arguments)` in a fresh process; arguments and result must be JSON.
 
-    Costs about 0.2 s besides. Raises BenchError with the child's last words if it fails or takes too long.
+    Costs about 0.2 s besides. Raises BenchError with the child's last words if it fails or takes
+    too long.
     """
     root = str(Path(__file__).resolve().parent.parent)
     inherited = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root]),
+    }
     command = [sys.executable, "-m", "bench.child", module, function, json.dumps(dict(arguments))]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired:
         message = f"{module}.{function} was still running after {timeout_s:.0f} s"
         raise BenchError(message) from None
     marked = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode or len(marked) != 1:
-        message = f"{module}.{function} failed with exit code {done.returncode}:\n{_ends_of(done.stderr)}"
+        message = (
+            f"{module}.{function} failed with exit code {done.returncode}:\n{_ends_of(done.stderr)}"
+        )
         raise BenchError(message)
     result: Measured = json.loads(marked[0].removeprefix(_MARK))
     return result

@@ -1,9 +1,11 @@
-"""What a read of 4 KiB at a random place costs when nothing of it is near: requests, and time over a plain GET.
+"""What a read of 4 KiB at a random place costs when nothing of it is near: requests, and time over
+a plain GET.
 
-One store is filled and flushed to S3 once; each round opens it in a fresh process, its cache gone, and reads at places
-drawn at random, one after the other. Requests are those the provider counts, with those for the headers of blocks: a
-block's first read may cost two. Floor: plain boto3 GETs of 4 KiB at random places of the same objects. The engine
-fetches the extents (64 KiB) that hold the bytes, because it gives out no byte whose checksum it has not checked.
+One store is filled and flushed to S3 once; each round opens it in a fresh process, its cache gone,
+and reads at places drawn at random, one after the other. Requests are those the provider counts,
+with those for the headers of blocks: a block's first read may cost two. Floor: plain boto3 GETs of
+4 KiB at random places of the same objects. The engine fetches the extents (64 KiB) that hold the
+bytes, because it gives out no byte whose checksum it has not checked.
 """
 
 from __future__ import annotations
@@ -45,8 +47,17 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         arguments = {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes}
         child.call("bench.s3_catch_up", "fill", arguments)
         for index in range(rounds.count_of(quick=quick)):
-            floor.append(child.call(__name__, "floor_round", {"endpoint": endpoint, "reads": reads, "seed": index}))
-            arguments = {"directory": str(folder), "length": total_bytes, "reads": reads, "seed": index}
+            floor.append(
+                child.call(
+                    __name__, "floor_round", {"endpoint": endpoint, "reads": reads, "seed": index}
+                )
+            )
+            arguments = {
+                "directory": str(folder),
+                "length": total_bytes,
+                "reads": reads,
+                "seed": index,
+            }
             engine.append(child.call(__name__, "engine_round", arguments))
     latency, raw = Samples.of(engine), Samples.of(floor)
     gets = Samples.of(engine, "gets_a_read")
@@ -70,7 +81,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             extra={"extra_ms": extra_ms, **extras_of(engine)},
         ),
     ]
-    return CaseResult(case="cold_random_reads", question=QUESTION, rows=rows, notes=[f"server: {server}"])
+    return CaseResult(
+        case="cold_random_reads", question=QUESTION, rows=rows, notes=[f"server: {server}"]
+    )
 
 
 def floor_round(endpoint: str, reads: int, seed: int) -> Measured:
@@ -83,7 +96,9 @@ def floor_round(endpoint: str, reads: int, seed: int) -> Measured:
         key, size = chance.choice(objects)
         start = chance.randrange(size - READ_BYTES)
         begun = time.perf_counter()
-        answer = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{start + READ_BYTES - 1}")
+        answer = client.get_object(
+            Bucket=BUCKET, Key=key, Range=f"bytes={start}-{start + READ_BYTES - 1}"
+        )
         answer["Body"].read()
         seconds.append(time.perf_counter() - begun)
     seconds.sort()
@@ -107,7 +122,9 @@ def engine_round(directory: str, length: int, reads: int, seed: int) -> Measured
                 received = 0
                 # A read may give less, where one held stretch ends and another begins.
                 while received < READ_BYTES:
-                    received += len(await reader.read(SEGMENT, offset + received, READ_BYTES - received))
+                    received += len(
+                        await reader.read(SEGMENT, offset + received, READ_BYTES - received)
+                    )
                 seconds.append(time.perf_counter() - begun)
             gets = _gets(store.stats()) - before
         seconds.sort()

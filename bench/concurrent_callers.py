@@ -1,10 +1,11 @@
 """Small appends a second when a thousand callers each wait for their own.
 
-Floor: write + fdatasync of the bytes of one append of every caller (record headers as the skeleton's), since
-no group commit of callers who wait can put more into one sync.
+Floor: write + fdatasync of the bytes of one append of every caller (record headers as the
+skeleton's), since no group commit of callers who wait can put more into one sync.
 
-The bar is judged with all callers on one segment. An engine may log appends of one segment that share a frame as one
-operation; with a segment for each caller it cannot, and that figure stands below, without a bar of its own.
+The bar is judged with all callers on one segment. An engine may log appends of one segment that
+share a frame as one operation; with a segment for each caller it cannot, and that figure stands
+below, without a bar of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def floor_round(directory: str, callers: int, appends_each: int) -> Measured:
     """Appends per second the disk alone would take."""
     record = APPEND_BYTES + HEADER.size
     piece = callers * record
-    return {"value": synced_write_rate(Path(directory), piece, min(appends_each, 500) * piece) / record}
+    return {
+        "value": synced_write_rate(Path(directory), piece, min(appends_each, 500) * piece) / record
+    }
 
 
 def skeleton_round(directory: str, callers: int, appends_each: int) -> Measured:
@@ -94,7 +97,9 @@ def spread_round(directory: str, callers: int, appends_each: int) -> Measured:
     return asyncio.run(_measure_engine(directory, callers, appends_each, segments=callers))
 
 
-async def _measure_engine(directory: str, callers: int, appends_each: int, *, segments: int) -> Measured:
+async def _measure_engine(
+    directory: str, callers: int, appends_each: int, *, segments: int
+) -> Measured:
     async with open_store(Path(directory) / "store") as store:
         names = [f"{SEGMENT}-{index:04}" for index in range(segments)]
         for name in names:

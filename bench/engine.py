@@ -1,7 +1,8 @@
-"""The door to the engine: the part of its public face the benches use, and how to look into its numbers.
+"""The door to the engine: the part of its public face the benches use, and how to look into its
+numbers.
 
-The engine is imported when a store is opened, not before: floor and skeleton run in processes that never
-load more of it than its contracts.
+The engine is imported when a store is opened, not before: floor and skeleton run in processes that
+never load more of it than its contracts.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Store(Protocol):
     async def create_segment(self, name: str) -> object:
         """Make a segment."""
 
-    def append(self, name: str, data: bytes, *, expected_offset: int | None = None) -> Awaitable[int]:
+    def append(
+        self, name: str, data: bytes, *, expected_offset: int | None = None
+    ) -> Awaitable[int]:
         """Enqueue when called; the awaitable gives the offset."""
 
     def append_batch(self, name: str, data: Sequence[bytes]) -> Awaitable[int]:
@@ -69,7 +72,10 @@ def open_store(location: Path, **options: object) -> AbstractAsyncContextManager
 
 
 async def read_through(store: Store, name: str, length: int, checksum: int) -> tuple[float, float]:
-    """Read a segment from its beginning to its tail; seconds to there, and to its first bytes. BenchError if it has others than these."""
+    """Read a segment from its beginning to its tail; seconds to there, and to its first bytes.
+
+    BenchError if it has others than these.
+    """
     received = found = 0
     begun = time.perf_counter()
     first: float | None = None
@@ -79,13 +85,16 @@ async def read_through(store: Store, name: str, length: int, checksum: int) -> t
         received += len(data)
     seconds = time.perf_counter() - begun
     if (received, found) != (length, checksum):
-        message = f"{name}: {received:,} bytes with CRC {found:08x}, not {length:,} with {checksum:08x}"
+        message = (
+            f"{name}: {received:,} bytes with CRC {found:08x}, not {length:,} with {checksum:08x}"
+        )
         raise BenchError(message)
     return seconds, first or 0.0
 
 
 def sum_of(stats: object, part: str, name: str) -> int:
-    """Sum over `stats` of all numbers `name` that stand directly in a part called `part`, however deep it lies.
+    """Sum over `stats` of all numbers `name` that stand directly in a part called `part`, however
+    deep it lies.
 
     Raises BenchError if there is none: a figure that is not there must not read as 0.
     """

@@ -1,7 +1,9 @@
-"""The floor: what the disk gives to a plain loop of write + fdatasync, or of preads, with nothing of ours in between.
+"""The floor: what the disk gives to a plain loop of write + fdatasync, or of preads, with nothing
+of ours in between.
 
-The file is preallocated by writing zeros and then recycled: extending a file, or writing into extents that
-were never written, makes each fdatasync pay for file system metadata and would make the floor look slow.
+The file is preallocated by writing zeros and then recycled: extending a file, or writing into
+extents that were never written, makes each fdatasync pay for file system metadata and would make
+the floor look slow.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ FILE_BYTES = 256 * MIB
 
 
 def preallocated(path: Path, length: int = FILE_BYTES) -> DiskFile:
-    """Make `path` with `length` bytes of written zeros, durable, and open it for writing. About 1 s a GiB."""
+    """Make `path` with `length` bytes of written zeros, durable, and open it for writing.
+
+    About 1 s a GiB.
+    """
     disk = OsDisk()
     file = disk.open(str(path), write=True, create=True)
     zeros = bytes(MIB)
@@ -31,7 +36,9 @@ def preallocated(path: Path, length: int = FILE_BYTES) -> DiskFile:
 
 
 def synced_writes(file: DiskFile, file_bytes: int, piece_bytes: int, count: int) -> list[float]:
-    """Seconds of each of `count` write + fdatasync of `piece_bytes`, one behind the other, wrapping at the end."""
+    """Seconds of each of `count` write + fdatasync of `piece_bytes`, one behind the other, wrapping
+    at the end.
+    """
     piece = os.urandom(piece_bytes)
     seconds = []
     offset = 0
@@ -46,8 +53,12 @@ def synced_writes(file: DiskFile, file_bytes: int, piece_bytes: int, count: int)
     return seconds
 
 
-def synced_write_rate(directory: Path, piece_bytes: int, total_bytes: int, file_bytes: int = FILE_BYTES) -> float:
-    """Bytes per second of sequential write + fdatasync in pieces of `piece_bytes`, over about `total_bytes`."""
+def synced_write_rate(
+    directory: Path, piece_bytes: int, total_bytes: int, file_bytes: int = FILE_BYTES
+) -> float:
+    """Bytes per second of sequential write + fdatasync in pieces of `piece_bytes`, over about
+    `total_bytes`.
+    """
     file_bytes = max(file_bytes, piece_bytes)
     file = preallocated(directory / "floor", file_bytes)
     try:
@@ -60,7 +71,8 @@ def synced_write_rate(directory: Path, piece_bytes: int, total_bytes: int, file_
 def evict(paths: Sequence[Path]) -> None:
     """Ask the kernel to forget the pages of `paths`, so that the next read goes to the disk.
 
-    Only clean pages go: the files must have been synced. Without the call (not Linux) nothing happens.
+    Only clean pages go: the files must have been synced. Without the call (not Linux) nothing
+    happens.
     """
     if not hasattr(os, "posix_fadvise"):
         return
@@ -74,7 +86,9 @@ def evict(paths: Sequence[Path]) -> None:
 
 def files_under(directory: Path, smallest: int = 1) -> list[Path]:
     """Regular files below `directory` of at least `smallest` bytes, sorted by path."""
-    return sorted(path for path in directory.rglob("*") if path.is_file() and path.stat().st_size >= smallest)
+    return sorted(
+        path for path in directory.rglob("*") if path.is_file() and path.stat().st_size >= smallest
+    )
 
 
 def read_rate(paths: Sequence[Path], piece_bytes: int) -> tuple[int, float]:

@@ -1,9 +1,11 @@
-"""A log written beside a bookie that hangs: the longest pause of the acknowledgements, and the memory of the gateway.
+"""A log written beside a bookie that hangs: the longest pause of the acknowledgements, and the
+memory of the gateway.
 
     python -m bench.hanging_bookie [GIB] [BOOKIES]
 
-Frames of 1 MiB, eight in flight, 1/8 of them before the bookie is stopped (SIGSTOP). It is started again at the end, and must
-take part again. Ends with 1 if a bar is missed: PAUSE_S, and the gateway's direct memory at MEMORY_BYTES.
+Frames of 1 MiB, eight in flight, 1/8 of them before the bookie is stopped (SIGSTOP). It is started
+again at the end, and must take part again. Ends with 1 if a bar is missed: PAUSE_S, and the
+gateway's direct memory at MEMORY_BYTES.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ async def measured(cluster: BookKeeperCluster, frames: int) -> Seen:
         await _written(log, maker.ledgers, frames // 8)
         (item,) = log._keeper.record.ledgers  # noqa: SLF001 - a measurement
         bookies = (await maker.ledgers.describe(item.ledger_id)).bookies
-        hung = next(index for index in range(cluster.bookies) if cluster.bookie_id(index) in bookies)
+        hung = next(
+            index for index in range(cluster.bookies) if cluster.bookie_id(index) in bookies
+        )
         cluster.pause_bookie(hung)
         try:
             seen = await _written(log, maker.ledgers, frames - frames // 8)
@@ -90,8 +94,10 @@ def main(arguments: list[str]) -> int:
             seen = asyncio.run(measured(cluster, int(gib * 1024)))
         missed = missed or seen.pause_s > PAUSE_S or seen.memory_bytes > MEMORY_BYTES
         sys.stdout.write(
-            f"{bookies} bookies, {gib} GiB, one hangs: {seen.seconds:.0f} s, longest pause {seen.pause_s:.2f} s,"
-            f" gateway {seen.memory_bytes >> 20} MiB, owed {seen.owed_bytes >> 20} MiB, {seen.ledgers} ledgers\n"
+            f"{bookies} bookies, {gib} GiB, one hangs: {seen.seconds:.0f} s, longest "
+            f"pause {seen.pause_s:.2f} s,"
+            f" gateway {seen.memory_bytes >> 20} MiB, owed {seen.owed_bytes >> 20} MiB, "
+            f"{seen.ledgers} ledgers\n"
         )
         for line in seen.health:
             sys.stdout.write(f"  {line}\n")

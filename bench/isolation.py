@@ -1,12 +1,14 @@
 """Whether writers, readers of the tail and readers who catch up leave each other alone.
 
-Three patterns in one store: appends of 1 KiB, 500 a second by the clock, each charged from when it was due; a reader
-that follows them at the tail; a reader that goes through a cold segment as fast as it can, again and again. Each is
-measured by itself (the column "floor") and beside the two others (the column "engine"), in processes of their own that
-take turns. The bar is the writer's: its slowest hundredth may take half as long again beside the others.
+Three patterns in one store: appends of 1 KiB, 500 a second by the clock, each charged from when it
+was due; a reader that follows them at the tail; a reader that goes through a cold segment as fast
+as it can, again and again. Each is measured by itself (the column "floor") and beside the two
+others (the column "engine"), in processes of their own that take turns. The bar is the writer's:
+its slowest hundredth may take half as long again beside the others.
 
-The cold segment's objects are in the kernel's cache, so that the reader is never slower than the processor: that is
-the worst it can do to the others. What it does on the loop (CRC32C of what it got) is the bench's.
+The cold segment's objects are in the kernel's cache, so that the reader is never slower than the
+processor: that is the worst it can do to the others. What it does on the loop (CRC32C of what it
+got) is the bench's.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     require_free_bytes(directory, 3 * total_bytes)
     measured: dict[str, list[Measured]] = {name: [] for name in PATTERNS}
     with subfolder(directory, "filled") as folder:
-        filled = child.call("bench.catch_up", "fill", {"directory": str(folder), "total_bytes": total_bytes})
+        filled = child.call(
+            "bench.catch_up", "fill", {"directory": str(folder), "total_bytes": total_bytes}
+        )
         for index in range(2 if quick else 5):
             for name, patterns in PATTERNS.items():
                 arguments = {
@@ -60,12 +64,19 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         case="isolation",
         question=QUESTION,
         rows=[
-            _row("p99 of an append", "ms", "append_p99_ms", writes, everything, ratio_max=RATIO_MAX),
+            _row(
+                "p99 of an append", "ms", "append_p99_ms", writes, everything, ratio_max=RATIO_MAX
+            ),
             _row("p50 of an append", "ms", "append_p50_ms", writes, everything),
-            _row("p99 from append to tail reader", "ms", "tail_p99_ms", measured["tail"], everything),
+            _row(
+                "p99 from append to tail reader", "ms", "tail_p99_ms", measured["tail"], everything
+            ),
             _row("catch-up read", "MB/s", "catch_up_mb_per_s", measured["catch_up"], everything),
         ],
-        notes=["floor: the pattern alone (the tail reader: with the writer); engine: all three together"],
+        notes=[
+            "floor: the pattern alone (the tail reader: with the writer); engine: all "
+            "three together"
+        ],
     )
 
 
@@ -92,17 +103,25 @@ def _row(
     )
 
 
-def round_of(directory: str, name: str, patterns: list[str], length: int, seconds: float) -> Measured:
+def round_of(
+    directory: str, name: str, patterns: list[str], length: int, seconds: float
+) -> Measured:
     """Milliseconds and megabytes per second of the patterns asked for, together, for `seconds`."""
 
     async def measure() -> Measured:
         folder = Path(directory)
         async with open_store(folder / "store", tier2=(folder / "tier2").as_uri()) as store:
             stop = asyncio.Event()
-            reading = asyncio.create_task(_catch_up(store, length, stop)) if "catch_up" in patterns else None
+            reading = (
+                asyncio.create_task(_catch_up(store, length, stop))
+                if "catch_up" in patterns
+                else None
+            )
             result: Measured = {}
             if "writes" in patterns:
-                result |= await _write(store, name, int(seconds * APPENDS_PER_S), follow="tail" in patterns)
+                result |= await _write(
+                    store, name, int(seconds * APPENDS_PER_S), follow="tail" in patterns
+                )
             else:
                 await asyncio.sleep(seconds)
             stop.set()
@@ -133,14 +152,19 @@ async def _write(store: Store, name: str, appends: int, *, follow: bool) -> Meas
     else:
         timeline.read = timeline.acknowledged
     summary = timeline.summary()
-    result = {"append_p50_ms": summary["acknowledged_p50_ms"], "append_p99_ms": summary["acknowledged_p99_ms"]}
+    result = {
+        "append_p50_ms": summary["acknowledged_p50_ms"],
+        "append_p99_ms": summary["acknowledged_p99_ms"],
+    }
     if follow:
         result["tail_p99_ms"] = summary["end_to_end_p99_ms"]
     return result
 
 
 async def _catch_up(store: Store, length: int, stop: asyncio.Event) -> float:
-    """Megabytes per second of reading the cold segment from its beginning to its end, until told to stop."""
+    """Megabytes per second of reading the cold segment from its beginning to its end, until told to
+    stop.
+    """
     total, checksum = 0, 0
     begun = time.perf_counter()
     while not stop.is_set():

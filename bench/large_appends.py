@@ -1,7 +1,7 @@
 """Bytes a second with large appends, against raw sequential write + fdatasync of 1 MiB pieces.
 
-The engine runs with default settings: what its storage writer moves to Tier 2 on the same disk meanwhile is in
-the figure. The floor is 1 MiB pieces for both sizes, as the bar says.
+The engine runs with default settings: what its storage writer moves to Tier 2 on the same disk
+meanwhile is in the figure. The floor is 1 MiB pieces for both sizes, as the bar says.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def floor_round(directory: str, append_bytes: int, window: int, total_bytes: int) -> Measured:
-    """Megabytes (10^6) per second of 1 MiB pieces; the parameters of the other sides are not looked at."""
+    """Megabytes (10^6) per second of 1 MiB pieces; the parameters of the other sides are not looked
+    at.
+    """
     del append_bytes, window
     return {"value": synced_write_rate(Path(directory), MIB, total_bytes) / 1e6}
 
@@ -67,7 +69,9 @@ def skeleton_round(directory: str, append_bytes: int, window: int, total_bytes: 
     async def measure() -> Measured:
         skeleton = Skeleton(Path(directory) / "skeleton")
         data = os.urandom(append_bytes)
-        result = await pipelined(lambda _: skeleton.append(data), total_bytes // append_bytes, window)
+        result = await pipelined(
+            lambda _: skeleton.append(data), total_bytes // append_bytes, window
+        )
         await skeleton.close()
         return {"value": result.rate * append_bytes / 1e6, **latency_ms(result.latencies)}
 

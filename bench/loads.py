@@ -1,7 +1,10 @@
-"""The loads: how callers press on something that appends. The same for skeleton and engine, on the plain asyncio loop.
+"""The loads: how callers press on something that appends.
 
-An `append` here is called at once and gives an awaitable; that it enqueues when called is the engine's promise.
-Latencies are taken of a sample, so that the clock does not become part of what is measured.
+The same for skeleton and engine, on the plain asyncio loop.
+
+An `append` here is called at once and gives an awaitable; that it enqueues when called is the
+engine's promise. Latencies are taken of a sample, so that the clock does not become part of what is
+measured.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ class LoadResult(NamedTuple):
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of the sorted values lie; the nearest rank, no interpolation."""
+    """The value below which `share` (0 to 1) of the sorted values lie; the nearest rank, no
+    interpolation.
+    """
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -54,15 +59,20 @@ async def concurrent_callers(append: Append, callers: int, appends_each: int) ->
             latencies.append(time.perf_counter() - begun)
 
     begun = time.perf_counter()
-    await asyncio.gather(*((sampled if caller < CALLERS_SAMPLED else plain)(caller) for caller in range(callers)))
+    await asyncio.gather(
+        *((sampled if caller < CALLERS_SAMPLED else plain)(caller) for caller in range(callers))
+    )
     seconds = time.perf_counter() - begun
     return LoadResult(callers * appends_each, seconds, sorted(latencies))
 
 
 async def pipelined(append: Append, count: int, window: int) -> LoadResult:
-    """One producer with up to `window` appends un-acknowledged; it awaits the oldest when the window is full."""
+    """One producer with up to `window` appends un-acknowledged; it awaits the oldest when the
+    window is full.
+    """
     latencies: list[float] = []
-    # One clock call in 64 appends where there are many: a call costs as much as a tenth of the skeleton's append.
+    # One clock call in 64 appends where there are many: a call costs as much as a tenth of the
+    # skeleton's append.
     mask = 63 if count >= _MANY else 0
     pending: deque[tuple[float, Awaitable[object]]] = deque()
     begun = time.perf_counter()
@@ -80,7 +90,9 @@ async def pipelined(append: Append, count: int, window: int) -> LoadResult:
 
 
 async def one_at_a_time(append: Append, count: int) -> list[float]:
-    """Seconds of each of `count` appends, each awaited before the next; in the order they were made."""
+    """Seconds of each of `count` appends, each awaited before the next; in the order they were
+    made.
+    """
     seconds = []
     for number in range(count):
         begun = time.perf_counter()

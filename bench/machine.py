@@ -15,7 +15,10 @@ _PIECE_BYTES = 4096
 
 
 def facts(directory: Path) -> dict[str, object]:
-    """Cores, Python, kernel, file system, and the fdatasync of 4 KiB in `directory` right now. About 0.1 s on an SSD."""
+    """Cores, Python, kernel, file system, and the fdatasync of 4 KiB in `directory` right now.
+
+    About 0.1 s on an SSD.
+    """
     path = directory / "machine"
     file = preallocated(path, MIB)
     try:

@@ -1,8 +1,9 @@
 """What an append costs when there are many segments, and whether open files stay bounded.
 
-The same number of appends of 100 B, pipelined: into one segment, and round robin over many, ten each, which is the
-order that helps least. Making the segments is timed apart; a flush of everything follows, since that is when files
-are opened. Floor and skeleton know no segments and stand there for the scale.
+The same number of appends of 100 B, pipelined: into one segment, and round robin over many, ten
+each, which is the order that helps least. Making the segments is timed apart; a flush of everything
+follows, since that is when files are opened. Floor and skeleton know no segments and stand there
+for the scale.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 20 s and 10 k segments quick, some minutes and 100 k else."""
     many = 10_000 if quick else 100_000
     count = many * APPENDS_EACH
-    measured: dict[str, list[Measured]] = {side: [] for side in ("floor", "skeleton", "one", "many")}
+    measured: dict[str, list[Measured]] = {
+        side: [] for side in ("floor", "skeleton", "one", "many")
+    }
     for index in range(rounds.count_of(quick=quick)):
         for side in ("floor", "skeleton"):
             with subfolder(directory, f"{side}-{index}") as folder:
@@ -44,9 +47,13 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             with subfolder(directory, f"{side}-{index}") as folder:
                 arguments = {"directory": str(folder), "segments": segments, "count": count}
                 measured[side].append(child.call(__name__, "engine_round", arguments))
-    one, spread = (Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds)) for side in ("one", "many"))
+    one, spread = (
+        Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds))
+        for side in ("one", "many")
+    )
     floor, skeleton = (
-        Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds)) for side in ("floor", "skeleton")
+        Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds))
+        for side in ("floor", "skeleton")
     )
     files = Samples.of(measured["many"], "open_files_max")
     slower = spread.median / one.median
@@ -75,7 +82,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def engine_round(directory: str, segments: int, count: int) -> Measured:
-    """Appends per second into `segments` segments, round robin; open files at most, the flush behind it included."""
+    """Appends per second into `segments` segments, round robin; open files at most, the flush
+    behind it included.
+    """
 
     async def measure() -> Measured:
         names = [f"bench/segment-{index:06}" for index in range(segments)]
@@ -83,7 +92,9 @@ def engine_round(directory: str, segments: int, count: int) -> Measured:
         async with open_store(Path(directory) / "store") as store, Watch() as watch:
             begun = time.perf_counter()
             for first in range(0, segments, _CREATE_TOGETHER):
-                await asyncio.gather(*map(store.create_segment, names[first : first + _CREATE_TOGETHER]))
+                await asyncio.gather(
+                    *map(store.create_segment, names[first : first + _CREATE_TOGETHER])
+                )
             created = time.perf_counter() - begun
 
             def append(number: int) -> Awaitable[object]:

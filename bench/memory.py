@@ -1,8 +1,8 @@
 """Memory a store takes, idle, and while 10 GiB go into 1,000 segments at full speed.
 
-Default settings. The peak is the kernel's own high-water mark of the process, which no sampling can miss; the samples
-give the shape. Floor: a Python process with an event loop and nothing else. Skeleton: the same load without
-segments, at most 1 GiB of it, since it keeps nothing.
+Default settings. The peak is the kernel's own high-water mark of the process, which no sampling can
+miss; the samples give the shape. Floor: a Python process with an event loop and nothing else.
+Skeleton: the same load without segments, at most 1 GiB of it, since it keeps nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _IDLE_S = 1.0
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
-    """About 20 s and 1 GiB quick, some minutes and 10 GiB else; needs 2.5 times the bytes on disk."""
+    """About 20 s and 1 GiB quick, some minutes and 10 GiB else; needs 2.5 times the bytes on
+    disk.
+    """
     total_bytes = (1 if quick else 10) << 30
     require_free_bytes(directory, total_bytes * 5 // 2)
     measured = rounds.interleaved(__name__, 1, directory, total_bytes=total_bytes)
@@ -91,7 +93,8 @@ def engine_round(directory: str, total_bytes: int) -> Measured:
 
     async def measure() -> Measured:
         async with open_store(Path(directory) / "store") as store:
-            # What starting set going (files prepared ahead, the cache's own threads) belongs to an idle store.
+            # What starting set going (files prepared ahead, the cache's own threads) belongs to an
+            # idle store.
             await asyncio.sleep(_IDLE_S)
             idle = resident_bytes() / MIB
             names = [f"bench/segment-{index:04}" for index in range(SEGMENTS)]

@@ -26,7 +26,11 @@ SHARE_OF_SKELETON = 0.5
 def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 10 s quick, 45 s else."""
     measured = rounds.interleaved(
-        __name__, rounds.count_of(quick=quick), directory, count=150_000 if quick else 1_000_000, window=WINDOW
+        __name__,
+        rounds.count_of(quick=quick),
+        directory,
+        count=150_000 if quick else 1_000_000,
+        window=WINDOW,
     )
     engine, skeleton = Samples.of(measured["engine"]), Samples.of(measured["skeleton"])
     ratio = engine.median / skeleton.median
@@ -48,7 +52,10 @@ def floor_round(directory: str, count: int, window: int) -> Measured:
     """Appends per second the disk alone would take."""
     record = APPEND_BYTES + HEADER.size
     piece = window * record
-    return {"value": synced_write_rate(Path(directory), piece, min(count // window, 500) * piece) / record}
+    return {
+        "value": synced_write_rate(Path(directory), piece, min(count // window, 500) * piece)
+        / record
+    }
 
 
 def skeleton_round(directory: str, count: int, window: int) -> Measured:

@@ -17,7 +17,9 @@ def resident_bytes() -> int:
 
 
 def resident_peak_bytes() -> int:
-    """Highest resident set since the process began, as the kernel kept it; no sample can miss it."""
+    """Highest resident set since the process began, as the kernel kept it; no sample can miss
+    it.
+    """
     return _status_kib("VmHWM") * 1024
 
 
@@ -27,9 +29,11 @@ def open_files() -> int:
 
 
 class Watch:
-    """Samples resident memory and open files while it is entered, every 50 ms, on the running event loop.
+    """Samples resident memory and open files while it is entered, every 50 ms, on the running event
+    loop.
 
-    A loop that is busy samples less often: use `resident_peak_bytes` for a peak that must not be missed.
+    A loop that is busy samples less often: use `resident_peak_bytes` for a peak that must not be
+    missed.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,14 @@
 """Speed of replaying a log of small separate operations, up to the first acknowledged append.
 
-An engine may log appends of one segment that share a frame as one operation, and replay would then look faster than
-it is. So the store is filled round robin over more segments than appends are ever un-acknowledged: no two appends of
-a segment can be in one frame. Tier 2 and checkpoints are held back, and the process ends without closing the store.
-Each round opens a copy; that the store replayed at least as many operations as there were appends is checked. The
-rate is those appends by the time from `open` to the first acknowledgement.
+An engine may log appends of one segment that share a frame as one operation, and replay would then
+look faster than it is. So the store is filled round robin over more segments than appends are ever
+un-acknowledged: no two appends of a segment can be in one frame. Tier 2 and checkpoints are held
+back, and the process ends without closing the store. Each round opens a copy; that the store
+replayed at least as many operations as there were appends is checked. The rate is those appends by
+the time from `open` to the first acknowledgement.
 
-Floor: reading the log's files. Skeleton: reading and scanning a log of as many records, checksums verified. The
-log's pages are warm for all three, as after the crash of a process.
+Floor: reading the log's files. Skeleton: reading and scanning a log of as many records, checksums
+verified. The log's pages are warm for all three, as after the crash of a process.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     measured: dict[str, list[Measured]] = {side: [] for side in rounds.SIDES}
     with subfolder(directory, "filled") as filled:
         for side in ("skeleton", "engine"):
-            child.call(__name__, f"fill_{side}", {"directory": str(filled), "operations": operations})
+            child.call(
+                __name__, f"fill_{side}", {"directory": str(filled), "operations": operations}
+            )
         for index in range(rounds.count_of(quick=quick)):
             for side in rounds.SIDES:
                 with subfolder(directory, f"{side}-{index}") as folder:
@@ -78,7 +81,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def fill_engine(directory: str, operations: int) -> Measured:
-    """Leave a store behind as a crash would, with `operations` acknowledged appends in its log alone."""
+    """Leave a store behind as a crash would, with `operations` acknowledged appends in its log
+    alone.
+    """
 
     async def work() -> None:
         store = await open_store(Path(directory) / "store", **HELD_BACK).__aenter__()
@@ -91,7 +96,8 @@ def fill_engine(directory: str, operations: int) -> Measured:
 
         await pipelined(append, operations, WINDOW)
 
-    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy up.
+    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy
+    # up.
     asyncio.new_event_loop().run_until_complete(work())
     return {}
 
@@ -100,7 +106,8 @@ def fill_skeleton(directory: str, operations: int) -> Measured:
     """Leave a skeleton's file behind with `operations` records."""
 
     async def work() -> None:
-        # Room for the gap at the end that the last batch may not cross, or the file would be recycled.
+        # Room for the gap at the end that the last batch may not cross, or the file would be
+        # recycled.
         file_bytes = operations * (HEADER.size + APPEND_BYTES) + 2 * MIB
         skeleton = Skeleton(Path(directory) / "skeleton", file_bytes)
         data = bytes(APPEND_BYTES)
@@ -140,9 +147,17 @@ def engine_round(directory: str, operations: int) -> Measured:
             replayed = sum_of(store.stats(), *REPLAYED)
         expected_offset = -(-operations // SEGMENTS) * APPEND_BYTES
         if replayed < operations or offset != expected_offset:
-            message = f"{replayed} of {operations} operations replayed, next offset {offset}, not {expected_offset}"
+            message = (
+                f"{replayed} of {operations} operations replayed, next offset {offset}, not "
+                f"{expected_offset}"
+            )
             raise BenchError(message)
-        return {"value": operations / seconds, "replayed": replayed, "open_s": opened, "first_append_s": seconds}
+        return {
+            "value": operations / seconds,
+            "replayed": replayed,
+            "open_s": opened,
+            "first_append_s": seconds,
+        }
 
     return asyncio.run(measure())
 

@@ -1,7 +1,7 @@
 """What a case came to: rows of floor, skeleton and engine with their bar, as a table and as JSON.
 
-How the sides are compared: the floor counts with its *best* round (what the disk can do), skeleton and
-engine with their *median* round. Rounds are interleaved, and each one is kept in the JSON.
+How the sides are compared: the floor counts with its *best* round (what the disk can do), skeleton
+and engine with their *median* round. Rounds are interleaved, and each one is kept in the JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Samples:
     def __str__(self) -> str:
         if len(self.rounds) == 1:
             return number(self.median)
-        return f"{number(self.median)} [dim]({number(min(self.rounds))} .. {number(max(self.rounds))})[/dim]"
+        return (
+            f"{number(self.median)} [dim]({number(min(self.rounds))} .. "
+            f"{number(max(self.rounds))})[/dim]"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,9 @@ class Row:
     floor: Samples | None = None
     skeleton: Samples | None = None
     ratio: float | None = None
-    """What the bar speaks of: the engine's figure by that of floor, skeleton, or another engine run."""
+    """What the bar speaks of: the engine's figure by that of floor, skeleton, or another engine
+    run.
+    """
     bar: str = ""
     met: bool | None = None
     """None where the row has no bar and is there to be looked at."""
@@ -126,12 +131,17 @@ def extras_of(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def show(result: CaseResult, console: Console) -> None:
-    """Print a case as a table. Figures are the median round (slowest .. fastest, or smallest .. largest)."""
+    """Print a case as a table.
+
+    Figures are the median round (slowest .. fastest, or smallest .. largest).
+    """
     from rich.table import Table  # noqa: PLC0415  children that measure memory import this module without rich
 
     table = Table(title=f"{result.case}: {result.question}", title_justify="left")
     for heading in ("", "unit", "floor", "skeleton", "engine", "ratio", "bar", "met"):
-        table.add_column(heading, justify="left" if heading in {"", "unit", "bar"} else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if heading in {"", "unit", "bar"} else "right", no_wrap=True
+        )
     verdicts = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}
     for row in result.rows:
         table.add_row(

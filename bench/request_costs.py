@@ -1,9 +1,10 @@
-"""What the requests of a TiB cost: 1 TiB a day over 1, 100 and 10,000 segments, at the list prices of S3 in us-east-1.
+"""What the requests of a TiB cost: 1 TiB a day over 1, 100 and 10,000 segments, at the list prices
+of S3 in us-east-1.
 
-No time is measured: the real storage writer runs with its default proportions, all sizes divided by a scale, in
-virtual time against a store in memory, and each call is counted as the requests that the S3 adapter makes of it at
-full size. What comes out is multiplied by the scale. Consolidation, garbage collection and the search for orphans are
-in it; what readers ask for is not.
+No time is measured: the real storage writer runs with its default proportions, all sizes divided by
+a scale, in virtual time against a store in memory, and each call is counted as the requests that
+the S3 adapter makes of it at full size. What comes out is multiplied by the scale. Consolidation,
+garbage collection and the search for orphans are in it; what readers ask for is not.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ class CountingStorage(MemoryObjectStorage):
 
 
 class SimulatedContainer:
-    """What a storage writer sees of a container whose log is instant and whose bytes are all zero."""
+    """What a storage writer sees of a container whose log is instant and whose bytes are all
+    zero.
+    """
 
     epoch = 1
     store_id = "00000000-0000-4000-8000-000000000000"
@@ -141,7 +144,9 @@ class SimulatedContainer:
     async def check_primary(self) -> None:
         """Nobody else is about."""
 
-    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[bytes]]:
+    async def read_unflushed(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> Sequence[Sequence[bytes]]:
         return [(bytes(length),) for _, _, length in ranges]
 
     async def commit(self, operation: OwnersOperation) -> None:
@@ -171,7 +176,9 @@ class _LoopClock:
 
 
 def scaled_config(scale: int) -> StorageWriterConfig:
-    """The defaults, with every size divided by `scale` and times as they are, but for a deletion lag worth waiting for."""
+    """The defaults, with every size divided by `scale` and times as they are, but for a deletion
+    lag worth waiting for.
+    """
     plain = StorageWriterConfig()
     return StorageWriterConfig(
         flush_bytes=plain.flush_bytes // scale,
@@ -184,7 +191,10 @@ def scaled_config(scale: int) -> StorageWriterConfig:
 
 
 def simulate(segments: int, *, scale: int, objects: int) -> Costs:
-    """What a TiB costs at 1 TiB a day, from the appends of so many full objects, spread evenly. CPU seconds, no time."""
+    """What a TiB costs at 1 TiB a day, from the appends of so many full objects, spread evenly.
+
+    CPU seconds, no time.
+    """
 
     async def main() -> Costs:
         config = scaled_config(scale)
@@ -192,7 +202,8 @@ def simulate(segments: int, *, scale: int, objects: int) -> Costs:
         c.writer.start()
         ids = [c.create(f"scaled/segment-{number}") for number in range(segments)]
         total = objects * config.object_bytes
-        # Every segment several times in an object, where it can be; in few enough appends to simulate.
+        # Every segment several times in an object, where it can be; in few enough appends to
+        # simulate.
         append = max(1, min(config.object_bytes // 64, config.object_bytes // segments))
         rate = TIB / scale / DAY_S
         written = 0
@@ -205,7 +216,8 @@ def simulate(segments: int, *, scale: int, objects: int) -> Costs:
             # A turn each 64th of an object: often enough that nothing comes in bursts.
             if before * 64 // config.object_bytes != written * 64 // config.object_bytes:
                 await asyncio.sleep(config.object_bytes / 64 / rate)
-        # Time for what is on its way and for deletion, not for the little that would fill the next object.
+        # Time for what is on its way and for deletion, not for the little that would fill the next
+        # object.
         await asyncio.sleep(config.flush_age_s * 0.75)
         statistics = c.writer.statistics()
         await c.writer.stop()
@@ -214,7 +226,8 @@ def simulate(segments: int, *, scale: int, objects: int) -> Costs:
         # In proportion to bytes: the pause at the end is not a part of the day.
         listings = DAY_S / config.orphan_sweep_spacing_s
         return Costs(
-            requests={kind: count * factor for kind, count in c.storage.requests.items()} | {"list": listings},
+            requests={kind: count * factor for kind, count in c.storage.requests.items()}
+            | {"list": listings},
             objects_written=statistics.objects_written * factor,
             consolidations=statistics.consolidations * factor,
             copied=statistics.bytes_copied / flushed,
@@ -248,7 +261,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         )
         for segments, each in costs.items()
     ]
-    return CaseResult(case="request_costs", question=QUESTION, rows=rows, notes=("ratio: to the cheapest",))
+    return CaseResult(
+        case="request_costs", question=QUESTION, rows=rows, notes=("ratio: to the cheapest",)
+    )
 
 
 if __name__ == "__main__":

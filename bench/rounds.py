@@ -1,7 +1,8 @@
-"""Interleaved rounds: floor, skeleton, engine, and again, each in a process and a folder of its own.
+"""Interleaved rounds: floor, skeleton, engine, and again, each in a process and a folder of its
+own.
 
-By convention a case module has the functions `floor_round`, `skeleton_round` and `engine_round`, each taking
-`directory` and the case's parameters, and giving back a `Measured`.
+By convention a case module has the functions `floor_round`, `skeleton_round` and `engine_round`,
+each taking `directory` and the case's parameters, and giving back a `Measured`.
 """
 
 from __future__ import annotations
@@ -29,5 +30,7 @@ def interleaved(
     for index in range(rounds):
         for side in sides:
             with subfolder(directory, f"{side}-{index}") as folder:
-                measured[side].append(child.call(module, f"{side}_round", {"directory": str(folder), **parameters}))
+                measured[side].append(
+                    child.call(module, f"{side}_round", {"directory": str(folder), **parameters})
+                )
     return measured

@@ -1,13 +1,15 @@
 """Speed of a backlog over many segments on its way to S3, after its owner was killed.
 
-A store is filled round robin over a thousand segments, with flushing put off, and its process ends without closing it: the
-log alone has everything, and each segment lies all over the log. Each engine round copies that folder, opens it with
-default settings, and waits until all is in Tier 2; its time counts from the call of `open`, so the recovery is in it.
-Quick, memory and cache are smaller in proportion; in the second row the cache takes nothing, and every byte beyond memory has
+A store is filled round robin over a thousand segments, with flushing put off, and its process ends
+without closing it: the log alone has everything, and each segment lies all over the log. Each
+engine round copies that folder, opens it with default settings, and waits until all is in Tier 2;
+its time counts from the call of `open`, so the recovery is in it. Quick, memory and cache are
+smaller in proportion; in the second row the cache takes nothing, and every byte beyond memory has
 to be looked for in the log.
 
-Floor: twice the time of the same bytes by plain boto3, in parts of the size and concurrency of our uploads, and one scan of
-the log (read, checked, reassembled, decoded), both measured before each engine round.
+Floor: twice the time of the same bytes by plain boto3, in parts of the size and concurrency of our
+uploads, and one scan of the log (read, checked, reassembled, decoded), both measured before each
+engine round.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ SIZES: Mapping[bool, tuple[int, Mapping[str, int]]] = {
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
-    """About a minute and 192 MiB quick, five minutes and 1.2 GiB else; needs four times the bytes on disk."""
+    """About a minute and 192 MiB quick, five minutes and 1.2 GiB else; needs four times the bytes
+    on disk.
+    """
     total_bytes, settings = SIZES[quick]
     require_free_bytes(directory, 5 * total_bytes)
     floor: list[Measured] = []
@@ -64,11 +68,19 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         parameters = {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes}
         child.call(__name__, "fill", parameters)
         for _ in range(rounds.count_of(quick=quick)):
-            for side, changes in ((engine, settings), (starved, {**settings, "cache_bytes_max": 1})):
+            for side, changes in (
+                (engine, settings),
+                (starved, {**settings, "cache_bytes_max": 1}),
+            ):
                 floor.append(child.call(__name__, "floor_round", parameters))
-                side.append(child.call(__name__, "engine_round", {**parameters, "settings": changes}))
+                side.append(
+                    child.call(__name__, "engine_round", {**parameters, "settings": changes})
+                )
     name = f"{total_bytes // MIB:,} MiB in {SEGMENTS:,} segments"
-    rows = [_row(name, floor, engine, met=True), _row(f"{name}, the cache takes nothing", floor, starved, met=False)]
+    rows = [
+        _row(name, floor, engine, met=True),
+        _row(f"{name}, the cache takes nothing", floor, starved, met=False),
+    ]
     return CaseResult(case="s3_backlog", question=QUESTION, rows=rows, notes=[f"server: {server}"])
 
 
@@ -93,19 +105,24 @@ def fill(directory: str, endpoint: str, total_bytes: int) -> Measured:
     async def work() -> None:
         base = os.urandom(MIB)
         folder = Path(directory) / "filled"
-        store = await open_store(folder, tier2=tier2_url(endpoint, "backlog"), **_PUT_OFF).__aenter__()
+        store = await open_store(
+            folder, tier2=tier2_url(endpoint, "backlog"), **_PUT_OFF
+        ).__aenter__()
         for number in range(SEGMENTS):
             await store.create_segment(f"segment-{number}")
         waiting: deque[Awaitable[int]] = deque()
         for number in range(total_bytes // APPEND_BYTES):
             start = number * 4099 % (MIB - APPEND_BYTES)
-            waiting.append(store.append(f"segment-{number % SEGMENTS}", base[start : start + APPEND_BYTES]))
+            waiting.append(
+                store.append(f"segment-{number % SEGMENTS}", base[start : start + APPEND_BYTES])
+            )
             if len(waiting) >= 1024:
                 await waiting.popleft()
         for rest in waiting:
             await rest
 
-    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy up.
+    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy
+    # up.
     asyncio.new_event_loop().run_until_complete(work())
     return {"value": 0}
 
@@ -133,8 +150,12 @@ async def _scan_s(folder: Path) -> float:
     return seconds
 
 
-def engine_round(directory: str, endpoint: str, total_bytes: int, settings: Mapping[str, int]) -> Measured:
-    """Megabytes per second from the call of `open` until everything is in Tier 2, and the passes over the log it took."""
+def engine_round(
+    directory: str, endpoint: str, total_bytes: int, settings: Mapping[str, int]
+) -> Measured:
+    """Megabytes per second from the call of `open` until everything is in Tier 2, and the passes
+    over the log it took.
+    """
     # The floor's client is loaded before its time begins, too.
     raw_client(endpoint)
     importlib.import_module("segmentstore.service")

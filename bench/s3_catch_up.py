@@ -1,8 +1,10 @@
-"""Speed of reading a segment back from S3 when nothing of it is near: alone, and with 50 ms added to each request.
+"""Speed of reading a segment back from S3 when nothing of it is near: alone, and with 50 ms added
+to each request.
 
-One store is filled and flushed once; each round opens it in a fresh process, its cache gone. Floor: plain boto3 ranged
-GETs of the same objects, in parallel, as large as our deep read-ahead makes them, with a CRC32C over each. Behind added
-latency the reader is compared with itself without read-ahead.
+One store is filled and flushed once; each round opens it in a fresh process, its cache gone. Floor:
+plain boto3 ranged GETs of the same objects, in parallel, as large as our deep read-ahead makes
+them, with a CRC32C over each. Behind added latency the reader is compared with itself without
+read-ahead.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ QUESTION = "catch-up read from S3, cold, one reader"
 RANGE_BYTES = 8 * MIB
 LATENCY_S = 0.05
 LATENT_BYTES = 64 * MIB
-"""Read by each side behind the latency: without read-ahead that is 64 pieces, one after the other."""
+"""Read by each side behind the latency: without read-ahead that is 64 pieces, one after the
+other.
+"""
 SHARE_OF_FLOOR = 0.8
 TIMES_FASTER = 5.0
 
@@ -40,13 +44,17 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     with subfolder(directory, "s3") as folder:
         with s3_service(folder) as (endpoint, server):
             filled = child.call(
-                __name__, "fill", {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes}
+                __name__,
+                "fill",
+                {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes},
             )
             floor: list[Measured] = []
             engine: list[Measured] = []
             for _ in range(count):
                 floor.append(child.call(__name__, "floor_round", {"endpoint": endpoint}))
-                engine.append(child.call(__name__, "engine_round", {"directory": str(folder), **filled}))
+                engine.append(
+                    child.call(__name__, "engine_round", {"directory": str(folder), **filled})
+                )
         rows = [_plain_row(total_bytes, floor, engine), _latent_row(folder, total_bytes)]
     return CaseResult(case="s3_catch_up", question=QUESTION, rows=rows, notes=[f"server: {server}"])
 
@@ -72,10 +80,14 @@ def _latent_row(folder: Path, total_bytes: int) -> Row:
     with s3_service(folder / "latent", latency_s=LATENCY_S) as (endpoint, _):
         place = folder / "latent"
         filled = child.call(
-            __name__, "fill", {"directory": str(place), "endpoint": endpoint, "total_bytes": LATENT_BYTES}
+            __name__,
+            "fill",
+            {"directory": str(place), "endpoint": endpoint, "total_bytes": LATENT_BYTES},
         )
         measured = {
-            ahead: child.call(__name__, "engine_round", {"directory": str(place), **filled, "read_ahead": ahead})
+            ahead: child.call(
+                __name__, "engine_round", {"directory": str(place), **filled, "read_ahead": ahead}
+            )
             for ahead in (False, True)
         }
     ratio = float(measured[True]["value"]) / float(measured[False]["value"])
@@ -96,7 +108,9 @@ def fill(directory: str, endpoint: str, total_bytes: int) -> Measured:
     async def work() -> Measured:
         base = os.urandom(MIB)
         checksum = 0
-        async with open_store(Path(directory) / "store", tier2=tier2_url(endpoint, "catch-up")) as store:
+        async with open_store(
+            Path(directory) / "store", tier2=tier2_url(endpoint, "catch-up")
+        ) as store:
             await store.create_segment(SEGMENT)
             waiting: deque[Awaitable[int]] = deque()
             for number in range(total_bytes // MIB):
@@ -136,10 +150,14 @@ def engine_round(directory: str, length: int, checksum: int, read_ahead: bool = 
 
 
 async def _client_ready(store: Store) -> None:
-    """Wait until the store's own requests at its start are done: the floor's client is there, and warm, before its clock runs."""
+    """Wait until the store's own requests at its start are done: the floor's client is there, and
+    warm, before its clock runs.
+    """
     while True:
         started = cast("dict[str, Any]", store.stats())["tier2"]["operations"].values()
-        if any(each["requests"] for each in started) and not any(each["in_flight"] for each in started):
+        if any(each["requests"] for each in started) and not any(
+            each["in_flight"] for each in started
+        ):
             return
         await asyncio.sleep(0.02)
 

@@ -1,7 +1,9 @@
-"""Consolidation of small objects on S3, 50 ms behind: copied by the server, and downloaded and uploaded again.
+"""Consolidation of small objects on S3, 50 ms behind: copied by the server, and downloaded and
+uploaded again.
 
-Each round makes a store of objects of 8 MiB with consolidation off, then opens it with consolidation on and waits until it
-is done. The other side has the same store on the same server through a client that offers no copying.
+Each round makes a store of objects of 8 MiB with consolidation off, then opens it with
+consolidation on and waits until it is done. The other side has the same store on the same server
+through a client that offers no copying.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     total_bytes = (128 if quick else 512) * MIB
     require_free_bytes(directory, 5 * total_bytes)
     measured: dict[bool, list[Measured]] = {False: [], True: []}
-    with subfolder(directory, "s3") as folder, s3_service(folder, latency_s=LATENCY_S) as (endpoint, server):
+    with (
+        subfolder(directory, "s3") as folder,
+        s3_service(folder, latency_s=LATENCY_S) as (endpoint, server),
+    ):
         for copies in (False, True):
             arguments = {
                 "directory": str(folder / f"store-{copies}"),
@@ -59,7 +64,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         met=ratio >= TIMES_FASTER,
         extra=extras_of(measured[True]),
     )
-    return CaseResult(case="s3_consolidation", question=QUESTION, rows=[row], notes=[f"server: {server}"])
+    return CaseResult(
+        case="s3_consolidation", question=QUESTION, rows=[row], notes=[f"server: {server}"]
+    )
 
 
 class _NoCopies(S3ObjectStorage):
@@ -76,7 +83,11 @@ def engine_round(directory: str, url: str, total_bytes: int, copies: bool) -> Me
 
     async def work() -> Measured:
         folder = Path(directory)
-        small: dict[str, Any] = {"flush_bytes": OBJECT_BYTES, "object_bytes": OBJECT_BYTES, "consolidation": False}
+        small: dict[str, Any] = {
+            "flush_bytes": OBJECT_BYTES,
+            "object_bytes": OBJECT_BYTES,
+            "consolidation": False,
+        }
         base = os.urandom(OBJECT_BYTES)
         async with open_store(folder, tier2=url, **small) as store:
             await store.create_segment(SEGMENT)
@@ -85,13 +96,18 @@ def engine_round(directory: str, url: str, total_bytes: int, copies: bool) -> Me
                 await store.flush()
             await store.checkpoint()
         adapters = None if copies else _Adapters()
-        parts = await open_with_adapters(str(folder), {"consolidation_bytes": total_bytes}, {}, Runtime(), adapters)
+        parts = await open_with_adapters(
+            str(folder), {"consolidation_bytes": total_bytes}, {}, Runtime(), adapters
+        )
         store_again = SegmentStore(parts)
         try:
             begun = time.perf_counter()
             while not sum_of(store_again.stats(), "storage_writer", "consolidations"):
                 if time.perf_counter() - begun > _PATIENCE_S:
-                    message = f"nothing was consolidated in {_PATIENCE_S:.0f} s: {store_again.stats()['health']}"
+                    message = (
+                        f"nothing was consolidated in {_PATIENCE_S:.0f} s: "
+                        f"{store_again.stats()['health']}"
+                    )
                     raise BenchError(message)
                 await asyncio.sleep(0.002)
             seconds = time.perf_counter() - begun

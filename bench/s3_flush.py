@@ -1,8 +1,9 @@
-"""Speed of moving large segments to S3: what a flush of all of them takes, from the store's opening on.
+"""Speed of moving large segments to S3: what a flush of all of them takes, from the store's opening
+on.
 
-A store is filled with flushing put off and closed: everything is in its log only. Each engine round copies that folder,
-opens it with default settings, and waits until all is in Tier 2. Floor: the same bytes by plain boto3, in parts of the size
-and concurrency that our uploads have.
+A store is filled with flushing put off and closed: everything is in its log only. Each engine round
+copies that folder, opens it with default settings, and waits until all is in Tier 2. Floor: the
+same bytes by plain boto3, in parts of the size and concurrency that our uploads have.
 """
 
 from __future__ import annotations
@@ -46,10 +47,18 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     floor: list[Measured] = []
     engine: list[Measured] = []
     with subfolder(directory, "s3") as folder, s3_service(folder) as (endpoint, server):
-        child.call(__name__, "fill", {"directory": str(folder), "total_bytes": total_bytes, "endpoint": endpoint})
+        child.call(
+            __name__,
+            "fill",
+            {"directory": str(folder), "total_bytes": total_bytes, "endpoint": endpoint},
+        )
         for index in range(rounds.count_of(quick=quick)):
             os.sync()
-            floor.append(child.call(__name__, "floor_round", {"endpoint": endpoint, "total_bytes": total_bytes}))
+            floor.append(
+                child.call(
+                    __name__, "floor_round", {"endpoint": endpoint, "total_bytes": total_bytes}
+                )
+            )
             os.sync()
             arguments = {
                 "directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes, "index": index
@@ -80,7 +89,9 @@ def fill(directory: str, total_bytes: int, endpoint: str) -> Measured:
                 await store.create_segment(f"{SEGMENT}-{number}")
             waiting: deque[Awaitable[int]] = deque()
             for number in range(total_bytes // MIB):
-                waiting.append(store.append(f"{SEGMENT}-{number % SEGMENTS}", distinct(base, number)))
+                waiting.append(
+                    store.append(f"{SEGMENT}-{number % SEGMENTS}", distinct(base, number))
+                )
                 if len(waiting) >= 16:
                     await waiting.popleft()
             for rest in waiting:

@@ -1,7 +1,9 @@
-"""How much of the ingest rate is left when everything ingested also goes to S3, on the same cores as its server.
+"""How much of the ingest rate is left when everything ingested also goes to S3, on the same cores
+as its server.
 
-One producer appends events of 1 KiB to a store that never flushes, and to one with default settings on S3. The rate counts
-from the first append to the last acknowledgement; what is not yet flushed then must be within the bound that holds the log.
+One producer appends events of 1 KiB to a store that never flushes, and to one with default settings
+on S3. The rate counts from the first append to the last acknowledgement; what is not yet flushed
+then must be within the bound that holds the log.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ EVENT_BYTES = 1024
 WINDOW = 4096
 SHARE = 0.6
 LOG_BYTES_MAX = 1024 * MIB
-"""The log, when the last event is acknowledged: several checkpoints' worth, and independent of how much was ingested."""
+"""The log, when the last event is acknowledged: several checkpoints' worth, and independent of how
+much was ingested.
+"""
 _NEVER: dict[str, Any] = {
     "flush_bytes": 1 << 32,
     "object_bytes": 1 << 32,
@@ -74,7 +78,9 @@ def engine_round(directory: str, url: str, total_bytes: int) -> Measured:
         async with open_store(Path(directory) / "store", **options) as store:
             await store.create_segment(SEGMENT)
             data = os.urandom(EVENT_BYTES)
-            result = await pipelined(lambda _: store.append(SEGMENT, data), total_bytes // EVENT_BYTES, WINDOW)
+            result = await pipelined(
+                lambda _: store.append(SEGMENT, data), total_bytes // EVENT_BYTES, WINDOW
+            )
             stats = store.stats()
             return {
                 "value": result.rate,

@@ -1,8 +1,9 @@
 """The S3 server the benches measure against, and the raw client that is their floor.
 
-VersityGW where Go built it (the least CPU of all, so that more of two cores is left to what is measured), else S3Proxy; the
-notes of a case say which. The floor is plain boto3 with the settings our own client has (a CRC32C of ours for each body,
-payload signing off, no second check of what comes back): the same bytes, the same concurrency, nothing else.
+VersityGW where Go built it (the least CPU of all, so that more of two cores is left to what is
+measured), else S3Proxy; the notes of a case say which. The floor is plain boto3 with the settings
+our own client has (a CRC32C of ours for each body, payload signing off, no second check of what
+comes back): the same bytes, the same concurrency, nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from bench.workspace import BenchError
 from recovery.harness.services.fault_proxy import FaultProxy
 from recovery.harness.services.fault_rules import Delay
 from recovery.harness.services.installing import ServiceMissingError
-from recovery.harness.services.s3_servers import REGION, S3Proxy, S3Server, VersityGateway, credentials
+from recovery.harness.services.s3_servers import (
+    REGION,
+    S3Proxy,
+    S3Server,
+    VersityGateway,
+    credentials,
+)
 from recovery.harness.services.server import HOST, ServerFailedError
 from segmentstore.contracts.checksum import crc32c
 
@@ -38,7 +45,9 @@ CONNECTIONS = 16
 
 @contextmanager
 def s3_service(folder: Path, *, latency_s: float = 0.0) -> Iterator[tuple[str, str]]:
-    """A server with its bucket: its endpoint, behind `latency_s` a request if asked for, and its name. Raises BenchError."""
+    """A server with its bucket: its endpoint, behind `latency_s` a request if asked for, and its
+    name. Raises BenchError.
+    """
     server: S3Server
     if VersityGateway.available():
         server = VersityGateway(folder / "server", integrity_tags=True)
@@ -64,7 +73,12 @@ def s3_service(folder: Path, *, latency_s: float = 0.0) -> Iterator[tuple[str, s
 
 def tier2_url(endpoint: str, prefix: str) -> str:
     """Where a store keeps its objects on that server."""
-    query = {"endpoint_url": endpoint, "region": REGION, "payload_signing": "off", "connections": CONNECTIONS}
+    query = {
+        "endpoint_url": endpoint,
+        "region": REGION,
+        "payload_signing": "off",
+        "connections": CONNECTIONS,
+    }
     return f"s3://{BUCKET}/{prefix}?{urlencode(query)}"
 
 
@@ -77,7 +91,9 @@ def raw_client(endpoint: str) -> S3Client:
         retries={"total_max_attempts": 1},
         s3={"addressing_style": "path", "payload_signing_enabled": False},
     )
-    return boto3.session.Session().client("s3", endpoint_url=endpoint, region_name=REGION, config=config)
+    return boto3.session.Session().client(
+        "s3", endpoint_url=endpoint, region_name=REGION, config=config
+    )
 
 
 def checksum_of(data: bytes) -> str:
@@ -85,7 +101,9 @@ def checksum_of(data: bytes) -> str:
     return base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
 
 
-def raw_upload(client: S3Client, key: str, data: bytes, parts: int, pool: ThreadPoolExecutor) -> None:
+def raw_upload(
+    client: S3Client, key: str, data: bytes, parts: int, pool: ThreadPoolExecutor
+) -> None:
     """One object in `parts` equal parts, sent in parallel."""
     begun = client.create_multipart_upload(Bucket=BUCKET, Key=key, ChecksumAlgorithm="CRC32C")
     size = len(data) // parts
@@ -100,7 +118,11 @@ def raw_upload(client: S3Client, key: str, data: bytes, parts: int, pool: Thread
             Body=body,
             ChecksumCRC32C=checksum_of(body),
         )
-        return {"PartNumber": number + 1, "ETag": answer["ETag"], "ChecksumCRC32C": answer["ChecksumCRC32C"]}
+        return {
+            "PartNumber": number + 1,
+            "ETag": answer["ETag"],
+            "ChecksumCRC32C": answer["ChecksumCRC32C"],
+        }
 
     done: Any = list(pool.map(send, range(parts)))
     client.complete_multipart_upload(
@@ -119,7 +141,9 @@ def keys_of(client: S3Client, prefix: str, size_min: int = 0) -> list[tuple[str,
     ]
 
 
-def raw_download(endpoint: str, prefix: str, range_bytes: int, threads: int, *, size_min: int = 0) -> tuple[int, float]:
+def raw_download(
+    endpoint: str, prefix: str, range_bytes: int, threads: int, *, size_min: int = 0
+) -> tuple[int, float]:
     """Ranged GETs of everything under a prefix, `threads` at a time: bytes and seconds."""
     client = raw_client(endpoint)
     ranges = [
@@ -130,7 +154,9 @@ def raw_download(endpoint: str, prefix: str, range_bytes: int, threads: int, *, 
 
     def fetch(piece: tuple[str, int, int]) -> int:
         key, start, end = piece
-        data = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")["Body"].read()
+        data = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")[
+            "Body"
+        ].read()
         crc32c(data)
         return len(data)
 
@@ -148,7 +174,9 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def distinct(base: bytes, number: int) -> bytes:
-    """`base` with its beginning replaced by a number: equal bytes at two places would hide a mix-up."""
+    """`base` with its beginning replaced by a number: equal bytes at two places would hide a
+    mix-up.
+    """
     return number.to_bytes(8, "big") + base[8:]
 
 

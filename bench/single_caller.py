@@ -1,7 +1,7 @@
 """How long one caller waits who makes one append at a time.
 
-The three sides take turns in one process, a hundred operations each, so that a disk that changes its mind
-during the run changes it for all of them: p50 is compared with p50 over all turns.
+The three sides take turns in one process, a hundred operations each, so that a disk that changes
+its mind during the run changes it for all of them: p50 is compared with p50 over all turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ PLUS_MS = 0.1
 def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 3 s quick, 10 s else."""
     with subfolder(directory, "turns") as folder:
-        measured = child.call(__name__, "turns_round", {"directory": str(folder), "turns": 5 if quick else 30})
+        measured = child.call(
+            __name__, "turns_round", {"directory": str(folder), "turns": 5 if quick else 30}
+        )
     floor, skeleton, engine = (_summary(measured[side]) for side in ("floor", "skeleton", "engine"))
     allowed_ms = TIMES_FLOOR * floor["value"] + PLUS_MS
     row = Row(
@@ -64,7 +66,9 @@ def turns_round(directory: str, turns: int) -> Measured:
 
             await one_at_a_time(append, TURN)
             for _ in range(turns):
-                seconds["floor"] += synced_writes(file, FILE_BYTES, APPEND_BYTES + HEADER.size, TURN)
+                seconds["floor"] += synced_writes(
+                    file, FILE_BYTES, APPEND_BYTES + HEADER.size, TURN
+                )
                 seconds["skeleton"] += await one_at_a_time(lambda _: skeleton.append(data), TURN)
                 seconds["engine"] += await one_at_a_time(append, TURN)
         await skeleton.close()

@@ -1,8 +1,11 @@
-"""The skeleton: the least an asyncio log can do and still acknowledge durably. A ceiling, not a store.
+"""The skeleton: the least an asyncio log can do and still acknowledge durably.
 
-A future per append, a 24-byte header with CRC32C, batches packed on the loop, one writer thread that writes
-and fdatasyncs each batch (group commit), two batches in flight so that one is packed while the other syncs.
-No metadata, no conditions, no index, no cache, no Tier 2, and the file is recycled when it is full.
+A ceiling, not a store.
+
+A future per append, a 24-byte header with CRC32C, batches packed on the loop, one writer thread
+that writes and fdatasyncs each batch (group commit), two batches in flight so that one is packed
+while the other syncs. No metadata, no conditions, no index, no cache, no Tier 2, and the file is
+recycled when it is full.
 
 Record: crc32c of the payload, payload length, sequence number, offset (`>IIQQ`), payload.
 """
@@ -32,9 +35,14 @@ OnCommit = Callable[[Sequence[bytes]], None]
 
 
 class Skeleton:
-    """Used on one event loop. `on_commit` sees the payloads of each durable batch after its futures are resolved."""
+    """Used on one event loop.
 
-    def __init__(self, path: Path, file_bytes: int = FILE_BYTES, on_commit: OnCommit | None = None) -> None:
+    `on_commit` sees the payloads of each durable batch after its futures are resolved.
+    """
+
+    def __init__(
+        self, path: Path, file_bytes: int = FILE_BYTES, on_commit: OnCommit | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._file_bytes = file_bytes
         self._file = preallocated(path, file_bytes)
@@ -113,7 +121,11 @@ class Skeleton:
         return buffers, length, batch, first_offset
 
     def _submit(
-        self, buffers: list[Buffer], length: int, batch: list[tuple[bytes, asyncio.Future[int]]], first_offset: int
+        self,
+        buffers: list[Buffer],
+        length: int,
+        batch: list[tuple[bytes, asyncio.Future[int]]],
+        first_offset: int,
     ) -> None:
         if self._position + length > self._file_bytes:
             self._position = 0
@@ -131,7 +143,10 @@ class Skeleton:
         self._file.sync()
 
     def _committed(
-        self, batch: list[tuple[bytes, asyncio.Future[int]]], first_offset: int, written: ThreadFuture[None]
+        self,
+        batch: list[tuple[bytes, asyncio.Future[int]]],
+        first_offset: int,
+        written: ThreadFuture[None],
     ) -> None:
         self._in_flight -= 1
         error = written.exception()
@@ -154,7 +169,8 @@ class Skeleton:
 
 
 def scan(content: bytes) -> list[tuple[int, int]]:
-    """(offset, length) of each whole record from the start of `content`, checksums verified; ends at the first that is not.
+    """(offset, length) of each whole record from the start of `content`, checksums verified; ends
+    at the first that is not.
 
     What replay would cost without metadata and index.
     """

@@ -1,8 +1,10 @@
-"""A store that is only a catalog and a listing, with planted faults: what reconciliation is measured on.
+"""A store that is only a catalog and a listing, with planted faults: what reconciliation is
+measured on.
 
-Snapshots are written by the engine's own writer, one for each container; the listing is Parquet files of neighbouring shards,
-sorted by key. There are no bodies: the few objects that a job asks for by name, to confirm what the listing says, are files
-of the right size with nothing in them. Names are true: shards are what unique ids hash to.
+Snapshots are written by the engine's own writer, one for each container; the listing is Parquet
+files of neighbouring shards, sorted by key. There are no bodies: the few objects that a job asks
+for by name, to confirm what the listing says, are files of the right size with nothing in them.
+Names are true: shards are what unique ids hash to.
 """
 
 from __future__ import annotations
@@ -90,12 +92,19 @@ def listing_of(directory: str) -> str:
 
 
 def make(
-    directory: Path, objects: int, faults: int, *, containers: int = CONTAINERS, per_segment: int = PER_SEGMENT
+    directory: Path,
+    objects: int,
+    faults: int,
+    *,
+    containers: int = CONTAINERS,
+    per_segment: int = PER_SEGMENT,
 ) -> None:
-    """Write catalog and listing of about `objects` objects, with `faults` of each kind, in two processes.
+    """Write catalog and listing of about `objects` objects, with `faults` of each kind, in two
+    processes.
 
-    `objects` is a multiple of `containers * per_segment`, and each container has two segments for each of its faults. For 10 M
-    about a minute, and 2 GiB on disk; some 600 bytes of memory for each object of a container, in both processes.
+    `objects` is a multiple of `containers * per_segment`, and each container has two segments for
+    each of its faults. For 10 M about a minute, and 2 GiB on disk; some 600 bytes of memory for
+    each object of a container, in both processes.
     """
     for name in ("tier2", "listing"):
         (directory / name).mkdir()
@@ -113,8 +122,15 @@ def make(
             }
             for number in range(containers)
         ]
-        list(pool.map(lambda arguments: child.call(__name__, "write_container", arguments), arguments_of))
-        files = [{"directory": str(directory), "number": number, "now_ms": now_ms} for number in range(FILES)]
+        list(
+            pool.map(
+                lambda arguments: child.call(__name__, "write_container", arguments), arguments_of
+            )
+        )
+        files = [
+            {"directory": str(directory), "number": number, "now_ms": now_ms}
+            for number in range(FILES)
+        ]
         list(pool.map(lambda arguments: child.call(__name__, "write_listing", arguments), files))
 
 
@@ -144,7 +160,7 @@ def _faults(directory: str) -> Iterator[dict[str, Any]]:
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
-# --- a container -----------------------------------------------------------------------------------------------------
+# --- a container ----------------------------------------------------------------------------------
 
 
 def write_container(
@@ -161,7 +177,9 @@ def write_container(
     # Besides the live ones: garbage, and what is in the listing alone.
     drawn = _names(chance, container_id, objects + 3 * faults)
     others, drawn_rows = chance.permutation(len(drawn.names)), np.arange(len(drawn.names))
-    garbage, orphans, young = (np.sort(others[start * faults : (start + 1) * faults]) for start in range(3))
+    garbage, orphans, young = (
+        np.sort(others[start * faults : (start + 1) * faults]) for start in range(3)
+    )
     live = np.setdiff1d(drawn_rows, others[: 3 * faults], assume_unique=True)
     chunks = _chunks(chance, live, per_segment)
     planted_kinds = _plant_chunks(chance, container_id, chunks, faults, per_segment)
@@ -182,7 +200,9 @@ def write_container(
         "waiting_for_deletion": named(garbage),
         "foreign": [_foreign(container_id, number) for number in range(faults)],
     }
-    Path(directory, f"faults-{container_id}.json").write_text(json.dumps(planted_kinds), encoding="utf-8")
+    Path(directory, f"faults-{container_id}.json").write_text(
+        json.dumps(planted_kinds), encoding="utf-8"
+    )
     _write_bodies(Path(directory) / "tier2", planted_kinds)
     here = np.sort(np.concatenate([live, garbage]))
     tables = CatalogTables(
@@ -200,14 +220,18 @@ def _names(chance: np.random.Generator, container_id: int, count: int) -> _Names
     ids[:, 0] = int.from_bytes(store_tag(_STORE_ID), "big")
     ids = ids[np.argsort(ids[:, 1])]
     data = ids.tobytes()
-    firsts = b"".join([sha256(data[place : place + 16]).digest()[:1] for place in range(0, len(data), 16)])
+    firsts = b"".join(
+        [sha256(data[place : place + 16]).digest()[:1] for place in range(0, len(data), 16)]
+    )
     shards = np.frombuffer(firsts, np.uint8)
     order = np.argsort(shards, kind="stable")
     shards = shards[order]
     fixed = f"xx/{container_id:08x}/{_EPOCH:016x}/flush-".encode()
     rows = np.empty((count, _NAME_BYTES), np.uint8)
     rows[:, : len(fixed)] = np.frombuffer(fixed, np.uint8)
-    pairs = np.frombuffer("".join(f"{shard:02x}" for shard in range(256)).encode(), np.uint8).reshape(256, 2)
+    pairs = np.frombuffer(
+        "".join(f"{shard:02x}" for shard in range(256)).encode(), np.uint8
+    ).reshape(256, 2)
     rows[:, :2] = pairs[shards]
     rows[:, len(fixed) :] = np.frombuffer(data.hex().encode(), np.uint8).reshape(count, 32)[order]
     ends = np.arange(count + 1, dtype=np.int32) * _NAME_BYTES
@@ -243,12 +267,19 @@ def _plant_chunks(
 
 def _foreign(container_id: int, number: int) -> str:
     """By turns in no shard and in one."""
-    return f"backup/{container_id}-{number}.tar" if number % 2 else f"{number % 256:02x}/{container_id}-{number}.txt"
+    return (
+        f"backup/{container_id}-{number}.tar"
+        if number % 2
+        else f"{number % 256:02x}/{container_id}-{number}.txt"
+    )
 
 
 def _write_bodies(root: Path, faults: dict[str, Any]) -> None:
     """Of what is asked for by name and is there: sizes alone."""
-    for name, size in [*faults["wrong_size"].items(), *((name, 5 * MIB) for name in faults["orphan"])]:
+    for name, size in [
+        *faults["wrong_size"].items(),
+        *((name, 5 * MIB) for name in faults["orphan"]),
+    ]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         with (root / name).open("wb") as file:
             file.truncate(size)
@@ -304,7 +335,9 @@ def _object_table(
     fields = (zeros, chunks.told, chunks.segments, chunks.starts, chunks.segments, chunks.starts)
     block = [_array(field if field is zeros else field[held]) for field in fields]
     ends = np.concatenate([[0], np.cumsum(rows >= 0)]).astype(np.int32)
-    blocks = pa.ListArray.from_arrays(_array(ends), pa.StructArray.from_arrays(block, fields=list(BLOCK)))
+    blocks = pa.ListArray.from_arrays(
+        _array(ends), pa.StructArray.from_arrays(block, fields=list(BLOCK))
+    )
     dead = np.isin(here, garbage)
     columns: list[Any] = [
         _array([f"{shard:02x}" for shard in range(256)]).take(_array(drawn.shards[here])),
@@ -319,7 +352,9 @@ def _object_table(
     return pa.Table.from_arrays(columns, schema=OBJECTS)
 
 
-async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms: int, containers: int) -> None:
+async def _put(
+    directory: str, container_id: int, tables: CatalogTables, now_ms: int, containers: int
+) -> None:
     runtime = Runtime()
     storage = open_object_storage(url_of(directory), runtime)
     try:
@@ -328,7 +363,9 @@ async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms:
             runtime,
             store_id=_STORE_ID,
             containers=containers,
-            snapshot=SnapshotName(container_id, _EPOCH, 1_000_000, new_snapshot_id(_STORE_ID, runtime.random)),
+            snapshot=SnapshotName(
+                container_id, _EPOCH, 1_000_000, new_snapshot_id(_STORE_ID, runtime.random)
+            ),
             time_ms=now_ms,
             encoded=encode_tables(tables),
         )
@@ -339,8 +376,12 @@ async def _put(directory: str, container_id: int, tables: CatalogTables, now_ms:
         await storage.close()
 
 
-async def _put_copy(storage: ObjectStorage, runtime: Runtime, container_id: int, now_ms: int, containers: int) -> None:
-    """The metadata copy that `restore` lives from: whole, as far as a reconciliation looks into it."""
+async def _put_copy(
+    storage: ObjectStorage, runtime: Runtime, container_id: int, now_ms: int, containers: int
+) -> None:
+    """The metadata copy that `restore` lives from: whole, as far as a reconciliation looks into
+    it.
+    """
     sequence_number = 1_000_000
     store_id = UUID(_STORE_ID)
     unique_id = new_checkpoint_id(store_id, runtime.random)
@@ -353,28 +394,39 @@ async def _put_copy(storage: ObjectStorage, runtime: Runtime, container_id: int,
         time_ms=now_ms,
         blob=b"metadata",
     )
-    await storage.put(checkpoint_name(container_id, _EPOCH, sequence_number, unique_id), parts, unique_id)
+    await storage.put(
+        checkpoint_name(container_id, _EPOCH, sequence_number, unique_id), parts, unique_id
+    )
 
 
-# --- the listing -----------------------------------------------------------------------------------------------------
+# --- the listing ----------------------------------------------------------------------------------
 
 
 def write_listing(directory: str, number: int, now_ms: int) -> Measured:
-    """One file of the listing: the objects of its shards in all containers, but for what is wrong with them."""
+    """One file of the listing: the objects of its shards in all containers, but for what is wrong
+    with them.
+    """
     shards = range(256 * number // FILES, 256 * (number + 1) // FILES)
     faults = list(_faults(directory))
     alone = _listed_alone(faults, now_ms)
     absent = _array([name for each in faults for name in each["missing"]], pa.string())
     wrong = {name: size for each in faults for name, size in each["wrong_size"].items()}
-    files = [pq.ParquetFile(path) for path in sorted(Path(directory, "tier2", "catalog").glob("*/*/objects.parquet"))]
+    files = [
+        pq.ParquetFile(path)
+        for path in sorted(Path(directory, "tier2", "catalog").glob("*/*/objects.parquet"))
+    ]
     rows = 0
-    with pq.ParquetWriter(Path(directory, "listing", f"{number:02d}.parquet"), _LISTING, compression="zstd") as out:
+    with pq.ParquetWriter(
+        Path(directory, "listing", f"{number:02d}.parquet"), _LISTING, compression="zstd"
+    ) as out:
         for shard in shards:
             prefix = f"{shard:02x}/"
             extra = alone.filter(pc.starts_with(alone["key"], prefix))
             table = pa.concat_tables([*_of_shard(files, shard), extra])
             table = table.filter(pc.invert(pc.is_in(table["key"], value_set=absent)))
-            table = _resized(table, {name: size for name, size in wrong.items() if name.startswith(prefix)})
+            table = _resized(
+                table, {name: size for name, size in wrong.items() if name.startswith(prefix)}
+            )
             out.write_table(table.sort_by("key"))
             rows += table.num_rows
         if number == FILES - 1:
@@ -395,7 +447,9 @@ def _of_shard(files: Sequence[pq.ParquetFile], shard: int) -> Iterator[pa.Table]
         for group in range(file.metadata.num_row_groups):
             statistics: Any = file.metadata.row_group(group).column(0).statistics
             if statistics.min == f"{shard:02x}":
-                table = file.read_row_group(group, ["name", "size", "created_ms"], use_threads=False)
+                table = file.read_row_group(
+                    group, ["name", "size", "created_ms"], use_threads=False
+                )
                 yield pa.Table.from_arrays(table.columns, schema=_LISTING)
 
 
@@ -415,6 +469,8 @@ def _resized(table: pa.Table, sizes: dict[str, int]) -> pa.Table:
     if not sizes:
         return table
     column = table["size"].to_numpy().copy()
-    places = pc.index_in(_array(list(sizes), pa.string()), value_set=table["key"].combine_chunks()).to_numpy()
+    places = pc.index_in(
+        _array(list(sizes), pa.string()), value_set=table["key"].combine_chunks()
+    ).to_numpy()
     column[places] = list(sizes.values())
     return table.set_column(1, _LISTING.field(1), _array(column))

@@ -1,9 +1,10 @@
 """Compaction of many small chunks by Spark, beside the owner that commits it, on a folder.
 
-The store has segments whose chunks of 64 KiB lie by turns in a thousand shared objects. Floor: two processes that copy those
-objects one by one: read, write under a name of its own, fdatasync. The job's clock runs from its start, the owner's export
-included, to the last answer. All bytes are read back through the store's own readers afterwards, from a cold start, and must have the
-checksums they were written with.
+The store has segments whose chunks of 64 KiB lie by turns in a thousand shared objects. Floor: two
+processes that copy those objects one by one: read, write under a name of its own, fdatasync. The
+job's clock runs from its start, the owner's export included, to the last answer. All bytes are read
+back through the store's own readers afterwards, from a cold start, and must have the checksums they
+were written with.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _POLL_S = 0.05
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
-    """About 40 s, 2 k chunks of 10 segments quick; 4 min, 100 k chunks of 100 segments and 25 GiB on disk else."""
+    """About 40 s, 2 k chunks of 10 segments quick; 4 min, 100 k chunks of 100 segments and 25 GiB
+    on disk else.
+    """
     segments, chunks = (10, 200) if quick else (100, 1000)
     total_bytes = segments * chunks * CHUNK_BYTES
     require_free_bytes(directory, 4 * total_bytes)
@@ -51,7 +54,11 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
                 (folder / "stop").touch()
             owner.result()
         floor.append(child.call(__name__, "floor_round", where))
-        child.call(__name__, "read_back", {**where, "checksums": filled["checksums"], "length": chunks * CHUNK_BYTES})
+        child.call(
+            __name__,
+            "read_back",
+            {**where, "checksums": filled["checksums"], "length": chunks * CHUNK_BYTES},
+        )
     return CaseResult(
         case="spark_compaction",
         question=QUESTION,
@@ -64,7 +71,14 @@ def row_of(chunks: int, total_bytes: int, floor: list[Measured], job: Measured) 
     """The rate, and what was asked of the folder for it."""
     rate = total_bytes / job["seconds"] / 1e6
     ratio = rate / max(Samples.of(floor).rounds)
-    counts = ("requests", "chunks_after", "objects_before", "objects_after", "bytes_received", "bytes_sent")
+    counts = (
+        "requests",
+        "chunks_after",
+        "objects_before",
+        "objects_after",
+        "bytes_received",
+        "bytes_sent",
+    )
     return Row(
         name=f"{chunks:,} chunks of {CHUNK_BYTES // KIB} KiB",
         unit="MB/s",
@@ -78,7 +92,9 @@ def row_of(chunks: int, total_bytes: int, floor: list[Measured], job: Measured) 
 
 
 def fill(directory: str, segments: int, chunks: int) -> Measured:
-    """A closed store in which every flush made an object with a chunk of each segment; checksums of the segments."""
+    """A closed store in which every flush made an object with a chunk of each segment; checksums of
+    the segments.
+    """
 
     async def work() -> Measured:
         base = os.urandom(CHUNK_BYTES - 8)
@@ -182,7 +198,9 @@ def measure(directory: str) -> Measured:
         "requests": summary.requests,
         "chunks_after": summary.chunks_after,
         "objects_before": objects_before,
-        "objects_after": objects_before - summary.removed_data_files_count + summary.added_data_files_count,
+        "objects_after": objects_before
+        - summary.removed_data_files_count
+        + summary.added_data_files_count,
         "bytes_received": summary.bytes_received,
         "bytes_sent": summary.bytes_sent,
         "rewritten": summary.rewritten_bytes_count,

@@ -1,8 +1,10 @@
-"""Speed of a reconciliation that reads every body from S3: headers, identities, and the checksum of every extent.
+"""Speed of a reconciliation that reads every body from S3: headers, identities, and the checksum of
+every extent.
 
-One store in objects of 64 MiB, filled, flushed and exported once. Floor: two processes that GET the same objects whole, four
-at a time each, and make one CRC32C over every body. A job has to read snapshots and list the place as well: the first row is
-what looking into bodies costs on top of the same job without, the second the job as a whole.
+One store in objects of 64 MiB, filled, flushed and exported once. Floor: two processes that GET the
+same objects whole, four at a time each, and make one CRC32C over every body. A job has to read
+snapshots and list the place as well: the first row is what looking into bodies costs on top of the
+same job without, the second the job as a whole.
 """
 
 from __future__ import annotations
@@ -45,19 +47,32 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     total_bytes = (256 if quick else 1024) * MIB
     require_free_bytes(directory, 4 * total_bytes)
     count = rounds.count_of(quick=quick)
-    with subfolder(directory, "spark-deep-check") as folder, s3_service(folder) as (endpoint, server):
-        child.call(__name__, "fill", {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes})
+    with (
+        subfolder(directory, "spark-deep-check") as folder,
+        s3_service(folder) as (endpoint, server),
+    ):
+        child.call(
+            __name__,
+            "fill",
+            {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes},
+        )
         floor = [child.call(__name__, "floor_round", {"endpoint": endpoint}) for _ in range(count)]
-        engine = child.call(__name__, "measure", {"directory": str(folder), "endpoint": endpoint, "count": count})
+        engine = child.call(
+            __name__, "measure", {"directory": str(folder), "endpoint": endpoint, "count": count}
+        )
         floor += [child.call(__name__, "floor_round", {"endpoint": endpoint}) for _ in range(count)]
     rows = rows_of(total_bytes, Samples.of(floor), engine)
-    return CaseResult(case="spark_deep_check", question=QUESTION, rows=rows, notes=[f"server: {server}"])
+    return CaseResult(
+        case="spark_deep_check", question=QUESTION, rows=rows, notes=[f"server: {server}"]
+    )
 
 
 def rows_of(total_bytes: int, floor: Samples, engine: Measured) -> list[Row]:
     """What bodies cost on top, and the whole."""
     least = min(engine["none"])
-    on_top = Samples(tuple(total_bytes / max(each - least, 1e-3) / 1e6 for each in engine["bodies"]))
+    on_top = Samples(
+        tuple(total_bytes / max(each - least, 1e-3) / 1e6 for each in engine["bodies"])
+    )
     whole = Samples(tuple(total_bytes / each / 1e6 for each in engine["bodies"]))
     best = max(floor.rounds)
     name = f"{total_bytes // MIB:,} MiB"
@@ -72,7 +87,13 @@ def rows_of(total_bytes: int, floor: Samples, engine: Measured) -> list[Row]:
             met=on_top.median / best >= SHARE_OF_FLOOR,
             extra={"job_without_bodies_s": least},
         ),
-        Row(name=f"{name}, the whole job", unit="MB/s", floor=floor, engine=whole, ratio=whole.median / best),
+        Row(
+            name=f"{name}, the whole job",
+            unit="MB/s",
+            floor=floor,
+            engine=whole,
+            ratio=whole.median / best,
+        ),
     ]
 
 
@@ -107,7 +128,10 @@ def floor_round(endpoint: str) -> Measured:
     with context.Pool(PROCESSES, _get_ready, (endpoint, ready)) as pool:
         # A client for each process, made and warm before the clock runs.
         ready.wait(READY_S)
-        work = [(endpoint, [key for key, _ in objects[number::PROCESSES]]) for number in range(PROCESSES)]
+        work = [
+            (endpoint, [key for key, _ in objects[number::PROCESSES]])
+            for number in range(PROCESSES)
+        ]
         begun = time.perf_counter()
         total = sum(pool.starmap(_fetch_all, work, chunksize=1))
         seconds = time.perf_counter() - begun

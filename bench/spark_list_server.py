@@ -1,7 +1,8 @@
-"""A server that answers listings alone, as S3 does, with pages it made before: what listing costs is then the client's.
+"""A server that answers listings alone, as S3 does, with pages it made before: what listing costs
+is then the client's.
 
-Started as `python -m bench.spark_list_server SHARDS KEYS`; prints its port and serves until it is killed. Pages of 1,000 keys for
-the prefixes `00/`, `01/`, ...; whatever else is asked for is empty.
+Started as `python -m bench.spark_list_server SHARDS KEYS`; prints its port and serves until it is
+killed. Pages of 1,000 keys for the prefixes `00/`, `01/`, ...; whatever else is asked for is empty.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 PAGE_KEYS = 1000
 BUCKET = "bench"
 _HOST = "127.0.0.1"
-_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+_HEAD = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult '
+    'xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+)
 
 
 @contextmanager
@@ -71,7 +75,9 @@ def _page(shard: int, first: int, count: int, *, last: bool) -> str:
         "<StorageClass>STANDARD</StorageClass></Contents>"
         for number in range(first, first + count)
     )
-    more = "" if last else f"<NextContinuationToken>{first // PAGE_KEYS + 1}</NextContinuationToken>"
+    more = (
+        "" if last else f"<NextContinuationToken>{first // PAGE_KEYS + 1}</NextContinuationToken>"
+    )
     return f"<KeyCount>{count}</KeyCount><IsTruncated>{str(not last).lower()}</IsTruncated>{more}{contents}"
 
 
@@ -86,7 +92,10 @@ async def _serve(pages: Pages) -> None:
             while True:
                 request = await reader.readuntil(b"\r\n\r\n")
                 body = pages.answer(request.split(b" ", 2)[1].decode())
-                head = f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+                head = (
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: "
+                    f"{len(body)}\r\n\r\n"
+                )
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -1,7 +1,9 @@
-"""Keys that a listing of S3 gives for a second of the lister's CPU: the jobs' own, and pages of boto3.
+"""Keys that a listing of S3 gives for a second of the lister's CPU: the jobs' own, and pages of
+boto3.
 
-Both list the same prefixes of the same server, which is a process of its own and has its pages ready. CPU is that of the whole
-process, all threads, from the first request to the last row; both clients are made, and have listed one page, before.
+Both list the same prefixes of the same server, which is a process of its own and has its pages
+ready. CPU is that of the whole process, all threads, from the first request to the last row; both
+clients are made, and have listed one page, before.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from bench.workspace import BenchError
 QUESTION = "listing of a bucket, for the CPU it takes"
 SHARDS = 4
 TIMES_BOTO3 = 5.0
-_CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench-bench"}
+_CREDENTIALS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "bench",
+    "AWS_SECRET_ACCESS_KEY": "bench-bench",
+}
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
@@ -33,7 +38,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     with list_server(SHARDS + 1, keys) as endpoint:
         for _ in range(rounds.count_of(quick=quick)):
             floor.append(child.call(__name__, "floor_round", {"endpoint": endpoint, "keys": keys}))
-            engine.append(child.call(__name__, "engine_round", {"endpoint": endpoint, "keys": keys}))
+            engine.append(
+                child.call(__name__, "engine_round", {"endpoint": endpoint, "keys": keys})
+            )
     ratio = Samples.of(engine).median / max(Samples.of(floor).rounds)
     row = Row(
         name=f"{SHARDS * keys / 1e3:g} k keys",
@@ -49,14 +56,18 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def floor_round(endpoint: str, keys: int) -> Measured:
-    """Keys for a second of CPU, by a paginator of boto3 whose entries are counted and their sizes added up."""
+    """Keys for a second of CPU, by a paginator of boto3 whose entries are counted and their sizes
+    added up.
+    """
     os.environ.update(_CREDENTIALS)
     client = raw_client(endpoint)
     client.list_objects_v2(Bucket=BUCKET, Prefix=prefix_of(SHARDS))
     begun, cpu = time.perf_counter(), time.process_time()
     listed = size = 0
     for shard in range(SHARDS):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix_of(shard)):
+        for page in client.get_paginator("list_objects_v2").paginate(
+            Bucket=BUCKET, Prefix=prefix_of(shard)
+        ):
             for entry in page["Contents"]:
                 listed += 1
                 size += entry["Size"]

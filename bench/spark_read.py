@@ -1,8 +1,10 @@
-"""Speed of reading lines of 100 bytes by Spark's data source: identity and checksums looked at, cut into rows, as Arrow batches.
+"""Speed of reading lines of 100 bytes by Spark's data source: identity and checksums looked at, cut
+into rows, as Arrow batches.
 
-One store on a folder is filled, flushed and exported once. Floor: a bare Arrow data source that reads the same number of
-bytes from plain files in pieces of 1 MiB and gives the same columns, cut where it knows that lines end: nothing is
-searched, nothing checked. Both in one session, in turns, into a sink that throws rows away.
+One store on a folder is filled, flushed and exported once. Floor: a bare Arrow data source that
+reads the same number of bytes from plain files in pieces of 1 MiB and gives the same columns, cut
+where it knows that lines end: nothing is searched, nothing checked. Both in one session, in turns,
+into a sink that throws rows away.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     with subfolder(directory, "spark-read") as folder:
         child.call(__name__, "fill", {"directory": str(folder), "lines": lines})
         measured = child.call(
-            __name__, "measure", {"directory": str(folder), "lines": lines, "count": rounds.count_of(quick=quick)}
+            __name__,
+            "measure",
+            {"directory": str(folder), "lines": lines, "count": rounds.count_of(quick=quick)},
         )
     floor, engine = ([{"value": value} for value in measured[side]] for side in ("floor", "engine"))
     ratio = Samples.of(engine).median / max(Samples.of(floor).rounds)
@@ -68,7 +72,9 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def fill(directory: str, lines: int) -> Measured:
-    """A closed store of SEGMENTS segments of lines, exported; and as many plain files of the same bytes."""
+    """A closed store of SEGMENTS segments of lines, exported; and as many plain files of the same
+    bytes.
+    """
     each = lines // SEGMENTS
     for number in range(SEGMENTS):
         with Path(directory, f"plain-{number}").open("wb") as plain:
@@ -118,7 +124,12 @@ def measure(directory: str, lines: int, count: int) -> Measured:
         register(spark)
         spark.dataSource.register(PlainSource)
         url = (folder / "store" / "tier2").absolute().as_uri()
-        engine = spark.read.format("segmentstore").option("prefix", "bench/").option("format", "lines").load(url)
+        engine = (
+            spark.read.format("segmentstore")
+            .option("prefix", "bench/")
+            .option("format", "lines")
+            .load(url)
+        )
         floor = spark.read.format("bench-plain").load(str(folder))
         for frame in (floor, engine):
             found = frame.count()
@@ -155,7 +166,8 @@ class PlainReader(DataSourceReader):
             while data := file.read(piece):
                 rows = len(data) // LINE_BYTES
                 place = np.arange(rows + 1, dtype=np.int32) * LINE_BYTES
-                # Without its newline, as the engine gives a line: the offsets cannot leave bytes out, so the last one stays.
+                # Without its newline, as the engine gives a line: the offsets cannot leave bytes
+                # out, so the last one stays.
                 payload = pa.BinaryArray.from_buffers(
                     pa.binary(), rows, [None, pa.py_buffer(place.data), pa.py_buffer(data)]
                 )

@@ -1,8 +1,10 @@
-"""Reconciliation of a catalog with a listing, both as Parquet, against one plain join of the two by Spark.
+"""Reconciliation of a catalog with a listing, both as Parquet, against one plain join of the two by
+Spark.
 
-Floor: a full outer sort-merge join of the snapshots' objects and the listing, by name; what differs is counted, nothing is
-judged, no segment followed, nothing confirmed. Both in one session, in turns, after a query of each sort has warmed it up. The
-job's findings must be exactly what was planted. Memory is that of the first job, before the session has joined anything.
+Floor: a full outer sort-merge join of the snapshots' objects and the listing, by name; what differs
+is counted, nothing is judged, no segment followed, nothing confirmed. Both in one session, in
+turns, after a query of each sort has warmed it up. The job's findings must be exactly what was
+planted. Memory is that of the first job, before the session has joined anything.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     with subfolder(directory, "spark-reconcile") as folder:
         spark_catalog.make(folder, objects, FAULTS)
         measured = child.call(__name__, "measure", {"directory": str(folder), "count": 2})
-    return CaseResult(case="spark_reconcile", question=QUESTION, rows=rows_of(objects, measured, quick=quick), notes=[])
+    return CaseResult(
+        case="spark_reconcile",
+        question=QUESTION,
+        rows=rows_of(objects, measured, quick=quick),
+        notes=[],
+    )
 
 
 def rows_of(objects: int, measured: Measured, *, quick: bool = False) -> list[Row]:

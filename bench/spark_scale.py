@@ -1,8 +1,10 @@
-"""Both Spark jobs over a catalog of very many chunks, on two cores within 4 GiB: `make spark-scale MILLIONS=100`.
+"""Both Spark jobs over a catalog of very many chunks, on two cores within 4 GiB:
+`make spark-scale MILLIONS=100`.
 
-The catalog is generated (`spark_catalog`): containers of CONTAINER_OBJECTS objects, segments so long that ranges cut them, faults
-of every kind. Reconciliation must find what was planted, and nothing else; the dry run of a compaction must stay within its groups.
-A run fails where it does not; it is ended, with all its processes, as soon as they have more than MEMORY_MAX together.
+The catalog is generated (`spark_catalog`): containers of CONTAINER_OBJECTS objects, segments so
+long that ranges cut them, faults of every kind. Reconciliation must find what was planted, and
+nothing else; the dry run of a compaction must stay within its groups. A run fails where it does
+not; it is ended, with all its processes, as soon as they have more than MEMORY_MAX together.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ DISK_BYTES = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the catalog, run both jobs in a process of their own, print what they took; 0 if all was as it should be."""
+    """Make the catalog, run both jobs in a process of their own, print what they took; 0 if all was
+    as it should be.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", type=int, default=100, help="of objects, and of chunks")
     parser.add_argument("--folder", default="var", help="where the catalog is made, and removed")
@@ -42,13 +46,18 @@ def main(arguments: list[str] | None = None) -> int:
     require_free_bytes(folder, objects * DISK_BYTES)
     with tempfile.TemporaryDirectory(prefix="spark-scale-", dir=folder) as made:
         begun = time.perf_counter()
-        spark_catalog.make(Path(made), objects, 2 * containers, containers=containers, per_segment=PER_SEGMENT)
+        spark_catalog.make(
+            Path(made), objects, 2 * containers, containers=containers, per_segment=PER_SEGMENT
+        )
         print(
-            f"{objects:,} objects and chunks in {containers} containers, made in {time.perf_counter() - begun:.0f} s",
+            f"{objects:,} objects and chunks in {containers} containers, made in "
+            f"{time.perf_counter() - begun:.0f} s",
             flush=True,
         )
         try:
-            said = child.call("bench.spark_scale", "measure", {"directory": made}, timeout_s=TIMEOUT_S)
+            said = child.call(
+                "bench.spark_scale", "measure", {"directory": made}, timeout_s=TIMEOUT_S
+            )
         except BenchError as error:
             print(error, file=sys.stderr)
             return 1
@@ -68,7 +77,9 @@ def measure(directory: str) -> Measured:
 
         with MemoryWatch(MEMORY_MAX) as reconciling:
             begun = time.perf_counter()
-            result = reconcile(spark, url, listing=spark_catalog.listing_of(directory), snapshots="newest")
+            result = reconcile(
+                spark, url, listing=spark_catalog.listing_of(directory), snapshots="newest"
+            )
             reconcile_s = time.perf_counter() - begun
         said = spark_catalog.found(result.table)
         with MemoryWatch(MEMORY_MAX) as compacting:

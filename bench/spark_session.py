@@ -1,7 +1,8 @@
-"""The Spark session the benches measure in: both cores of this machine, nothing shown, everything in a folder that goes.
+"""The Spark session the benches measure in: both cores of this machine, nothing shown, everything
+in a folder that goes.
 
-A case measures in a process of its own (bench/child.py), floor and engine in the same warm session, in turns: what a session
-costs to start is nobody's merit and nobody's fault.
+A case measures in a process of its own (bench/child.py), floor and engine in the same warm session,
+in turns: what a session costs to start is nobody's merit and nobody's fault.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ def drain(frame: DataFrame) -> float:
 
 
 class MemoryWatch:
-    """The most resident memory of this process and all below it, in bytes; sampled, shared pages counted in each.
+    """The most resident memory of this process and all below it, in bytes; sampled, shared pages
+    counted in each.
 
-    With a `limit` in bytes it ends this process and all below it, with the exit code OVER_LIMIT, as soon as it sees more.
+    With a `limit` in bytes it ends this process and all below it, with the exit code OVER_LIMIT, as
+    soon as it sees more.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -86,7 +89,10 @@ class MemoryWatch:
             resident = _resident_below(os.getpid())
             self.peak = max(self.peak, sum(resident.values()))
             if self._limit is not None and self.peak > self._limit:
-                _end(resident, f"{self.peak:,} bytes are in memory, more than the {self._limit:,} allowed")
+                _end(
+                    resident,
+                    f"{self.peak:,} bytes are in memory, more than the {self._limit:,} allowed",
+                )
             over = self._over.wait(_SAMPLE_S)
 
 
@@ -109,7 +115,9 @@ def _resident_below(root: int) -> dict[int, int]:
             continue
         try:
             stat = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            resident[int(entry.name)] = int(Path(entry.path, "statm").read_text().split()[1]) * _PAGE_BYTES
+            resident[int(entry.name)] = (
+                int(Path(entry.path, "statm").read_text().split()[1]) * _PAGE_BYTES
+            )
         except (OSError, IndexError):
             continue  # it has ended
         parents[int(entry.name)] = int(stat[1])

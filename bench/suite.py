@@ -1,4 +1,6 @@
-"""All cases under one roof: what `make bench`, `segmentstore bench` and `python -m bench.<case>` run."""
+"""All cases under one roof: what `make bench`, `segmentstore bench` and `python -m bench.<case>`
+run.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ CASES = {
     "spark_compaction": "bench.spark_compaction",
     "spark_read": "bench.spark_read",
 }
-"""Case to module, in the order they run. A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`."""
+"""Case to module, in the order they run.
+
+A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`.
+"""
 
 _PIPE_COLUMNS = 150
 
@@ -60,14 +65,18 @@ def run(
 ) -> list[dict[str, Any]]:
     """Run `cases` (all, if empty or None) and print a table for each; gives one JSON object a case.
 
-    Each object: case, question, quick, machine, seconds, rows, notes; a case that could not be measured has `error`
-    and no rows, and does not keep the others from running. `json_path` gets the whole list. Work files go to a
-    fresh folder under `work_parent` (default var/bench of the current folder). Raises BenchError for an unknown
-    case, before anything runs, and for a work folder in memory. All cases take minutes, or with
-    `quick` about two.
+    Each object: case, question, quick, machine, seconds, rows, notes; a case that could not be
+    measured has `error` and no rows, and does not keep the others from running. `json_path` gets
+    the whole list. Work files go to a fresh folder under `work_parent` (default var/bench of the
+    current folder). Raises BenchError for an unknown case, before anything runs, and for a work
+    folder in memory. All cases take minutes, or with `quick` about two.
     """
     # A pipe has no width of its own, and 80 columns would break the tables.
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS) if console is None else console
+    console = (
+        Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+        if console is None
+        else console
+    )
     names = list(cases or CASES)
     unknown = [name for name in names if name not in CASES]
     if unknown:
@@ -78,11 +87,15 @@ def run(
         results.append(_run_one(name, quick=quick, console=console, work_parent=work_parent))
         if json_path is not None:
             # After every case: a long run that is cut off keeps what it has.
-            Path(json_path).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            Path(json_path).write_text(
+                json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
     return results
 
 
-def _run_one(name: str, *, quick: bool, console: Console, work_parent: Path | None) -> dict[str, Any]:
+def _run_one(
+    name: str, *, quick: bool, console: Console, work_parent: Path | None
+) -> dict[str, Any]:
     module = importlib.import_module(CASES[name])
     begun = time.perf_counter()
     with work_folder(work_parent) as folder:
@@ -92,20 +105,33 @@ def _run_one(name: str, *, quick: bool, console: Console, work_parent: Path | No
             result: CaseResult = module.run(folder, quick=quick)
         except BenchError as error:
             console.print(f"[red]{name}: {error}[/red]", highlight=False)
-            return {**head, "seconds": time.perf_counter() - begun, "rows": [], "notes": [], "error": str(error)}
+            return {
+                **head,
+                "seconds": time.perf_counter() - begun,
+                "rows": [],
+                "notes": [],
+                "error": str(error),
+            }
     show(result, console)
-    console.print("  [dim]" + ", ".join(f"{key} {value}" for key, value in facts.items()) + "[/dim]\n")
+    console.print(
+        "  [dim]" + ", ".join(f"{key} {value}" for key, value in facts.items()) + "[/dim]\n"
+    )
     return {**head, "seconds": time.perf_counter() - begun, **result.to_json()}
 
 
 def failed(results: Sequence[dict[str, Any]]) -> bool:
     """True if a case could not be measured or an engine row misses its bar."""
-    return any("error" in result or any(row["met"] is False for row in result["rows"]) for result in results)
+    return any(
+        "error" in result or any(row["met"] is False for row in result["rows"])
+        for result in results
+    )
 
 
 def main(only: str | None = None) -> None:
     """Command line; exits with 1 if a bar is missed or a case could not be measured."""
-    parser = argparse.ArgumentParser(description="Measure the engine beside its floor and its skeleton.")
+    parser = argparse.ArgumentParser(
+        description="Measure the engine beside its floor and its skeleton."
+    )
     if only is None:
         parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer operations")

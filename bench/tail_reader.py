@@ -1,11 +1,13 @@
 """How long after an append is acknowledged a reader who follows the tail has its bytes.
 
-1,000 appends a second, open loop: an append is due by the clock, whether or not those before it are done, so a
-stall is charged to all that were due in it. (So is the loop's timer, which rounds up to the next millisecond: the
-acknowledged and end-to-end figures carry about 0.5 ms of it, the delay does not.) Delay = reader has the bytes -
-writer has the acknowledgement; it is negative where the reader came first.
+1,000 appends a second, open loop: an append is due by the clock, whether or not those before it are
+done, so a stall is charged to all that were due in it. (So is the loop's timer, which rounds up to
+the next millisecond: the acknowledged and end-to-end figures carry about 0.5 ms of it, the delay
+does not.) Delay = reader has the bytes - writer has the acknowledgement; it is negative where the
+reader came first.
 
-Floor: waking a task that waits for a future on an otherwise idle loop. Skeleton: a task woken on each durable batch.
+Floor: waking a task that waits for a future on an otherwise idle loop. Skeleton: a task woken on
+each durable batch.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ DELAY_MS = 0.2
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 10 s quick, 35 s else."""
-    measured = rounds.interleaved(__name__, rounds.count_of(quick=quick), directory, appends=1500 if quick else 5000)
+    measured = rounds.interleaved(
+        __name__, rounds.count_of(quick=quick), directory, appends=1500 if quick else 5000
+    )
     engine = Samples.of(measured["engine"])
     row = Row(
         name="p50 of delay",
@@ -74,8 +78,12 @@ class Timeline:
         }
 
 
-async def append_at_rate(append: Callable[[], Awaitable[object]], timeline: Timeline, per_second: float) -> None:
-    """Append as often as `timeline` has places, `per_second` by the clock; all acknowledged when it returns."""
+async def append_at_rate(
+    append: Callable[[], Awaitable[object]], timeline: Timeline, per_second: float
+) -> None:
+    """Append as often as `timeline` has places, `per_second` by the clock; all acknowledged when it
+    returns.
+    """
 
     async def acknowledge(index: int, appended: Awaitable[object]) -> None:
         await appended
@@ -85,7 +93,8 @@ async def append_at_rate(append: Callable[[], Awaitable[object]], timeline: Time
         begun = time.perf_counter()
         for index in range(len(timeline.due)):
             due = begun + index / per_second
-            # Returns at once when late: the appends that are overdue go out together, each with its own due time.
+            # Returns at once when late: the appends that are overdue go out together, each with its
+            # own due time.
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             timeline.due[index] = due
             waiting.create_task(acknowledge(index, append()))

@@ -21,7 +21,8 @@ class BenchError(Exception):
 
 @contextmanager
 def work_folder(parent: Path | None = None) -> Iterator[Path]:
-    """A fresh folder under `parent` (default var/bench of the current folder), removed at the end, come what may.
+    """A fresh folder under `parent` (default var/bench of the current folder), removed at the end,
+    come what may.
 
     Raises BenchError on a memory file system.
     """
@@ -40,7 +41,9 @@ def work_folder(parent: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def subfolder(parent: Path, name: str) -> Iterator[Path]:
-    """A new folder `name` in `parent`, removed at the end; what earlier work left dirty is written out first."""
+    """A new folder `name` in `parent`, removed at the end; what earlier work left dirty is written
+    out first.
+    """
     folder = parent / name
     folder.mkdir()
     # Dirty pages of the round before would otherwise be written during this one and charged to it.
@@ -52,7 +55,9 @@ def subfolder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def file_system_of(path: Path) -> str:
-    """Type of the file system `path` lies on, as the kernel's mount table has it; "unknown" without one."""
+    """Type of the file system `path` lies on, as the kernel's mount table has it; "unknown" without
+    one.
+    """
     try:
         table = Path("/proc/mounts").read_text(encoding="utf-8")
     except OSError:

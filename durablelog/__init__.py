@@ -1,1 +1,3 @@
-"""Operations made durable, in order: formats, metadata rules, the operation processor, and the Tier-1 logs."""
+"""Operations made durable, in order: formats, metadata rules, the operation processor, and the
+Tier-1 logs.
+"""

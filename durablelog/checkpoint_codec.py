@@ -1,18 +1,19 @@
 """The blob of a metadata checkpoint. The format's page: docs/formats/checkpoint.md.
 
     checkpoint = version u16, container u32, sequence number u64,
-                 objects u32, object..., garbage u32, garbage..., segments u32, segment..., [deletion clock]
-    object     = name text, size u64, created ms u64
-    garbage    = object, unreferenced since ms u64
-    segment    = length u32, bytes
-    deletion clock = clock ms u64, boot id 16 bytes, boot ms u64, and of each garbage object in its order:
+                 objects u32, object..., garbage u32, garbage..., segments u32, segment...,
+                 [deletion clock]
+    object = name text, size u64, created ms u64 garbage = object, unreferenced since ms u64 segment
+    = length u32, bytes deletion clock = clock ms u64, boot id 16 bytes, boot ms u64, and of each
+    garbage object in its order:
                      sequence number u64, since ms u64
 
-The deletion clock came later. A checkpoint without it, as older versions wrote and as is written while
-there is nothing to say, means a clock at 0 and garbage that is not counted yet. A segment's record carries
-its own length, so that fields can be added behind. How many chunks an object holds is counted from the
-segments, never stored: it could only be wrong. An unchanged segment's record is kept from one checkpoint
-to the next (`SegmentMetadata.encoded`), so a checkpoint costs what changed plus one copy.
+The deletion clock came later. A checkpoint without it, as older versions wrote and as is written
+while there is nothing to say, means a clock at 0 and garbage that is not counted yet. A segment's
+record carries its own length, so that fields can be added behind. How many chunks an object holds
+is counted from the segments, never stored: it could only be wrong. An unchanged segment's record is
+kept from one checkpoint to the next (`SegmentMetadata.encoded`), so a checkpoint costs what changed
+plus one copy.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ def _encode_deletion_clock(metadata: ContainerMetadata) -> list[bytes]:
         return []
     parts = [_CLOCK.pack(*clock)]
     parts += [
-        _COUNTED.pack(each.sequence_number, _NOT_COUNTED if each.since_ms is None else each.since_ms)
+        _COUNTED.pack(
+            each.sequence_number, _NOT_COUNTED if each.since_ms is None else each.since_ms
+        )
         for each in garbage
     ]
     return parts
@@ -181,11 +184,24 @@ def _encode_segment(segment: SegmentMetadata) -> bytes:
 
 def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadata:
     fixed = _SEGMENT.unpack_from(data)
-    segment_id, created_ms, modified_ms, start_offset, length, storage_length, flags, merged_into = fixed
+    (
+        segment_id,
+        created_ms,
+        modified_ms,
+        start_offset,
+        length,
+        storage_length,
+        flags,
+        merged_into,
+    ) = fixed
     name, position = decode_text(data, _SEGMENT.size)
     segment = SegmentMetadata(segment_id, name, created_ms)
     segment.last_modified_ms = modified_ms
-    segment.start_offset, segment.length, segment.storage_length = start_offset, length, storage_length
+    segment.start_offset, segment.length, segment.storage_length = (
+        start_offset,
+        length,
+        storage_length,
+    )
     segment.sealed = bool(flags & _SEALED)
     segment.merged_into = merged_into if flags & _MERGED else None
     (count,) = _COUNT.unpack_from(data, position)
@@ -197,13 +213,17 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     for _ in range(count):
-        start, chunk_length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(data, position)
+        start, chunk_length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(
+            data, position
+        )
         object_name, position = decode_text(data, position + _CHUNK.size)
         live = metadata.objects[object_name]
         live.live_chunks += 1
         live.live_bytes += chunk_length
         segment.chunks.append(
-            ChunkRecord(start, chunk_length, live.record.name, block_offset, block_segment_id, block_start)
+            ChunkRecord(
+                start, chunk_length, live.record.name, block_offset, block_segment_id, block_start
+            )
         )
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size

@@ -2,10 +2,11 @@
 
 Pure: bytes in, bytes out. Rules of this file:
 
-- the header binds a payload to its place: container, epoch and frame sequence number are under its checksum;
-- `durable_through` is the highest frame sequence known durable when the frame was written. It decides
-  between a torn tail and corruption: an invalid frame n is corruption exactly when something valid
-  behind it says `durable_through >= n` (docs/decisions/0002-durable-through.md);
+- the header binds a payload to its place: container, epoch and frame sequence number are under its
+  checksum;
+- `durable_through` is the highest frame sequence known durable when the frame was written. It
+  decides between a torn tail and corruption: an invalid frame n is corruption exactly when
+  something valid behind it says `durable_through >= n` (docs/decisions/0002-durable-through.md);
 - a reader skips header fields it does not know (`header_length`) and refuses a newer version.
 """
 
@@ -42,7 +43,10 @@ _PREFIX_ZERO: Final = bytes(FRAME_HEADER_LENGTH)
 
 
 class FrameFormatError(Exception):
-    """Bytes that are not the frame they should be; `reason` says why. Adapters name the place and translate."""
+    """Bytes that are not the frame they should be; `reason` says why.
+
+    Adapters name the place and translate.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -53,12 +57,17 @@ class FrameVersionError(FrameFormatError):
     """A whole header of a version newer than ours: not damage, but not for us to read."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"it has format version {version}; this program reads up to {FRAME_VERSION}")
+        super().__init__(
+            f"it has format version {version}; this program reads up to {FRAME_VERSION}"
+        )
         self.version = version
 
 
 class FrameHeader(NamedTuple):
-    """What stands in front of a payload. All unsigned: container 32-bit, epoch and sequences 64-bit."""
+    """What stands in front of a payload.
+
+    All unsigned: container 32-bit, epoch and sequences 64-bit.
+    """
 
     header_length: int
     container_id: int
@@ -76,7 +85,11 @@ class FrameHeader(NamedTuple):
 
 
 def seal_header(
-    container_id: int, epoch: int, sequence: int, durable_through: int, payload_parts: Sequence[Buffer]
+    container_id: int,
+    epoch: int,
+    sequence: int,
+    durable_through: int,
+    payload_parts: Sequence[Buffer],
 ) -> bytes:
     """The header for the payload that is the concatenation of `payload_parts`.
 
@@ -102,7 +115,8 @@ def seal_header(
 
 
 def parse_header(buffer: memoryview, position: int) -> FrameHeader | None:
-    """The header at `position`, its own checksum verified; None if there is nothing (the end, or zeros).
+    """The header at `position`, its own checksum verified; None if there is nothing (the end, or
+    zeros).
 
     Raises FrameFormatError for anything else that is not a header, FrameVersionError for a whole
     header of a newer version. The payload is not looked at: see `payload_fault`.
@@ -112,9 +126,17 @@ def parse_header(buffer: memoryview, position: int) -> FrameHeader | None:
         if any(buffer[position:]):
             raise FrameFormatError("a header is cut off")
         return None
-    (magic, version, header_length, container_id, epoch, sequence, durable_through, payload_length, checksum) = (
-        _FIELDS.unpack_from(buffer, position)
-    )
+    (
+        magic,
+        version,
+        header_length,
+        container_id,
+        epoch,
+        sequence,
+        durable_through,
+        payload_length,
+        checksum,
+    ) = _FIELDS.unpack_from(buffer, position)
     if magic != FRAME_MAGIC:
         if buffer[position:end] == _PREFIX_ZERO:
             return None
@@ -128,11 +150,14 @@ def parse_header(buffer: memoryview, position: int) -> FrameHeader | None:
         raise FrameFormatError("header checksum mismatch")
     if version > FRAME_VERSION:
         raise FrameVersionError(version)
-    return FrameHeader(header_length, container_id, epoch, sequence, durable_through, payload_length, checksum)
+    return FrameHeader(
+        header_length, container_id, epoch, sequence, durable_through, payload_length, checksum
+    )
 
 
 def header_length_at(buffer: memoryview, position: int) -> int:
-    """Bytes the header at `position` claims, unchecked: how much a reader must have before it may parse.
+    """Bytes the header at `position` claims, unchecked: how much a reader must have before it may
+    parse.
 
     At least FRAME_HEADER_LENGTH; that many bytes must be there.
     """

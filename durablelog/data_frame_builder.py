@@ -3,8 +3,8 @@
 Pure. Rules of this file:
 
 - record bytes are never copied on the way in; a finished frame of many small parts is joined once;
-- a record, or a further piece of one, starts in a frame only if at least one byte of it fits behind its
-  entry header; so no entry is empty;
+- a record, or a further piece of one, starts in a frame only if at least one byte of it fits behind
+  its entry header; so no entry is empty;
 - what comes out of `take_full` and then `seal` is in the order of the `add` calls.
 """
 
@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_HEADER_LENGTH, ENTRY_LAST, ENTRY_WHOLE
+from durablelog.data_frame import (
+    ENTRY_FIRST,
+    ENTRY_HEADER,
+    ENTRY_HEADER_LENGTH,
+    ENTRY_LAST,
+    ENTRY_WHOLE,
+)
 from segmentstore.contracts.checksum import Buffer
 
 PAYLOAD_BYTES_MIN: Final = 16
@@ -35,7 +41,9 @@ class DataFrameBuilder:
 
     def __init__(self, payload_bytes_max: int) -> None:
         if payload_bytes_max < PAYLOAD_BYTES_MIN:
-            raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be at least {PAYLOAD_BYTES_MIN}")
+            raise ValueError(
+                f"payload_bytes_max={payload_bytes_max}: it must be at least {PAYLOAD_BYTES_MIN}"
+            )
         self._data_max = payload_bytes_max - ENTRY_HEADER_LENGTH
         self._parts: list[Buffer] = []
         self._used = 0
@@ -69,18 +77,25 @@ class DataFrameBuilder:
         return full
 
     def seal(self) -> list[Buffer] | None:
-        """End the current frame and give its parts; None if it is empty. Take the full ones first."""
+        """End the current frame and give its parts; None if it is empty.
+
+        Take the full ones first.
+        """
         if not self._used:
             return None
         parts, used = self._parts, self._used
         self._parts, self._used = [], 0
         if sum(map(len, parts)) != used:
-            raise ValueError(f"records of {used} bytes were announced, {sum(map(len, parts))} were given")
+            raise ValueError(
+                f"records of {used} bytes were announced, {sum(map(len, parts))} were given"
+            )
         return _joined(parts)
 
     def _add_over_frames(self, parts: Sequence[Buffer], length: int) -> None:
         if length <= 0 or sum(map(len, parts)) != length:
-            raise ValueError(f"a record of {length} bytes was announced, {sum(map(len, parts))} were given")
+            raise ValueError(
+                f"a record of {length} bytes was announced, {sum(map(len, parts))} were given"
+            )
         flags = ENTRY_FIRST
         missing = length
         source = iter(parts)

@@ -5,8 +5,8 @@ Pure. Rules of this file:
 - frame sequence numbers grow by one; a repeated frame (same number, same content) is dropped before
   reassembly, anything else out of order is corruption;
 - pieces of a record whose beginning was truncated away are skipped, at the very start only;
-- a new record while one is open is legal exactly when the epoch grew since the open one's last piece:
-  its owner died in the middle, nobody was promised it;
+- a new record while one is open is legal exactly when the epoch grew since the open one's last
+  piece: its owner died in the middle, nobody was promised it;
 - an open record at the end of the log was never acknowledged and is dropped by `finish`.
 """
 
@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_HEADER_LENGTH, ENTRY_LAST, ENTRY_WHOLE
+from durablelog.data_frame import (
+    ENTRY_FIRST,
+    ENTRY_HEADER,
+    ENTRY_HEADER_LENGTH,
+    ENTRY_LAST,
+    ENTRY_WHOLE,
+)
 from durablelog.durable_data_log import LogAddress, LogFrame
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import DataCorruptionError
@@ -51,7 +57,16 @@ class DataFrameReader:
     After it raised, it is finished: the caller must not go on.
     """
 
-    __slots__ = ("_epoch", "_open", "_recent", "_sequence", "_started", "dropped", "repeated", "skipped")
+    __slots__ = (
+        "_epoch",
+        "_open",
+        "_recent",
+        "_sequence",
+        "_started",
+        "dropped",
+        "repeated",
+        "skipped",
+    )
 
     def __init__(self) -> None:
         self._open: _OpenRecord | None = None
@@ -62,12 +77,16 @@ class DataFrameReader:
         self.skipped = 0
         """Entries at the head that belong to a record truncated away."""
         self.dropped = 0
-        """Records cut by the death of their owner or by the end of the log; none was acknowledged."""
+        """Records cut by the death of their owner or by the end of the log; none was
+        acknowledged.
+        """
         self.repeated = 0
         """Frames that were there twice."""
 
     def feed(self, frame: LogFrame) -> list[Record]:
-        """The records that end in `frame`, in order. Raises DataCorruptionError naming address and sequence.
+        """The records that end in `frame`, in order.
+
+        Raises DataCorruptionError naming address and sequence.
 
         About 0.5 us per record that lies whole in one entry; no copy for those.
         """
@@ -78,7 +97,8 @@ class DataFrameReader:
         address = frame.address
         size = len(payload)
         position = 0
-        # Taken once per frame: while it is False an entry that is whole needs nothing else looked at.
+        # Taken once per frame: while it is False an entry that is whole needs nothing else looked
+        # at.
         open_record = self._open is not None
         while position < size:
             start = position + ENTRY_HEADER_LENGTH
@@ -115,7 +135,9 @@ class DataFrameReader:
                 self.repeated += 1
                 return False
             if any(recent[0] == frame.sequence for recent in self._recent):
-                raise _corrupt(frame, "another frame with the same number and different content came before")
+                raise _corrupt(
+                    frame, "another frame with the same number and different content came before"
+                )
             raise _corrupt(frame, f"frame {expected} belongs here")
         if frame.epoch < self._epoch:
             raise _corrupt(frame, f"epoch {frame.epoch} after epoch {self._epoch}")
@@ -148,7 +170,9 @@ class DataFrameReader:
             self.skipped += 1
             return None
         if frame.epoch != current.epoch:
-            raise _corrupt(frame, f"epoch {frame.epoch} continues a record of epoch {current.epoch}")
+            raise _corrupt(
+                frame, f"epoch {frame.epoch} continues a record of epoch {current.epoch}"
+            )
         current.pieces.append(piece)
         if not flags & ENTRY_LAST:
             return None

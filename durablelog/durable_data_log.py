@@ -2,14 +2,15 @@
 
 What every implementation promises (proved by tests/contracts/durable_data_log_contract.py):
 
-- `open` fences: once it has returned, an earlier owner of the same log can never acknowledge another
-  append ("cannot tell" counts as fenced, NotPrimaryError). An implementation that can tell a live
-  owner may refuse instead (StoreInUseError).
+- `open` fences: once it has returned, an earlier owner of the same log can never acknowledge
+  another append ("cannot tell" counts as fenced, NotPrimaryError). An implementation that can tell
+  a live owner may refuse instead (StoreInUseError).
 - appends are acknowledged in order, and only when they and all before them are durable;
 - the first append that fails fails all later ones, for good: there is no retry at this layer;
-- each opening has an epoch higher than all before it; each frame has the next frame sequence number;
-- reading begins at the truncation point and gives every acknowledged frame, once, in order, then maybe
-  frames that were written but never acknowledged, without a hole;
+- each opening has an epoch higher than all before it; each frame has the next frame sequence
+  number;
+- reading begins at the truncation point and gives every acknowledged frame, once, in order, then
+  maybe frames that were written but never acknowledged, without a hole;
 - nothing is deleted before the new truncation address is durable.
 
 Addresses are opaque: 64-bit, ordered as the frames are, meaningful to the log that gave them alone.
@@ -61,7 +62,9 @@ class DataLogStatistics:
     files: int
     """Files (or ledgers, or arrays) the log occupies."""
     bookies_behind: int = 0
-    """BookKeeper's servers that do not answer, or are slower than the others by more than is kept for one."""
+    """BookKeeper's servers that do not answer, or are slower than the others by more than is kept
+    for one.
+    """
     bookie_owed_bytes_max: int = 0
     """The most that one of them was sent and has not answered: kept in the gateway's memory."""
     gateway_bytes: int = 0
@@ -80,15 +83,20 @@ class DurableDataLog(ABC):
     """One container's log. All methods are called on one event loop."""
 
     on_settled: Callable[[], None] = staticmethod(_nothing)
-    """Called after futures of `append` have been resolved, once for all that were resolved together and in the same
-    turn of the loop: the sequencer commits from here, a turn earlier than a future's own callbacks would come."""
+    """Called after futures of `append` have been resolved, once for all that were resolved together
+    and in the same turn of the loop: the sequencer commits from here, a turn earlier than a
+    future's own callbacks would come.
+    """
 
     on_failed: Callable[[SegmentStoreError], None] = staticmethod(_nobody)
-    """Called when the log has failed for good, also while nothing is appended: another owner has it, for one. Every
-    append fails from then on. Not called when the log is closed."""
+    """Called when the log has failed for good, also while nothing is appended: another owner has
+    it, for one. Every append fails from then on. Not called when the log is closed.
+    """
 
     on_room: Callable[[], None] = staticmethod(_nothing)
-    """Called when `short` has changed, and whenever the log has tried again in vain to find room."""
+    """Called when `short` has changed, and whenever the log has tried again in vain to find
+    room.
+    """
 
     @property
     def short(self) -> bool:
@@ -97,18 +105,26 @@ class DurableDataLog(ABC):
 
     @property
     def full(self) -> bool:
-        """What room is left is needed for operations that make room: nothing else should be appended."""
+        """What room is left is needed for operations that make room: nothing else should be
+        appended.
+        """
         return False
 
     @property
     def relief_bytes(self) -> int:
-        """While `full`: what deletions and truncations of segments may take. The rest is for the engine's own operations."""
+        """While `full`: what deletions and truncations of segments may take.
+
+        The rest is for the engine's own operations.
+        """
         return 0
 
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Of this opening; 1 for the first, more for a log that follows one that was lost. Valid after `open`."""
+        """Of this opening; 1 for the first, more for a log that follows one that was lost.
+
+        Valid after `open`.
+        """
 
     @property
     @abstractmethod
@@ -120,17 +136,18 @@ class DurableDataLog(ABC):
         """Take exclusive ownership, fence whoever had it, find the end of the log.
 
         Raises StoreInUseError (a live owner), DataCorruptionError (nothing is changed by it),
-        TierUnavailableError (try again). An incomplete tail that nobody was promised is left behind.
+        TierUnavailableError (try again). An incomplete tail that nobody was promised is left
+        behind.
         """
 
     @abstractmethod
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         """Put one frame, the concatenation of `payload`, behind all before it.
 
-        The buffers must not change until the future is done. Does not wait; the caller bounds what is
-        in flight. The future fails with NotPrimaryError (fenced), TierUnavailableError (write or sync
-        failed: the outcome of the frame is unknown), ContainerStoppedError (closed). Total payload
-        must be 1 to `payload_bytes_max` bytes (ValueError at once).
+        The buffers must not change until the future is done. Does not wait; the caller bounds what
+        is in flight. The future fails with NotPrimaryError (fenced), TierUnavailableError (write or
+        sync failed: the outcome of the frame is unknown), ContainerStoppedError (closed). Total
+        payload must be 1 to `payload_bytes_max` bytes (ValueError at once).
         """
 
     @abstractmethod
@@ -138,12 +155,14 @@ class DurableDataLog(ABC):
         """Frames from `start`, or from the truncation point, to the tail as it is now, in batches.
 
         May be called while appends go on: gives at least what was acknowledged when it was called.
-        A frame's payload stays valid while it is referenced. Raises DataCorruptionError, naming the place.
+        A frame's payload stays valid while it is referenced. Raises DataCorruptionError, naming the
+        place.
         """
 
     @abstractmethod
     async def truncate(self, address: LogAddress) -> None:
-        """Make the frame at `address` the first of the log: address durable, then what is before it deleted.
+        """Make the frame at `address` the first of the log: address durable, then what is before it
+        deleted.
 
         An address at or below the present truncation point changes nothing. Raises NotPrimaryError,
         TierUnavailableError (the log is given up), LogFullError (it is not).
@@ -151,15 +170,19 @@ class DurableDataLog(ABC):
 
     @abstractmethod
     async def check_primary(self) -> None:
-        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if that cannot be told.
+        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
+        that cannot be told.
 
-        For who misses something he should have found: it may have been truncated by a new owner. Costs a look at the log's state.
+        For who misses something he should have found: it may have been truncated by a new owner.
+        Costs a look at the log's state.
         """
 
     def let_go(self) -> None:  # noqa: B027 - where nothing keeps others out, there is nothing to do
-        """Give back what keeps others from opening the log, for an owner whose event loop is closed; it is not used again.
+        """Give back what keeps others from opening the log, for an owner whose event loop is
+        closed; it is not used again.
 
-        Blocks for a system call at most. Others fence it when they open it, whatever it may still do. Raises OSError.
+        Blocks for a system call at most. Others fence it when they open it, whatever it may still
+        do. Raises OSError.
         """
 
     @abstractmethod
@@ -171,8 +194,12 @@ class DurableDataLog(ABC):
         """Numbers as of now. O(1)."""
 
     def keep_room_for(self, length: int) -> None:  # noqa: B027 - most logs have no disk that is theirs
-        """A checkpoint takes `length` bytes: what a log keeps for times of a full disk must suffice for one."""
+        """A checkpoint takes `length` bytes: what a log keeps for times of a full disk must suffice
+        for one.
+        """
 
     def health(self) -> str | None:
-        """What the log waits for, or what else is not well with it, a sentence for people; None when all is well."""
+        """What the log waits for, or what else is not well with it, a sentence for people; None
+        when all is well.
+        """
         return None

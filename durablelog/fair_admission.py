@@ -1,14 +1,20 @@
-"""Which requests go on while the throttle holds callers back: those of segments that use little. Pure.
+"""Which requests go on while the throttle holds callers back: those of segments that use little.
 
-Back-pressure is of the whole container, but mostly one segment's doing. Requests that wait are sorted then: those of
-segments far below the mean of un-flushed bytes are admitted, the others are set aside until the throttle lets them
-through. Rules of this file:
+Pure.
 
-- requests of one segment stay in the order of their calls: behind one that is set aside all of its segment are;
-- a merge is of both its segments; a creation stays behind every operation that is set aside, for it may need its name;
+Back-pressure is of the whole container, but mostly one segment's doing. Requests that wait are
+sorted then: those of segments far below the mean of un-flushed bytes are admitted, the others are
+set aside until the throttle lets them through. Rules of this file:
+
+- requests of one segment stay in the order of their calls: behind one that is set aside all of its
+  segment are;
+- a merge is of both its segments; a creation stays behind every operation that is set aside, for it
+  may need its name;
 - admitted bytes never exceed the room that is left below the bound;
-- operations without data are admitted; where the log has no room, only those that let go of data, within a bound;
-- work is for each request: O(1) when it comes, and at most `LOOKS_MAX` requests again at the begin of a pause.
+- operations without data are admitted; where the log has no room, only those that let go of data,
+  within a bound;
+- work is for each request: O(1) when it comes, and at most `LOOKS_MAX` requests again at the begin
+  of a pause.
 """
 
 from __future__ import annotations
@@ -18,17 +24,27 @@ from collections.abc import Callable
 from typing import Final
 
 from durablelog.frame_packer import Request
-from durablelog.operations import CreateOperation, DeleteOperation, MergeOperation, TruncateOperation
+from durablelog.operations import (
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    TruncateOperation,
+)
 
 LOOKS_MAX: Final = 1024
-"""Requests set aside, the oldest, that are looked at again when a pause begins: their segments may use little by now."""
+"""Requests set aside, the oldest, that are looked at again when a pause begins: their segments may
+use little by now.
+"""
 
 RELIEF_BYTES: Final = 256
 """What a deletion or a truncation takes of the log at most, alone in its frame."""
 
 
 class FairAdmission:
-    """Sorts what waits. `unflushed_of(segment_id)` is the bytes of a segment that are not in Tier 2."""
+    """Sorts what waits.
+
+    `unflushed_of(segment_id)` is the bytes of a segment that are not in Tier 2.
+    """
 
     def __init__(self, unflushed_of: Callable[[int], int]) -> None:
         self._unflushed_of = unflushed_of
@@ -49,9 +65,11 @@ class FairAdmission:
         return len(self.admitted) + len(self.aside)
 
     def begin(self, room_bytes: int, fair_bytes: int, relief_bytes: int | None = None) -> None:
-        """A pause begins: `room_bytes` may be admitted in all, `fair_bytes` of a segment, what is un-flushed included.
+        """A pause begins: `room_bytes` may be admitted in all, `fair_bytes` of a segment, what is
+        un-flushed included.
 
-        `relief_bytes`: the log has no room, and deletions and truncations may take so much of it, all else nothing.
+        `relief_bytes`: the log has no room, and deletions and truncations may take so much of it,
+        all else nothing.
         """
         self._room, self._fair, self._relief = room_bytes, fair_bytes, relief_bytes
         self._spent.clear()
@@ -72,7 +90,10 @@ class FairAdmission:
         self.aside.extendleft(reversed(kept))
 
     def sort(self, queue: deque[Request]) -> None:
-        """Take all that waits in `queue`: it is admitted or set aside. Between `begin` and the end of the pause."""
+        """Take all that waits in `queue`: it is admitted or set aside.
+
+        Between `begin` and the end of the pause.
+        """
         counts = self._counts
         while queue:
             request = queue.popleft()
@@ -88,7 +109,9 @@ class FairAdmission:
                 counts[segment_id] = counts.get(segment_id, 0) + 1
 
     def release(self, length: int) -> None:
-        """The throttle lets a round through: admit the oldest that are set aside, until they have `length` bytes."""
+        """The throttle lets a round through: admit the oldest that are set aside, until they have
+        `length` bytes.
+        """
         while self.aside and length > 0:
             request = self.aside.popleft()
             self._forget(request)
@@ -148,7 +171,11 @@ def _segments(request: Request) -> tuple[int, ...]:
         return (operation.target_id, operation.source_id)
     segment_id = getattr(operation, "segment_id", None)
     # Of a creation it is not known yet.
-    return (segment_id,) if segment_id is not None and not isinstance(operation, CreateOperation) else ()
+    return (
+        (segment_id,)
+        if segment_id is not None and not isinstance(operation, CreateOperation)
+        else ()
+    )
 
 
 def _is_creation(request: Request) -> bool:

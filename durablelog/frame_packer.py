@@ -1,14 +1,15 @@
 """Requests in, numbered operations packed into frames out. The hot path of every append.
 
-Theory of operation. Appends that wait are gathered by segment: all appends of one segment that share a
-frame become *one* operation (segments are byte streams: a run of plain appends and one append of their
-concatenation are the same thing, and the frame makes them durable together or not at all). Anything else
-first closes the groups that are open, so the order of operations on a segment is the order of the calls;
-and since groups never leave their frame, no crash can show a later call of a caller without an earlier one.
+Theory of operation. Appends that wait are gathered by segment: all appends of one segment that
+share a frame become *one* operation (segments are byte streams: a run of plain appends and one
+append of their concatenation are the same thing, and the frame makes them durable together or not
+at all). Anything else first closes the groups that are open, so the order of operations on a
+segment is the order of the calls; and since groups never leave their frame, no crash can show a
+later call of a caller without an earlier one.
 
-Invariant: the open groups plus what the builder holds fit the current frame. An append that does not fit
-begins a new frame; one that fits no frame is an operation of its own that spans several. A large append is an
-operation of its own as well: gathering it would only copy it.
+Invariant: the open groups plus what the builder holds fit the current frame. An append that does
+not fit begins a new frame; one that fits no frame is an operation of its own that spans several. A
+large append is an operation of its own as well: gathering it would only copy it.
 
 Pure: futures are carried, and only failed, never awaited.
 """
@@ -32,13 +33,24 @@ from durablelog.operation_codec import (
 from durablelog.operations import AppendOperation, CheckpointOperation, Operation
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.errors import BadOffsetError, SegmentError, SegmentNotFoundError, SegmentSealedError
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    SegmentError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+)
 
 Event = tuple[AttributeKey, int]
-"""(writer's attribute, event number) of an exactly-once append: dropped, not refused, if the number is not above."""
+"""(writer's attribute, event number) of an exactly-once append: dropped, not refused, if the number
+is not above.
+"""
 
-AppendRequest = tuple[int, bytes, "asyncio.Future[int | None]", int | None, Sequence[KeyedUpdate] | None, Event | None]
-"""(segment id, data, future, expected offset, attribute updates, event): a tuple because one is made per append."""
+AppendRequest = tuple[
+    int, bytes, "asyncio.Future[int | None]", int | None, Sequence[KeyedUpdate] | None, Event | None
+]
+"""(segment id, data, future, expected offset, attribute updates, event): a tuple because one is
+made per append.
+"""
 
 
 class OperationRequest:
@@ -46,7 +58,9 @@ class OperationRequest:
 
     __slots__ = ("future", "operation", "queued_bytes")
 
-    def __init__(self, operation: Operation, future: asyncio.Future[object], queued_bytes: int = 0) -> None:
+    def __init__(
+        self, operation: Operation, future: asyncio.Future[object], queued_bytes: int = 0
+    ) -> None:
         self.operation = operation
         self.future = future
         self.queued_bytes = queued_bytes
@@ -75,7 +89,9 @@ class PackedFrame:
         self.values: list[object] = []
         """What each future is resolved with."""
         self.starts_checkpoint = False
-        """The first record in it is a checkpoint: a legal truncation point once that is committed."""
+        """The first record in it is a checkpoint: a legal truncation point once that is
+        committed.
+        """
 
 
 class FramePacker:
@@ -86,7 +102,9 @@ class FramePacker:
         self._builder = DataFrameBuilder(payload_bytes_max)
         self._room_of_empty = self._builder.room + ENTRY_HEADER_LENGTH
         self._room = self._room_of_empty
-        """Payload bytes left in the current frame behind the builder's entries and the open groups."""
+        """Payload bytes left in the current frame behind the builder's entries and the open
+        groups.
+        """
         self._groups: list[PendingSegment] = []
         """Segments with appends gathered for the current frame, in the order of their first one."""
         self._frame = PackedFrame()
@@ -95,18 +113,25 @@ class FramePacker:
         self._serving: Request | None = None
         """The request last looked at."""
         self.bytes_taken = 0
-        """Bytes of throttled requests taken from the queue so far; the processor's queue accounting."""
+        """Bytes of throttled requests taken from the queue so far; the processor's queue
+        accounting.
+        """
 
     @property
     def idle(self) -> bool:
         """True if nothing waits here to be shipped."""
         frame = self._frame
         return not (
-            self._groups or self._full or frame.operations or frame.futures or self._room != self._room_of_empty
+            self._groups
+            or self._full
+            or frame.operations
+            or frame.futures
+            or self._room != self._room_of_empty
         )
 
     def pack(self, queue: deque[Request], timestamp_ms: int, frames_max: int) -> list[PackedFrame]:
-        """Take requests until the queue is empty or `frames_max` frames are full; return the full ones.
+        """Take requests until the queue is empty or `frames_max` frames are full; return the full
+        ones.
 
         Refused requests have their futures failed; nothing else is changed by them.
         """
@@ -122,7 +147,10 @@ class FramePacker:
         return full
 
     def seal(self) -> PackedFrame | None:
-        """End the current frame; None if it is empty. Its payload is empty if it only resolves futures."""
+        """End the current frame; None if it is empty.
+
+        Its payload is empty if it only resolves futures.
+        """
         self._close_groups()
         payload = self._builder.seal()
         frame = self._frame
@@ -173,7 +201,12 @@ class FramePacker:
             segment_id, data, future, expected, updates, event = item
             pending = pendings.get(segment_id) or find(segment_id)
             size = len(data)
-            if pending is None or pending.sealed or pending.gone or (event is None and future.cancelled()):
+            if (
+                pending is None
+                or pending.sealed
+                or pending.gone
+                or (event is None and future.cancelled())
+            ):
                 popleft()
                 taken += size + REQUEST_BYTES
                 self._refuse(pending, segment_id, future)
@@ -203,7 +236,8 @@ class FramePacker:
             popleft()
             taken += size + REQUEST_BYTES
             if size >= LARGE_APPEND_BYTES:
-                # Gathering would copy it; what it costs as an operation of its own is nothing beside its bytes.
+                # Gathering would copy it; what it costs as an operation of its own is nothing
+                # beside its bytes.
                 self._room = room
                 self._close_groups()
                 self._append_alone(pending, item)
@@ -233,8 +267,13 @@ class FramePacker:
         self._room = room
         self.bytes_taken += taken
 
-    def _check(self, pending: PendingSegment, item: AppendRequest) -> tuple[bool, dict[AttributeKey, int] | None]:
-        """Whether a conditional append goes in, and the attribute values it brings. Attributes before the offset."""
+    def _check(
+        self, pending: PendingSegment, item: AppendRequest
+    ) -> tuple[bool, dict[AttributeKey, int] | None]:
+        """Whether a conditional append goes in, and the attribute values it brings.
+
+        Attributes before the offset.
+        """
         _, _, future, expected, updates, event = item
         try:
             attributes = pending.resolve(updates) if updates else {}
@@ -244,7 +283,8 @@ class FramePacker:
                 if last is None and pending.base is not None:
                     last = pending.base.attributes.get(key)
                 if last is not None and number <= last:
-                    # The event it repeats may still be on its way to the log: acknowledged with or after it.
+                    # The event it repeats may still be on its way to the log: acknowledged with or
+                    # after it.
                     self._frame.futures.append(future)  # type: ignore[arg-type]
                     self._frame.values.append(None)
                     return False, None
@@ -258,7 +298,9 @@ class FramePacker:
         return True, attributes or None
 
     def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:
-        """An append as an operation of its own: it is large, or fits no frame together with anything."""
+        """An append as an operation of its own: it is large, or fits no frame together with
+        anything.
+        """
         segment_id, data, future, *_ = item
         accepted, attributes = self._check(pending, item)
         if not accepted:
@@ -275,10 +317,14 @@ class FramePacker:
         frame.futures.append(future)  # type: ignore[arg-type]
         frame.values.append(operation.offset)
 
-    def _refuse(self, pending: PendingSegment | None, segment_id: int, future: asyncio.Future[int | None]) -> None:
+    def _refuse(
+        self, pending: PendingSegment | None, segment_id: int, future: asyncio.Future[int | None]
+    ) -> None:
         if pending is None:
             if not future.cancelled():
-                future.set_exception(SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left"))
+                future.set_exception(
+                    SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left")
+                )
             return
         if not future.cancelled():
             if pending.gone:
@@ -289,7 +335,11 @@ class FramePacker:
 
     def _close_groups(self) -> None:
         """Turn the open groups into operations, in the order in which they were opened."""
-        builder, operations, timestamp_ms = self._builder, self._frame.operations, self._timestamp_ms
+        builder, operations, timestamp_ms = (
+            self._builder,
+            self._frame.operations,
+            self._timestamp_ms,
+        )
         sequence_number = self._updater.take_sequence_numbers(len(self._groups))
         for pending in self._groups:
             parts = pending.parts
@@ -337,7 +387,9 @@ class FramePacker:
         frame.values.append(value)
 
     def _add_record(self, operation: Operation, parts: Sequence[Buffer]) -> None:
-        """Put one record into the builder and the operation into the frame in which the record ends."""
+        """Put one record into the builder and the operation into the frame in which the record
+        ends.
+        """
         builder = self._builder
         builder.add(parts, encoded_length(parts))
         payloads = builder.take_full()

@@ -1,4 +1,7 @@
-"""Which operation lies where in the log: the legal truncation points, and where a rescan may begin. Pure."""
+"""Which operation lies where in the log: the legal truncation points, and where a rescan may begin.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class LogPositions:
         self._bytes_since_marker = _MARKER_SPACING_BYTES
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
-        """A checkpoint has been committed, or met in replay; `address` is of the frame it begins."""
+        """A checkpoint has been committed, or met in replay; `address` is of the frame it
+        begins.
+        """
         assert not self._checkpoints or self._checkpoints[-1][0] < sequence_number
         self._checkpoints.append((sequence_number, address))
 
@@ -33,9 +38,11 @@ class LogPositions:
             self._markers.append((sequence_number, address))
 
     def truncation_point(self, first_needed: int | None) -> tuple[int, LogAddress] | None:
-        """The newest checkpoint with everything before it in Tier 2; None if there is none behind the first.
+        """The newest checkpoint with everything before it in Tier 2; None if there is none behind
+        the first.
 
-        `first_needed` is the sequence number of the oldest operation not yet flushed, None if there is none.
+        `first_needed` is the sequence number of the oldest operation not yet flushed, None if there
+        is none.
         """
         index = len(self._checkpoints)
         if first_needed is not None:
@@ -43,8 +50,12 @@ class LogPositions:
         return self._checkpoints[index - 1] if index > 1 else None
 
     def newer_would_free(self, first_needed: int | None) -> bool:
-        """Whether a checkpoint written now would be a truncation point behind the newest there is."""
-        return first_needed is None or not self._checkpoints or first_needed > self._checkpoints[-1][0]
+        """Whether a checkpoint written now would be a truncation point behind the newest there
+        is.
+        """
+        return (
+            first_needed is None or not self._checkpoints or first_needed > self._checkpoints[-1][0]
+        )
 
     def truncated(self, sequence_number: int) -> None:
         """The log now begins with the checkpoint of this sequence number."""
@@ -55,8 +66,8 @@ class LogPositions:
     def scan_start(self, sequence_number: int) -> LogAddress | None:
         """Where to begin reading so as to meet the operation whole; None for the log's beginning.
 
-        One marker earlier than the one at or below: an operation may begin frames before the one it ends in,
-        and the frame a marker names may begin in the middle of an operation.
+        One marker earlier than the one at or below: an operation may begin frames before the one it
+        ends in, and the frame a marker names may begin in the middle of an operation.
         """
         index = bisect_right(self._markers, sequence_number, key=_sequence_of) - 2
         return self._markers[index][1] if index >= 0 else None

@@ -1,9 +1,10 @@
 """A complete Tier-1 log in memory: for tests, demos, and stores that may forget.
 
-The `MemoryLogStore` plays the disk: it outlives the logs opened on it. Epochs and fencing are real; an
-acknowledgement comes from a later turn of the event loop, as a disk's would. Rules of this file:
+The `MemoryLogStore` plays the disk: it outlives the logs opened on it. Epochs and fencing are real;
+an acknowledgement comes from a later turn of the event loop, as a disk's would. Rules of this file:
 
-- a frame enters the store at the moment it is acknowledged, after a look whether the log is still ours;
+- a frame enters the store at the moment it is acknowledged, after a look whether the log is still
+  ours;
 - the first failure fails all that waits and all that comes, until the log is opened anew.
 """
 
@@ -17,7 +18,11 @@ from typing import NamedTuple
 
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 
 PAYLOAD_BYTES_MAX = 1024 * 1024 - 1024
 _FIRST_ADDRESS = 4096
@@ -28,7 +33,15 @@ _FRAME_OVERHEAD = 48
 class _Contents:
     """What one container's log holds."""
 
-    __slots__ = ("epoch", "fail_after", "fail_error", "frames", "keep_failed", "next_address", "next_sequence")
+    __slots__ = (
+        "epoch",
+        "fail_after",
+        "fail_error",
+        "frames",
+        "keep_failed",
+        "next_address",
+        "next_sequence",
+    )
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -55,12 +68,19 @@ class MemoryLogStore:
         return list(self.contents(container_id).frames)
 
     def fail_append_after(
-        self, appends: int, error: BaseException | None = None, *, container_id: int = 0, keep: bool = False
+        self,
+        appends: int,
+        error: BaseException | None = None,
+        *,
+        container_id: int = 0,
+        keep: bool = False,
     ) -> None:
-        """Let `appends` (>= 0) further appends of the container succeed and fail the next one, once.
+        """Let `appends` (>= 0) further appends of the container succeed and fail the next one,
+        once.
 
-        `error` is what its future gets, TierUnavailableError by default. With `keep` the frame is in
-        the log all the same: the outcome of a failed append is unknown, and both must be lived with.
+        `error` is what its future gets, TierUnavailableError by default. With `keep` the frame is
+        in the log all the same: the outcome of a failed append is unknown, and both must be lived
+        with.
         """
         contents = self.contents(container_id)
         contents.fail_after = appends
@@ -77,7 +97,9 @@ class _Waiting(NamedTuple):
 class MemoryDataLog(DurableDataLog):
     """One opening of a container's log in a `MemoryLogStore`."""
 
-    def __init__(self, store: MemoryLogStore, container_id: int, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
+    def __init__(
+        self, store: MemoryLogStore, container_id: int, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> None:
         if payload_bytes_max < 1:
             raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be positive")
         self._contents = store.contents(container_id)
@@ -112,7 +134,9 @@ class MemoryDataLog(DurableDataLog):
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         length = sum(map(len, payload))
         if not 1 <= length <= self._payload_bytes_max:
-            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+            raise ValueError(
+                f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}"
+            )
         loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[LogAddress] = loop.create_future()
         if self._failure is not None:

@@ -1,17 +1,19 @@
-"""The one writer of a container's metadata: checks operations, places them, commits them. Live and in replay.
+"""The one writer of a container's metadata: checks operations, places them, commits them.
 
-Theory of operation. Committed state is what the log has acknowledged (`ContainerMetadata`). On top lies
-*pending* state: what has been accepted, put into frames, and not yet acknowledged. `accept` validates an
-operation against pending state, gives it its place (sequence number, offset, resolved attribute values)
-and adds it to pending; `commit` makes it true, strictly in the order of acceptance; `rollback` forgets
-everything pending (a frame failed: the container stops). Replay is `replay`: the same accept with the
-recorded place compared instead of given, then the same commit.
+Live and in replay.
+
+Theory of operation. Committed state is what the log has acknowledged (`ContainerMetadata`). On top
+lies *pending* state: what has been accepted, put into frames, and not yet acknowledged. `accept`
+validates an operation against pending state, gives it its place (sequence number, offset, resolved
+attribute values) and adds it to pending; `commit` makes it true, strictly in the order of
+acceptance; `rollback` forgets everything pending (a frame failed: the container stops). Replay is
+`replay`: the same accept with the recorded place compared instead of given, then the same commit.
 
 Rules (DESIGN 4.1, Pravega's SegmentMetadataUpdateTransaction):
 - attribute conditions are checked before the expected offset; merged before sealed before offset;
 - a refused operation changes nothing; a sequence number given is never given again;
-- storage updates and replaced chunks are about what Tier 2 has, not about what callers want: they never
-  fail live, and pass over what their segment no longer wants.
+- storage updates and replaced chunks are about what Tier 2 has, not about what callers want: they
+  never fail live, and pass over what their segment no longer wants.
 
 Pure: no await, no clock, no I/O.
 """
@@ -39,7 +41,12 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from segmentstore.contracts.attributes import AttributeConditionError, AttributeKey, KeyedUpdate, resolve_updates
+from segmentstore.contracts.attributes import (
+    AttributeConditionError,
+    AttributeKey,
+    KeyedUpdate,
+    resolve_updates,
+)
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -57,7 +64,9 @@ HELD_MS = 60_000
 TIME_MAX_MS = 253_402_300_799_999
 """The last moment of the year 9999, the last one that people are shown."""
 SEQUENCE_GAP = 1 << 20
-"""More than the operations that can be on their way to the log at one time (32 frames of at most 1 MiB)."""
+"""More than the operations that can be on their way to the log at one time (32 frames of at most 1
+MiB).
+"""
 
 
 class PendingSegment:
@@ -97,7 +106,9 @@ class PendingSegment:
         self.in_flight = 0
         """Operations accepted and not yet committed."""
         self.parts: list[bytes] | None = None
-        """Appends gathered for the frame being packed, from `group_offset` on, with `group_attributes` (the packer's)."""
+        """Appends gathered for the frame being packed, from `group_offset` on, with
+        `group_attributes` (the packer's).
+        """
         self.group_offset = 0
         self.group_attributes: dict[AttributeKey, int] | None = None
 
@@ -107,11 +118,18 @@ class PendingSegment:
         return not self.in_flight and self.parts is None
 
     def resolve(self, updates: Sequence[KeyedUpdate]) -> dict[AttributeKey, int]:
-        """The values `updates` lead to on top of what is pending. Raises BadAttributeUpdateError."""
+        """The values `updates` lead to on top of what is pending.
+
+        Raises BadAttributeUpdateError.
+        """
         try:
-            return resolve_updates(updates, self.base.attributes if self.base else {}, self.attributes)
+            return resolve_updates(
+                updates, self.base.attributes if self.base else {}, self.attributes
+            )
         except AttributeConditionError as error:
-            raise BadAttributeUpdateError(self.name, UUID(bytes=error.key), error.current, error.detail) from None
+            raise BadAttributeUpdateError(
+                self.name, UUID(bytes=error.key), error.current, error.detail
+            ) from None
 
 
 class MetadataUpdater:
@@ -120,7 +138,9 @@ class MetadataUpdater:
     def __init__(self, metadata: ContainerMetadata) -> None:
         self.metadata = metadata
         self.pending: dict[int, PendingSegment] = {}
-        """Views of the segments touched since the last checkpoint: made once, not once per append."""
+        """Views of the segments touched since the last checkpoint: made once, not once per
+        append.
+        """
         self._pending_names: dict[str, int | None] = {}
         self._sequence_number = metadata.sequence_number
         self._timestamp_ms = 0
@@ -163,8 +183,9 @@ class MetadataUpdater:
     def accept(self, operation: Operation, timestamp_ms: int) -> object:
         """Check a live operation that is not an append, place it, add it to pending.
 
-        Returns what its caller is to get once it is durable. Raises a SegmentError, with no change made.
-        Appends come through `FramePacker`, which works on `PendingSegment` directly: they are the hot path.
+        Returns what its caller is to get once it is durable. Raises a SegmentError, with no change
+        made. Appends come through `FramePacker`, which works on `PendingSegment` directly: they are
+        the hot path.
         """
         result = self._accept[type(operation)](operation, False)  # noqa: FBT003 - one shape for the table
         if not operation.sequence_number:
@@ -189,10 +210,15 @@ class MetadataUpdater:
         self._pending_names.clear()
 
     def replay(self, operation: Operation) -> None:
-        """Accept and commit an operation read from the log. Raises DataCorruptionError if it does not fit."""
+        """Accept and commit an operation read from the log.
+
+        Raises DataCorruptionError if it does not fit.
+        """
         sequence_number = operation.sequence_number
         if sequence_number <= self.metadata.sequence_number:
-            raise self._corrupt(operation, f"its sequence number does not grow from {self.metadata.sequence_number}")
+            raise self._corrupt(
+                operation, f"its sequence number does not grow from {self.metadata.sequence_number}"
+            )
         self._sequence_number = sequence_number
         self.timestamp_ms(operation.timestamp_ms)
         try:
@@ -202,7 +228,10 @@ class MetadataUpdater:
         self.commit((operation,))
 
     def restore(self, operation: CheckpointOperation) -> None:
-        """Begin replay: the metadata becomes what the first checkpoint of the log says. Raises DataCorruptionError."""
+        """Begin replay: the metadata becomes what the first checkpoint of the log says.
+
+        Raises DataCorruptionError.
+        """
         try:
             metadata = decode_checkpoint(operation.blob)
         except OperationFormatError as error:
@@ -214,17 +243,20 @@ class MetadataUpdater:
         self.timestamp_ms(operation.timestamp_ms)
 
     def timestamp_ms(self, clock_ms: int) -> int:
-        """The time to stamp on operations, for people: the clock's, and not before that of the operation in front of it.
+        """The time to stamp on operations, for people: the clock's, and not before that of the
+        operation in front of it.
 
-        A clock that is behind by more than HELD_MS has been set right, or wrong: times go back with it. So one that was
-        ahead for one operation does not stop all later times where it was.
+        A clock that is behind by more than HELD_MS has been set right, or wrong: times go back with
+        it. So one that was ahead for one operation does not stop all later times where it was.
         """
         if not self._timestamp_ms - HELD_MS <= clock_ms <= self._timestamp_ms:
             self._timestamp_ms = min(max(clock_ms, 0), TIME_MAX_MS)
         return self._timestamp_ms
 
     def begin_epoch(self) -> None:
-        """After replay, before live operations: leave out numbers an earlier owner may have given without success."""
+        """After replay, before live operations: leave out numbers an earlier owner may have given
+        without success.
+        """
         self._sequence_number += SEQUENCE_GAP
 
     def find(self, segment_id: int) -> PendingSegment | None:
@@ -248,14 +280,17 @@ class MetadataUpdater:
         if pending is None:
             raise SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left")
         if pending.gone:
-            raise SegmentNotFoundError(pending.name, f"the segment of id {segment_id} is deleted or merged away")
+            raise SegmentNotFoundError(
+                pending.name, f"the segment of id {segment_id} is deleted or merged away"
+            )
         return pending
 
     def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001 - one shape for the table
         return None
 
     def _accept_checkpoint(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
-        # It holds the committed metadata: something pending would come before it in the log and not be in it.
+        # It holds the committed metadata: something pending would come before it in the log and not
+        # be in it.
         assert all(pending.idle for pending in self.pending.values())
         self.pending.clear()
 
@@ -289,7 +324,9 @@ class MetadataUpdater:
         if source.start_offset:
             raise SegmentTruncatedError(source.name, source.start_offset)
         if recorded and (operation.offset, operation.length) != (target.length, source.length):
-            raise BadOffsetError(target.name, operation.offset, target.length, f"source length {source.length}")
+            raise BadOffsetError(
+                target.name, operation.offset, target.length, f"source length {source.length}"
+            )
         operation.offset, operation.length = target.length, source.length
         operation.attributes = attributes
         if attributes:
@@ -303,7 +340,11 @@ class MetadataUpdater:
 
     def _accept_create(self, operation: CreateOperation, recorded: bool) -> int:  # noqa: FBT001
         name = operation.name
-        taken = self._pending_names[name] if name in self._pending_names else self.metadata.names.get(name)
+        taken = (
+            self._pending_names[name]
+            if name in self._pending_names
+            else self.metadata.names.get(name)
+        )
         if taken is not None:
             raise SegmentExistsError(name)
         segment_id = self._sequence_number if recorded else self._sequence_number + 1
@@ -317,7 +358,9 @@ class MetadataUpdater:
         self._pending_names[name] = segment_id
         return segment_id
 
-    def _accept_update_attributes(self, operation: UpdateAttributesOperation, recorded: bool) -> None:  # noqa: FBT001
+    def _accept_update_attributes(
+        self, operation: UpdateAttributesOperation, recorded: bool
+    ) -> None:  # noqa: FBT001
         pending = self._require(operation.segment_id)
         if not recorded:
             attributes = pending.resolve(operation.updates)
@@ -330,9 +373,13 @@ class MetadataUpdater:
     def _accept_truncate(self, operation: TruncateOperation, _recorded: bool) -> None:  # noqa: FBT001
         pending = self._require(operation.segment_id)
         if operation.offset < pending.start_offset:
-            raise BadOffsetError(pending.name, operation.offset, pending.start_offset, "below the start offset")
+            raise BadOffsetError(
+                pending.name, operation.offset, pending.start_offset, "below the start offset"
+            )
         if operation.offset > pending.length:
-            raise BadOffsetError(pending.name, operation.offset, pending.length, "beyond the length")
+            raise BadOffsetError(
+                pending.name, operation.offset, pending.length, "beyond the length"
+            )
         pending.start_offset = operation.offset
         pending.in_flight += 1
 

@@ -93,7 +93,9 @@ def encode_operation(operation: Operation) -> list[Buffer]:
     if isinstance(operation, AppendOperation):
         return [encode_append_head(operation), operation.data]
     body = _ENCODERS[type(operation)](operation)
-    prefix = _PREFIX.pack(operation.type_id, VERSION, operation.sequence_number, operation.timestamp_ms, len(body))
+    prefix = _PREFIX.pack(
+        operation.type_id, VERSION, operation.sequence_number, operation.timestamp_ms, len(body)
+    )
     return [prefix, body]
 
 
@@ -123,7 +125,10 @@ def decode_operation(data: Buffer) -> Operation:
 
 
 def segment_of_append(data: Buffer) -> int | None:
-    """The segment that an encoded append is of; None for any other operation. For who looks for few of many: < 0.5 us."""
+    """The segment that an encoded append is of; None for any other operation.
+
+    For who looks for few of many: < 0.5 us.
+    """
     if data[0] != AppendOperation.type_id or len(data) < _PREFIX.size + _APPEND_BODY.size:
         return None
     segment_id: int = _APPEND_BODY.unpack_from(data, _PREFIX.size)[0]
@@ -230,7 +235,11 @@ def _encode_replace_chunks(operation: ReplaceChunksOperation) -> bytes:
         parts.append(_REPLACEMENT.pack(segment_id, len(old), len(new)))
         for chunk in (*old, *new):
             start, length, name, block_offset, block_segment_id, block_start = chunk
-            parts.append(_BARE_CHUNK.pack(start, length, names[name], block_offset, block_segment_id, block_start))
+            parts.append(
+                _BARE_CHUNK.pack(
+                    start, length, names[name], block_offset, block_segment_id, block_start
+                )
+            )
     return b"".join(parts)
 
 
@@ -246,11 +255,15 @@ def _encode_delete(operation: DeleteOperation) -> bytes:
 
 
 def _encode_objects_deleted(operation: ObjectsDeletedOperation) -> bytes:
-    return _COUNT.pack(len(operation.names)) + b"".join([encode_text(name) for name in operation.names])
+    return _COUNT.pack(len(operation.names)) + b"".join(
+        [encode_text(name) for name in operation.names]
+    )
 
 
 def _encode_deletion_clock(operation: DeletionClockOperation) -> bytes:
-    return _DELETION_CLOCK.pack(operation.clock_ms, operation.boot_id, operation.boot_ms, operation.through)
+    return _DELETION_CLOCK.pack(
+        operation.clock_ms, operation.boot_id, operation.boot_ms, operation.through
+    )
 
 
 def _decode_append(body: Buffer) -> Operation:
@@ -297,10 +310,17 @@ def _decode_storage_update(body: Buffer) -> Operation:
     position += _COUNT.size
     chunks: list[tuple[int, ChunkRecord]] = []
     for _ in range(count):
-        segment_id, start, length, number, block_offset, block_segment, block_start = _CHUNK.unpack_from(body, position)
+        segment_id, start, length, number, block_offset, block_segment, block_start = (
+            _CHUNK.unpack_from(body, position)
+        )
         position += _CHUNK.size
         chunks.append(
-            (segment_id, ChunkRecord(start, length, objects[number].name, block_offset, block_segment, block_start))
+            (
+                segment_id,
+                ChunkRecord(
+                    start, length, objects[number].name, block_offset, block_segment, block_start
+                ),
+            )
         )
     (count,) = _COUNT.unpack_from(body, position)
     position += _COUNT.size
@@ -327,10 +347,18 @@ def _decode_replace_chunks(body: Buffer) -> Operation:
         position += _REPLACEMENT.size
         chunks: list[ChunkRecord] = []
         for _ in range(old_count + new_count):
-            start, length, number, block_offset, block_segment_id, block_start = _BARE_CHUNK.unpack_from(body, position)
-            chunks.append(ChunkRecord(start, length, names[number], block_offset, block_segment_id, block_start))
+            start, length, number, block_offset, block_segment_id, block_start = (
+                _BARE_CHUNK.unpack_from(body, position)
+            )
+            chunks.append(
+                ChunkRecord(
+                    start, length, names[number], block_offset, block_segment_id, block_start
+                )
+            )
             position += _BARE_CHUNK.size
-        replacements.append(ChunkReplacement(segment_id, tuple(chunks[:old_count]), tuple(chunks[old_count:])))
+        replacements.append(
+            ChunkReplacement(segment_id, tuple(chunks[:old_count]), tuple(chunks[old_count:]))
+        )
     return ReplaceChunksOperation(objects, replacements)
 
 

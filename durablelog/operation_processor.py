@@ -1,16 +1,19 @@
-"""The one loop of a container: take what waits, number it, pack frames, append them, commit in order.
+"""The one loop of a container: take what waits, number it, pack frames, append them, commit in
+order.
 
-Theory of operation. There is one queue and no task: `append` and `submit` enqueue when they are called,
-`_pump` packs whatever waits into frames and hands them to the log, `_frames_done` commits them in order,
-resolves their futures and pumps again. A full frame is shipped at once (up to a bound of frames and bytes
-in flight); a part-filled one only while fewer than two are in flight, so that under load frames grow by
-themselves. Operations of the storage writer go by a queue of their own, past the throttle: they are what
-relieves it. A checkpoint is taken when nothing is in flight, so it is the committed metadata and no more.
-While the throttle holds callers back, requests of segments that use little go on (`fair_admission`): only then may
-requests of two segments be carried out in another order than that of their calls.
+Theory of operation. There is one queue and no task: `append` and `submit` enqueue when they are
+called, `_pump` packs whatever waits into frames and hands them to the log, `_frames_done` commits
+them in order, resolves their futures and pumps again. A full frame is shipped at once (up to a
+bound of frames and bytes in flight); a part-filled one only while fewer than two are in flight, so
+that under load frames grow by themselves. Operations of the storage writer go by a queue of their
+own, past the throttle: they are what relieves it. A checkpoint is taken when nothing is in flight,
+so it is the committed metadata and no more. While the throttle holds callers back, requests of
+segments that use little go on (`fair_admission`): only then may requests of two segments be carried
+out in another order than that of their calls.
 
-A frame that fails fails everything behind it, once and for all: pending metadata is rolled back, what was
-on its way is reported as unknown, what was not is reported as not done, and the container stops.
+A frame that fails fails everything behind it, once and for all: pending metadata is rolled back,
+what was on its way is reported as unknown, what was not is reported as not done, and the container
+stops.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.checkpoint_policy import CheckpointPolicy
 from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
 from durablelog.fair_admission import FairAdmission
-from durablelog.frame_packer import REQUEST_BYTES, Event, FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.frame_packer import (
+    REQUEST_BYTES,
+    Event,
+    FramePacker,
+    OperationRequest,
+    PackedFrame,
+    Request,
+)
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CheckpointOperation, Operation, commit_runs
@@ -50,7 +60,9 @@ class ProcessorConfig:
     """Bounds of the operation processor."""
 
     queue_bytes_max: int
-    """What may wait, `REQUEST_BYTES` a request and its data; above it a call fails at once with TierUnavailableError."""
+    """What may wait, `REQUEST_BYTES` a request and its data; above it a call fails at once with
+    TierUnavailableError.
+    """
     in_flight_bytes_max: int
     """Frame payload on its way to Tier 1."""
     checkpoint_operations: int
@@ -133,10 +145,14 @@ class OperationProcessor:
         self._close_cause: BaseException | None = None
         log.on_settled = self._frames_done
         log.on_failed = self.fail
-        self._requests_committed = self._operations_committed = self._frames_committed = self._checkpoints = 0
+        self._requests_committed = self._operations_committed = self._frames_committed = (
+            self._checkpoints
+        ) = 0
 
     def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
-        """What recovery found behind the log's last checkpoint, and that one's size: counts towards the next."""
+        """What recovery found behind the log's last checkpoint, and that one's size: counts towards
+        the next.
+        """
         self._policy.checkpointed(checkpoint_length)
         self._log.keep_room_for(checkpoint_length)
         self._policy.added(operations, length)
@@ -151,10 +167,15 @@ class OperationProcessor:
         updates: Sequence[KeyedUpdate] | None = None,
         event: Event | None = None,
     ) -> asyncio.Future[int | None]:
-        """Enqueue an append; the future gives its offset once durable (None for a repeated event)."""
+        """Enqueue an append; the future gives its offset once durable (None for a repeated
+        event).
+        """
         future: asyncio.Future[int | None] = self._loop.create_future()
         size = len(data)
-        if self._bytes_queued - self._packer.bytes_taken + size > self._config.queue_bytes_max or self._closing:
+        if (
+            self._bytes_queued - self._packer.bytes_taken + size > self._config.queue_bytes_max
+            or self._closing
+        ):
             future.set_exception(self._refusal())
             return future
         self._bytes_queued += size + REQUEST_BYTES
@@ -164,7 +185,8 @@ class OperationProcessor:
                 self._scheduled = True
                 self._loop.call_soon(self._pump)
             else:
-                # Nothing is on its way: the first of a burst goes at once, the others gather behind it.
+                # Nothing is on its way: the first of a burst goes at once, the others gather behind
+                # it.
                 self._pump()
         return future
 
@@ -186,7 +208,9 @@ class OperationProcessor:
         return future
 
     def checkpoint(self) -> asyncio.Future[object]:
-        """Write a metadata checkpoint as soon as nothing is in flight; gives its sequence number."""
+        """Write a metadata checkpoint as soon as nothing is in flight; gives its sequence
+        number.
+        """
         future: asyncio.Future[object] = self._loop.create_future()
         if self._failure is not None:
             future.set_exception(self._refusal())
@@ -197,7 +221,9 @@ class OperationProcessor:
         return future
 
     def checkpoint_soon(self, *, even_if_empty: bool) -> None:
-        """The same for nobody in particular; unless nothing was logged since the last one, if that is no reason."""
+        """The same for nobody in particular; unless nothing was logged since the last one, if that
+        is no reason.
+        """
         if self._failure is None and (even_if_empty or not self._policy.empty):
             self._checkpoint_wanted = True
             self._schedule()
@@ -225,16 +251,27 @@ class OperationProcessor:
         except Exception as error:  # noqa: BLE001 - any bug here must stop the container, not hang its callers
             self.fail(error)
             return
-        if self._drained is not None and not self._in_flight and self._all_empty() and not self._drained.done():
+        if (
+            self._drained is not None
+            and not self._in_flight
+            and self._all_empty()
+            and not self._drained.done()
+        ):
             self._drained.set_result(None)
 
     def _all_empty(self) -> bool:
-        return not (self._queue or self._own_queue or self._fair or self._checkpoint_wanted) and self._packer.idle
+        return (
+            not (self._queue or self._own_queue or self._fair or self._checkpoint_wanted)
+            and self._packer.idle
+        )
 
     def _fill_frames(self) -> None:
         packer, in_flight = self._packer, self._in_flight
         now = self._updater.timestamp_ms(self._clock.time_ms())
-        while len(in_flight) < _FRAMES_IN_FLIGHT_MAX and self._bytes_in_flight < self._config.in_flight_bytes_max:
+        while (
+            len(in_flight) < _FRAMES_IN_FLIGHT_MAX
+            and self._bytes_in_flight < self._config.in_flight_bytes_max
+        ):
             if self._checkpoint_wanted or self._policy.due:
                 if packer.idle and not in_flight:
                     self._ship_checkpoint()
@@ -253,7 +290,9 @@ class OperationProcessor:
             self._ship_part_filled()
 
     def _requests(self) -> deque[Request]:
-        """What may be packed next: all that waits; while the throttle holds callers back, what is admitted all the same."""
+        """What may be packed next: all that waits; while the throttle holds callers back, what is
+        admitted all the same.
+        """
         fair = self._fair
         if fair.admitted:
             return fair.admitted
@@ -268,7 +307,9 @@ class OperationProcessor:
         return fair.admitted
 
     def _held_back(self) -> bool:
-        """True while the throttle asks callers to wait; it is asked once per frame, not per append."""
+        """True while the throttle asks callers to wait; it is asked once per frame, not per
+        append.
+        """
         if self._timer is not None:
             return True
         if self._closing and not (self._log.short and self._log.full):
@@ -282,7 +323,11 @@ class OperationProcessor:
             self._throttled_by = throttle.source
             self._throttled_s += throttle.delay_s
             self._timer = self._loop.call_later(throttle.delay_s, self._pause_over)
-            self._fair.begin(throttle.room_bytes - self._bytes_in_flight, throttle.fair_bytes, throttle.relief_bytes)
+            self._fair.begin(
+                throttle.room_bytes - self._bytes_in_flight,
+                throttle.fair_bytes,
+                throttle.relief_bytes,
+            )
             return True
         # The pause asked for has been made: let one round through, then ask anew.
         self._throttled_by = ""
@@ -299,7 +344,8 @@ class OperationProcessor:
         if frame.payload:
             self._ship(frame)
         elif self._in_flight:
-            # Only repeats of events: acknowledged together with whatever is still on its way before them.
+            # Only repeats of events: acknowledged together with whatever is still on its way before
+            # them.
             last = self._in_flight[-1].frame
             last.futures += frame.futures
             last.values += frame.values
@@ -368,7 +414,9 @@ class OperationProcessor:
         self._operations_committed += len(operations)
         self._resolve(frame)
 
-    def _note_positions(self, operations: Sequence[Operation], address: LogAddress, length: int) -> None:
+    def _note_positions(
+        self, operations: Sequence[Operation], address: LogAddress, length: int
+    ) -> None:
         self._positions.add_frame(operations[0].sequence_number, address, length)
         if self._checkpoint_start is not None:
             last = operations[-1]
@@ -394,14 +442,15 @@ class OperationProcessor:
         why = f" (held back by {self._throttled_by})" if self._throttled_by else ""
         return TierUnavailableError(
             "tier2" if self._throttled_by in {"unflushed", "cache"} else "tier1",
-            f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; nothing of this call was taken",
+            f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; "
+            "nothing of this call was taken",
         )
 
     async def close(self, cause: BaseException | None = None) -> None:
         """Take nothing more, let everything that was taken become durable, unthrottled. Idempotent.
 
-        What comes from now on is refused, and the refusal names `cause`.
-        A log whose disk stays full ends it: what was on its way is reported as unknown, the rest as not done.
+        What comes from now on is refused, and the refusal names `cause`. A log whose disk stays
+        full ends it: what was on its way is reported as unknown, the rest as not done.
         """
         self._closing = True
         self._close_cause = self._close_cause or cause
@@ -414,7 +463,10 @@ class OperationProcessor:
         await self._while_room(self._drained)
 
     async def first_checkpoint(self) -> None:
-        """`checkpoint`, where nobody could make room for it. Raises LogFullError where there is none, and what that gives."""
+        """`checkpoint`, where nobody could make room for it.
+
+        Raises LogFullError where there is none, and what that gives.
+        """
         written = self.checkpoint()
         # Whoever is cancelled here never hears of its end.
         written.add_done_callback(_look_at)
@@ -424,13 +476,17 @@ class OperationProcessor:
         await written
 
     async def _while_room(self, done: asyncio.Future[Any]) -> None:
-        """Wait until it is done, or has been failed because the log has no room, and has found none in a while."""
+        """Wait until it is done, or has been failed because the log has no room, and has found none
+        in a while.
+        """
         while not (await asyncio.wait((done,), timeout=_ROOM_PATIENCE_S))[0]:
             if self._log.short:
                 self.fail(LogFullError(self._log.health() or "its disk is full"))
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good: resolve everybody who waits, roll back what is pending, tell the container."""
+        """Stop for good: resolve everybody who waits, roll back what is pending, tell the
+        container.
+        """
         if self._failure is not None:
             return
         self._failure = error
@@ -475,6 +531,8 @@ class OperationProcessor:
 
 
 def _look_at(acknowledged: asyncio.Future[Any]) -> None:
-    """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody did."""
+    """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody
+    did.
+    """
     if not acknowledged.cancelled():
         acknowledged.exception()

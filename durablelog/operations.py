@@ -1,11 +1,14 @@
-"""The operations of a container's log: each one logged change, and what replay needs to make it again.
+"""The operations of a container's log: each one logged change, and what replay needs to make it
+again.
 
-Operations carry *outcomes*, not wishes: an append has the offset it got, attribute updates have become
-values. So replay decides nothing; it only checks that what the log says fits what it has built so far.
+Operations carry *outcomes*, not wishes: an append has the offset it got, attribute updates have
+become values. So replay decides nothing; it only checks that what the log says fits what it has
+built so far.
 
-An operation is made without a place (`sequence_number` 0), is given one by the metadata updater, and
-never changes afterwards. Several plain appends to one segment that share a frame are one operation.
-Type ids are part of the stored format and never reused; 5 is kept free (it is retired in Pravega's numbering).
+An operation is made without a place (`sequence_number` 0), is given one by the metadata updater,
+and never changes afterwards. Several plain appends to one segment that share a frame are one
+operation. Type ids are part of the stored format and never reused; 5 is kept free (it is retired in
+Pravega's numbering).
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class SealOperation(Operation):
 
 @dataclass(slots=True)
 class MergeOperation(Operation):
-    """The whole source becomes the end of the target; the source is sealed by it and loses its name."""
+    """The whole source becomes the end of the target; the source is sealed by it and loses its
+    name.
+    """
 
     type_id: ClassVar[int] = 3
 
@@ -113,14 +118,15 @@ class CheckpointOperation(Operation):
 class StorageUpdateOperation(Operation):
     """What an upload made true: the only thing that makes chunks visible and moves storage_length.
 
-    `chunks` are in flush order; one that its segment no longer wants (deleted, truncated past it) is
-    passed over, and an object none of whose chunks was wanted becomes garbage at once. `links` are
-    (target id, source id) of merges whose source is whole in Tier 2: its chunks become the target's.
+    `chunks` are in flush order; one that its segment no longer wants (deleted, truncated past it)
+    is passed over, and an object none of whose chunks was wanted becomes garbage at once. `links`
+    are (target id, source id) of merges whose source is whole in Tier 2: its chunks become the
+    target's.
 
     An object the metadata know already, live or garbage, is passed over: so objects alone, without
-    chunks, say that what Tier 2 holds of them is garbage, and can never harm a live one. One upload of many
-    chunks may be told by several operations, each naming the object; once it is garbage, chunks in it are
-    passed over: their segments still owe these bytes to Tier 2.
+    chunks, say that what Tier 2 holds of them is garbage, and can never harm a live one. One upload
+    of many chunks may be told by several operations, each naming the object; once it is garbage,
+    chunks in it are passed over: their segments still owe these bytes to Tier 2.
     """
 
     type_id: ClassVar[int] = 9
@@ -163,10 +169,11 @@ class ChunkReplacement(NamedTuple):
 class ReplaceChunksOperation(Operation):
     """What a consolidation made true: the same bytes of segments, in other objects.
 
-    A segment whose chunks are no longer exactly the old ones (truncated past, deleted, merged, replaced
-    before) is passed over, live and in replay alike. An object none of whose chunks was taken becomes
-    garbage at once; so does an old one that lost its last chunk. One object may be told of by several
-    operations: the first makes it known; if it is garbage by the time of a later one, that one has no effect.
+    A segment whose chunks are no longer exactly the old ones (truncated past, deleted, merged,
+    replaced before) is passed over, live and in replay alike. An object none of whose chunks was
+    taken becomes garbage at once; so does an old one that lost its last chunk. One object may be
+    told of by several operations: the first makes it known; if it is garbage by the time of a later
+    one, that one has no effect.
     """
 
     type_id: ClassVar[int] = 12
@@ -177,10 +184,11 @@ class ReplaceChunksOperation(Operation):
 
 @dataclass(slots=True)
 class DeletionClockOperation(Operation):
-    """How far the owner has counted: garbage that the log let go of up to `through` is counted from here on.
+    """How far the owner has counted: garbage that the log let go of up to `through` is counted from
+    here on.
 
-    `through` is the committed sequence number of the moment at which the clock was read, so what became garbage while
-    this operation was on its way is left for the next one.
+    `through` is the committed sequence number of the moment at which the clock was read, so what
+    became garbage while this operation was on its way is left for the next one.
     """
 
     type_id: ClassVar[int] = 13
@@ -192,7 +200,10 @@ class DeletionClockOperation(Operation):
 
 
 OwnersOperation: TypeAlias = (
-    StorageUpdateOperation | ObjectsDeletedOperation | ReplaceChunksOperation | DeletionClockOperation
+    StorageUpdateOperation
+    | ObjectsDeletedOperation
+    | ReplaceChunksOperation
+    | DeletionClockOperation
 )
 """What a storage writer has to say, not a caller."""
 

@@ -1,9 +1,10 @@
-"""What Tier 2 holds of a container, kept in its metadata: chunks gained, dropped, linked; objects counted.
+"""What Tier 2 holds of a container, kept in its metadata: chunks gained, dropped, linked; objects
+counted.
 
 Called by the metadata updater alone, on committed state, so live and replay go the same way. Pure.
-The bytes of a segment stay at their offsets whatever happens here: only where Tier 2 has them changes.
-An object leaves `objects` for `garbage` in the very operation that drops its last chunk: that the log
-says so, and since when, is what makes deletion safe to resume after any crash.
+The bytes of a segment stay at their offsets whatever happens here: only where Tier 2 has them
+changes. An object leaves `objects` for `garbage` in the very operation that drops its last chunk:
+that the log says so, and since when, is what makes deletion safe to resume after any crash.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from segmentstore.contracts.metadata import (
 
 
 def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOperation) -> None:
-    """Make uploaded objects known and their chunks visible, then link merges that are whole in Tier 2."""
+    """Make uploaded objects known and their chunks visible, then link merges that are whole in Tier
+    2.
+    """
     _add_objects(metadata, operation.objects)
     for segment_id, chunk in operation.chunks:
         segment = metadata.segments.get(segment_id)
@@ -46,7 +49,9 @@ def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOp
 
 
 def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOperation) -> None:
-    """Make consolidated objects known, and put their chunks where their segments still have exactly the old ones."""
+    """Make consolidated objects known, and put their chunks where their segments still have exactly
+    the old ones.
+    """
     _add_objects(metadata, operation.objects)
     for replacement in operation.replacements:
         segment = metadata.segments.get(replacement.segment_id)
@@ -56,7 +61,9 @@ def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOp
 
 
 def apply_deletion_clock(metadata: ContainerMetadata, operation: DeletionClockOperation) -> None:
-    """Take a reading of the deletion clock over, and count garbage from it that was not counted yet. O(that garbage)."""
+    """Take a reading of the deletion clock over, and count garbage from it that was not counted
+    yet. O(that garbage).
+    """
     garbage = metadata.garbage
     clock_ms = max(operation.clock_ms, metadata.deletion_clock.clock_ms)
     metadata.deletion_clock = DeletionClockReading(clock_ms, operation.boot_id, operation.boot_ms)
@@ -69,7 +76,9 @@ def apply_deletion_clock(metadata: ContainerMetadata, operation: DeletionClockOp
             garbage[name] = each._replace(since_ms=clock_ms)
 
 
-def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, operation: Operation) -> None:
+def truncate(
+    metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, operation: Operation
+) -> None:
     """Move the start offset; drop chunks and merged sources that lie wholly below it."""
     segment.start_offset = offset
     dropped = 0
@@ -89,7 +98,9 @@ def truncate(metadata: ContainerMetadata, segment: SegmentMetadata, offset: int,
 
 
 def discard(metadata: ContainerMetadata, segment: SegmentMetadata, operation: Operation) -> None:
-    """Remove a segment's record with everything that hangs on it: chunks, and sources merged into it."""
+    """Remove a segment's record with everything that hangs on it: chunks, and sources merged into
+    it.
+    """
     # Without recursion: sources have sources, as deep as callers merged while Tier 2 was away.
     left = [segment]
     while left:
@@ -106,7 +117,9 @@ def _add_objects(metadata: ContainerMetadata, records: Sequence[ObjectRecord]) -
             metadata.objects[record.name] = LiveObject(record)
 
 
-def _retire_unwanted(metadata: ContainerMetadata, records: Sequence[ObjectRecord], operation: Operation) -> None:
+def _retire_unwanted(
+    metadata: ContainerMetadata, records: Sequence[ObjectRecord], operation: Operation
+) -> None:
     for record in records:
         live = metadata.objects.get(record.name)
         if live is not None and not live.live_chunks:
@@ -114,14 +127,18 @@ def _retire_unwanted(metadata: ContainerMetadata, records: Sequence[ObjectRecord
 
 
 def _replace(
-    metadata: ContainerMetadata, segment: SegmentMetadata, replacement: ChunkReplacement, operation: Operation
+    metadata: ContainerMetadata,
+    segment: SegmentMetadata,
+    replacement: ChunkReplacement,
+    operation: Operation,
 ) -> None:
     _, old, new = replacement
     first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
     end = first + len(old)
     if tuple(segment.chunks[first:end]) != old:
         return
-    # An object told of by several operations may have lost everything of the first ones before the last comes.
+    # An object told of by several operations may have lost everything of the first ones before the
+    # last comes.
     if any(chunk.object_name not in metadata.objects for chunk in new):
         return
     _check_same_range(segment, replacement)
@@ -152,11 +169,12 @@ def _start_of(chunk: ChunkRecord) -> int:
 
 
 def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: ChunkRecord) -> None:
-    # Truncation may have passed the chunk while it was uploaded: wholly (unwanted) or in part (still fits).
+    # Truncation may have passed the chunk while it was uploaded: wholly (unwanted) or in part
+    # (still fits).
     if chunk.end_offset <= segment.storage_length:
         return
-    # An object told of by several operations may have lost everything of the first ones before the last comes: it is
-    # garbage and stays so. Its segment still owes these bytes to Tier 2.
+    # An object told of by several operations may have lost everything of the first ones before the
+    # last comes: it is garbage and stays so. Its segment still owes these bytes to Tier 2.
     live = metadata.objects.get(chunk.object_name)
     if live is None:
         return
@@ -172,9 +190,15 @@ def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: Chu
 
 
 def _link(
-    metadata: ContainerMetadata, target: SegmentMetadata, sources: Sequence[SegmentMetadata], operation: Operation
+    metadata: ContainerMetadata,
+    target: SegmentMetadata,
+    sources: Sequence[SegmentMetadata],
+    operation: Operation,
 ) -> None:
-    """Make the chunks of the target's first merges its own. The merges leave its list at once, not one by one."""
+    """Make the chunks of the target's first merges its own.
+
+    The merges leave its list at once, not one by one.
+    """
     for merge, source in zip(target.merges, sources, strict=False):
         assert merge.source_id == source.segment_id, (target, source)
         assert source.storage_length == source.length == merge.length, (target, source)
@@ -202,4 +226,6 @@ def _release(metadata: ContainerMetadata, chunk: ChunkRecord, operation: Operati
 
 def _retire(metadata: ContainerMetadata, name: str, operation: Operation) -> None:
     live = metadata.objects.pop(name)
-    metadata.garbage[name] = GarbageObject(live.record, operation.timestamp_ms, operation.sequence_number)
+    metadata.garbage[name] = GarbageObject(
+        live.record, operation.timestamp_ms, operation.sequence_number
+    )

@@ -1,10 +1,11 @@
 """How long new work must wait before it is taken from the queue. Pure.
 
-Of the four sources of DESIGN 4.5 (and Pravega's ThrottlerCalculator) two are delays, and live here: cache and
-un-flushed operations; and a log that has no room for more than what makes room. They do not add up: the largest
-wins. Each rises linearly from a target share of its bound to the maximum. The other two need no timer: the log's queue is bounded by the frames and bytes the operation
-processor keeps in flight, and batching comes from its keeping a part-filled frame back while two are in flight
-(docs/decisions/0004-batching-by-holding-frames.md).
+Of the four sources of DESIGN 4.5 (and Pravega's ThrottlerCalculator) two are delays, and live here:
+cache and un-flushed operations; and a log that has no room for more than what makes room. They do
+not add up: the largest wins. Each rises linearly from a target share of its bound to the maximum.
+The other two need no timer: the log's queue is bounded by the frames and bytes the operation
+processor keeps in flight, and batching comes from its keeping a part-filled frame back while two
+are in flight (docs/decisions/0004-batching-by-holding-frames.md).
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ DELAY_MAX_S = 1.0
 _TARGET = 0.75
 """Share of a bound below which its source asks for no delay."""
 _FULL = 0.875
-"""Share at which callers are held. What is above is kept for segments that use little (`fair_admission`)."""
+"""Share at which callers are held.
+
+What is above is kept for segments that use little (`fair_admission`).
+"""
 
 
 class Load(NamedTuple):
@@ -39,13 +43,18 @@ class Throttle:
     source: str
     """"cache", "unflushed", "log", or "" for no delay."""
     full: bool
-    """The source is at its bound, but for the reserve: nothing more may be taken until it is relieved."""
+    """The source is at its bound, but for the reserve: nothing more may be taken until it is
+    relieved.
+    """
     room_bytes: int = 0
     """What may be taken all the same of segments that use little, the reserve included."""
     fair_bytes: int = 0
     """Un-flushed bytes of a segment up to which it uses little."""
     relief_bytes: int | None = None
-    """The log has no room: what operations that let go of data may take of it. None: there is room for all operations."""
+    """The log has no room: what operations that let go of data may take of it.
+
+    None: there is room for all operations.
+    """
 
 
 NO_DELAY = Throttle(delay_s=0.0, source="", full=False)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class CacheAddresses:
-    """Gives 64-bit addresses, each once. An address is never used again, so an old one can never find new bytes."""
+    """Gives 64-bit addresses, each once.
+
+    An address is never used again, so an old one can never find new bytes.
+    """
 
     def __init__(self) -> None:
         self._next = 0

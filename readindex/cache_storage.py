@@ -5,9 +5,10 @@ What every implementation promises (proved by tests/contracts/cache_storage_cont
 - `get` gives back exactly the bytes that were inserted under the address, or None: a block that was
   evicted, deleted, truncated or corrupted in any way is simply not there;
 - it never holds much more than its bound; what it drops to stay below it, it drops silently;
-- it is empty after `open`, whatever the directory held: nothing in it is ever trusted across a start;
-- no call raises because of the cache's own trouble (disk full, files gone): an insert then has no effect
-  (returns False), a get gives None, and `healthy` says so.
+- it is empty after `open`, whatever the directory held: nothing in it is ever trusted across a
+  start;
+- no call raises because of the cache's own trouble (disk full, files gone): an insert then has no
+  effect (returns False), a get gives None, and `healthy` says so.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class CacheStorage(ABC):
 
     @abstractmethod
     async def insert(self, blocks: Sequence[tuple[int, Buffer]]) -> bool:
-        """Store blocks under addresses never used before (64-bit, unsigned). False if it could not."""
+        """Store blocks under addresses never used before (64-bit, unsigned).
+
+        False if it could not.
+        """
 
     @abstractmethod
     async def get(self, addresses: Sequence[int]) -> list[bytes | None]:
@@ -50,7 +54,10 @@ class CacheStorage(ABC):
 
     @abstractmethod
     def holds(self, address: int) -> bool:
-        """False if the block is known not to be there any more; True promises nothing. O(1), without waiting."""
+        """False if the block is known not to be there any more; True promises nothing.
+
+        O(1), without waiting.
+        """
 
     @abstractmethod
     def delete(self, addresses: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
 """CachedBlocks: the account of the extents this container has in the cache (pure).
 
-Bounds the index entries as well as the bytes: a cache that drops silently would otherwise leave an entry
-behind for every block it ever held. Blocks Tier 2 has go before those it has not, each oldest first.
+Bounds the index entries as well as the bytes: a cache that drops silently would otherwise leave an
+entry behind for every block it ever held. Blocks Tier 2 has go before those it has not, each oldest
+first.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""CatchUpBudget: how fast sequential readers may fetch from Tier 2 (pure: the caller has the clock and waits).
+"""CatchUpBudget: how fast sequential readers may fetch from Tier 2 (pure: the caller has the clock
+and waits).
 
-A bucket that goes into debt: a fetch may begin when what was fetched before is paid for, whatever its own size. So
-the rate holds over any time longer than the largest fetch takes, and no fetch is too large ever to begin.
-Those who do not wait are charged for no more than half of the budget: they may go on for ever, and who waits must get on.
+A bucket that goes into debt: a fetch may begin when what was fetched before is paid for, whatever
+its own size. So the rate holds over any time longer than the largest fetch takes, and no fetch is
+too large ever to begin. Those who do not wait are charged for no more than half of the budget: they
+may go on for ever, and who waits must get on.
 """
 
 from __future__ import annotations
 
 _NO_WAIT_S = 1e-4
-"""Shorter waits are none: a timer may round them to nothing, and who asks again at once would turn in a circle."""
+"""Shorter waits are none: a timer may round them to nothing, and who asks again at once would turn
+in a circle.
+"""
 CHARGED_S_MAX = 1.0
 """What is owed for those who do not wait at one time; it is paid off by half of the budget."""
 
@@ -36,7 +40,9 @@ class CatchUpBudget:
         return begin_s - now_s
 
     def charge(self, now_s: float, count: int) -> None:
-        """Note `count` bytes that are fetched without waiting; what is beyond their half is nobody's."""
+        """Note `count` bytes that are fetched without waiting; what is beyond their half is
+        nobody's.
+        """
         if not self.bytes_per_s:
             return
         owed_s = max(0.0, self._charged_s - (now_s - self._charged_at_s) / 2)

@@ -1,4 +1,7 @@
-"""The read index's numbers. Settings only: the clock, the cache and the storage are arguments of their own."""
+"""The read index's numbers.
+
+Settings only: the clock, the cache and the storage are arguments of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,58 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexConfig:
-    """Sizes in bytes, times in seconds. The defaults suit one container of a store on one machine."""
+    """Sizes in bytes, times in seconds.
+
+    The defaults suit one container of a store on one machine.
+    """
 
     small_bytes: int = 4 * KIB
-    """Appends shorter than this are gathered in a buffer; longer ones are kept as they came. At most `block_bytes`."""
+    """Appends shorter than this are gathered in a buffer; longer ones are kept as they came.
+
+    At most `block_bytes`.
+    """
     block_bytes: int = 64 * KIB
-    """Gathered appends are cut into blocks of about this size; also the largest block given to the cache."""
+    """Gathered appends are cut into blocks of about this size; also the largest block given to the
+    cache.
+    """
     tail_bytes_max: int = 256 * MIB
-    """Bound of what appends hold in memory; beyond it the oldest goes, to the cache if Tier 2 lacks it. Never over twice this."""
+    """Bound of what appends hold in memory; beyond it the oldest goes, to the cache if Tier 2 lacks
+    it. Never over twice this.
+    """
     cache_bytes_max: int = 1024 * MIB
-    """This container's share of the cache. Larger serves a longer backlog without reading the log again."""
+    """This container's share of the cache.
+
+    Larger serves a longer backlog without reading the log again.
+    """
     spill_batch_bytes: int = 4 * MIB
     """One insert into the cache gathers about so much."""
     spill_retry_s: float = 1.0
     """Pause after the cache refused an insert."""
     random_bytes: int = 64 * KIB
-    """A read that continues no other fetches what it wants, aligned to this within the chunk. Best the size of an extent."""
+    """A read that continues no other fetches what it wants, aligned to this within the chunk.
+
+    Best the size of an extent.
+    """
     piece_bytes: int = 1 * MIB
-    """A read that continues another fetches pieces of this size, aligned within the chunk. At least `random_bytes`."""
+    """A read that continues another fetches pieces of this size, aligned within the chunk.
+
+    At least `random_bytes`.
+    """
     get_bytes_max: int = 8 * MIB
-    """Read-ahead asks for neighbouring pieces in one GET of up to so much: a GET costs CPU by the request. Never less than a piece."""
+    """Read-ahead asks for neighbouring pieces in one GET of up to so much: a GET costs CPU by the
+    request. Never less than a piece.
+    """
     read_ahead_bytes_max: int = 64 * MIB
     """What is asked for ahead of one sequential reader at most; 0 turns read-ahead off."""
     fetched_bytes_max: int = 128 * MIB
-    """Bound of what is kept in memory after a fetch, and on its way ahead of readers. At least two pieces."""
+    """Bound of what is kept in memory after a fetch, and on its way ahead of readers.
+
+    At least two pieces.
+    """
     fetches_in_flight_max: int = 16
-    """Fetches from Tier 2 at one time, the others wait their turn; three quarters of them may be read-ahead."""
+    """Fetches from Tier 2 at one time, the others wait their turn; three quarters of them may be
+    read-ahead.
+    """
     fetch_attempts: int = 3
     """Tries of one fetch before its readers are told that Tier 2 is not available."""
     fetch_backoff_s: float = 0.05
@@ -45,7 +74,9 @@ class ReadIndexConfig:
     catch_up_bytes_per_s: int = 0
     """What sequential readers may fetch from Tier 2, all together; 0: as much as it gives."""
     turn_bytes: int = 1 * MIB
-    """Fetched bytes handed out in one turn of the loop; readers that get more wait for another (DeliveryPacer)."""
+    """Fetched bytes handed out in one turn of the loop; readers that get more wait for another
+    (DeliveryPacer).
+    """
 
     def __post_init__(self) -> None:
         assert 1 <= self.small_bytes <= self.block_bytes
@@ -56,7 +87,8 @@ class ReadIndexConfig:
         assert 1 <= self.random_bytes <= self.piece_bytes
         assert self.get_bytes_max >= 1
         assert self.read_ahead_bytes_max >= 0
-        # A piece just fetched and one fetched ahead must both have room, or reading ahead throws away what it fetched.
+        # A piece just fetched and one fetched ahead must both have room, or reading ahead throws
+        # away what it fetched.
         assert self.fetched_bytes_max >= 2 * self.piece_bytes
         assert self.fetches_in_flight_max >= 1
         assert self.fetch_attempts >= 1

@@ -1,13 +1,16 @@
-"""DeliveryPacer: fetched bytes are handed out in portions, so that appends get their turns of the loop (loop).
+"""DeliveryPacer: fetched bytes are handed out in portions, so that appends get their turns of the
+loop (loop).
 
-A reader that goes through fetched bytes finds them all in memory and would run on without ever giving the loop away:
-64 MiB of copies are a pause of 10 ms for every append; and where the loop never rests, the threads that write the log
-wait for the interpreter lock. Rules:
+A reader that goes through fetched bytes finds them all in memory and would run on without ever
+giving the loop away: 64 MiB of copies are a pause of 10 ms for every append; and where the loop
+never rests, the threads that write the log wait for the interpreter lock. Rules:
 
-- what is handed out is counted; whoever takes more than what is left of a turn's portion waits, first come first served;
+- what is handed out is counted; whoever takes more than what is left of a turn's portion waits,
+  first come first served;
 - each turn lets go as many as make up a portion, so many readers get on alike;
-- while somebody appends, the next portion comes only after a pause as long as the last one took, at least `PAUSE_S`:
-  readers then have at most half of the loop, however slow the machine, and the rest is a real pause;
+- while somebody appends, the next portion comes only after a pause as long as the last one took, at
+  least `PAUSE_S`: readers then have at most half of the loop, however slow the machine, and the
+  rest is a real pause;
 - nobody waits for anything but turns and that pause, and closing lets all go.
 """
 
@@ -43,7 +46,9 @@ class DeliveryPacer:
         self.pauses = 0
 
     def spend(self, count: int) -> bool:
-        """Count bytes that are handed out now; True if their reader has to `give_way` before it goes on."""
+        """Count bytes that are handed out now; True if their reader has to `give_way` before it
+        goes on.
+        """
         if self._closed:
             return False
         self._taken = max(count, self._least)
@@ -83,7 +88,8 @@ class DeliveryPacer:
                 released += count
                 self._spent += count
             _let_go(future)
-        # Behind those just woken in the same turn: when it runs they have done what they do with their bytes.
+        # Behind those just woken in the same turn: when it runs they have done what they do with
+        # their bytes.
         self._next = loop.call_soon(self._handed_out)
 
     def _handed_out(self) -> None:

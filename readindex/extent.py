@@ -51,7 +51,9 @@ class Extent:
         "start_offset",
     )
 
-    def __init__(self, segment_id: int, start_offset: int, length: int, data: bytes | None, home: Home) -> None:
+    def __init__(
+        self, segment_id: int, start_offset: int, length: int, data: bytes | None, home: Home
+    ) -> None:
         self.segment_id = segment_id
         self.start_offset = start_offset
         self.length = length
@@ -59,15 +61,21 @@ class Extent:
         self.home = home
         self.address = -1
         self.flushed = False
-        """True once storage_length of the segment has reached `end_offset`: it may be dropped at any time."""
+        """True once storage_length of the segment has reached `end_offset`: it may be dropped at
+        any time.
+        """
         self.position = 0
         """Order of age among all segments of the container: bytes appended before it."""
         self.counted_bytes = 0
-        """What TailMemory counts for it: its length while home is TAIL, or SPILLING and from there; else 0."""
+        """What TailMemory counts for it: its length while home is TAIL, or SPILLING and from there;
+        else 0.
+        """
         self.high_water = start_offset
         """FETCHED: end of the furthest read of it."""
         self.reread = False
-        """FETCHED: a read that follows no other began below the high-water mark, so keeping it pays."""
+        """FETCHED: a read that follows no other began below the high-water mark, so keeping it
+        pays.
+        """
         self.ahead = False
         """FETCHED: it came before anybody asked for it, and nobody has yet."""
         self.owner: Stream | None = None
@@ -79,7 +87,10 @@ class Extent:
         return self.start_offset + self.length
 
     def slice(self, offset: int, length: int) -> bytes:
-        """At most `length` bytes from `offset`; the very object when that is all of it. Only while in memory."""
+        """At most `length` bytes from `offset`; the very object when that is all of it.
+
+        Only while in memory.
+        """
         data = self.data
         assert data is not None, self
         begin = offset - self.start_offset
@@ -88,4 +99,6 @@ class Extent:
         return data[begin : begin + length]
 
     def __repr__(self) -> str:
-        return f"<Extent {self.segment_id}:[{self.start_offset},{self.end_offset}) {self.home.value}>"
+        return (
+            f"<Extent {self.segment_id}:[{self.start_offset},{self.end_offset}) {self.home.value}>"
+        )

@@ -2,15 +2,17 @@
 
 Each is in one of three places, and when room is needed they are emptied in this order:
 
-- *consumed*: a sequential reader has read it to its end. A small stock that only lingers for readers in step with
-  it: beyond an eighth of the bound, or some megabytes, the oldest goes at once, and
-  its memory is used again while it is still warm;
-- *loose*: read by somebody who is not sequential, or not wanted by anybody any more. First in, first out, but what
-  nobody has read goes first, and what was read twice gets a second life;
-- *held* by a stream: what is ahead of a sequential reader. It goes last, from those who hold more than their share,
-  and from its far end: readers at different places do not throw out each other's read-ahead.
+- *consumed*: a sequential reader has read it to its end. A small stock that only lingers for
+  readers in step with it: beyond an eighth of the bound, or some megabytes, the oldest goes at
+  once, and its memory is used again while it is still warm;
+- *loose*: read by somebody who is not sequential, or not wanted by anybody any more. First in,
+  first out, but what nobody has read goes first, and what was read twice gets a second life;
+- *held* by a stream: what is ahead of a sequential reader. It goes last, from those who hold more
+  than their share, and from its far end: readers at different places do not throw out each other's
+  read-ahead.
 
-A consumed piece that another sequential reader close behind counts on becomes that one's own instead.
+A consumed piece that another sequential reader close behind counts on becomes that one's own
+instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class FetchedPieces:
 
     def __init__(self, config: ReadIndexConfig, streams: Streams) -> None:
         self._streams = streams
-        self.linger_bytes = max(config.piece_bytes, min(config.fetched_bytes_max // 8, LINGER_BYTES_MAX))
+        self.linger_bytes = max(
+            config.piece_bytes, min(config.fetched_bytes_max // 8, LINGER_BYTES_MAX)
+        )
         """Bound of the consumed ones."""
         self._consumed: OrderedDict[Extent, None] = OrderedDict()
         self._loose: OrderedDict[Extent, None] = OrderedDict()
@@ -106,8 +110,11 @@ class FetchedPieces:
                 return next(iter(stock))
         share = self._streams.share
         for stream in self._streams.running.values():
-            # The longest idle first. What they hold is a few large pieces, so that counting it is cheap.
-            if stream.held and (ahead_of_all or sum(extent.length for extent in stream.held) > share):
+            # The longest idle first. What they hold is a few large pieces, so that counting it is
+            # cheap.
+            if stream.held and (
+                ahead_of_all or sum(extent.length for extent in stream.held) > share
+            ):
                 return next(reversed(stream.held))
         return None
 
@@ -136,7 +143,11 @@ class FetchedPieces:
         assert all(extent.home is Home.FETCHED for extent in everything)
         assert all(extent.owner is None for extent in (*self._consumed, *self._loose))
         assert self.bytes_total == sum(extent.length for extent in everything)
-        assert self.bytes_consumed == sum(extent.length for extent in self._consumed) <= self.linger_bytes
+        assert (
+            self.bytes_consumed
+            == sum(extent.length for extent in self._consumed)
+            <= self.linger_bytes
+        )
 
     def __contains__(self, extent: Extent) -> bool:
         return extent.owner is not None or extent in self._consumed or extent in self._loose

@@ -2,14 +2,15 @@
 
 Three bounded stocks, each with its own order of going:
 
-- *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is dropped,
-  the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are dropped too:
-  Tier 1 has them and a refill brings them back.
-- *fetched*: what came from Tier 2, see FetchedPieces. What goes there and was read twice goes to the cache; what was
-  read once, or in sequence, does not churn the cache.
+- *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is
+  dropped, the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are
+  dropped too: Tier 1 has them and a refill brings them back.
+- *fetched*: what came from Tier 2, see FetchedPieces. What goes there and was read twice goes to
+  the cache; what was read once, or in sequence, does not churn the cache.
 - *cached*: blocks in the cache, see CachedBlocks.
 
-Every extent of every index is counted in exactly one stock; every change of an extent's home is made here.
+Every extent of every index is counted in exactly one stock; every change of an extent's home is
+made here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _LOST_PER_TURN = 1024
 
 
 class SpillItem(NamedTuple):
-    """One extent on its way into the cache, and the blocks it is cut into: (address, start, end) within its bytes."""
+    """One extent on its way into the cache, and the blocks it is cut into: (address, start, end)
+    within its bytes.
+    """
 
     extent: Extent
     data: bytes
@@ -45,7 +48,10 @@ class SpillItem(NamedTuple):
 
 
 class Holdings:
-    """The stocks of one container. `forget_blocks` tells the cache which addresses are not needed any more."""
+    """The stocks of one container.
+
+    `forget_blocks` tells the cache which addresses are not needed any more.
+    """
 
     def __init__(
         self,
@@ -70,7 +76,9 @@ class Holdings:
         self.demoted_bytes = 0
         """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
         self.trim_at = config.tail_bytes_max
-        """Tail bytes above which appends call for a trim; the Spiller raises it while it cannot help."""
+        """Tail bytes above which appends call for a trim; the Spiller raises it while it cannot
+        help.
+        """
         self.spilled_bytes = 0
         self.dropped_unflushed_bytes = 0
         self._position = 0
@@ -91,7 +99,9 @@ class Holdings:
         return self._position
 
     def missing_ranges(self, segment: SegmentMetadata) -> list[tuple[int, int]]:
-        """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory nor in the cache."""
+        """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory
+        nor in the cache.
+        """
         ranges: list[tuple[int, int]] = []
         position = max(segment.start_offset, segment.storage_length)
         for merge in segment.merges:
@@ -101,7 +111,11 @@ class Holdings:
         if position < segment.length:
             ranges.append((position, segment.length))
         index = self.indexes.get(segment.segment_id)
-        return ranges if index is None else [gap for start, end in ranges for gap in index.gaps(start, end)]
+        return (
+            ranges
+            if index is None
+            else [gap for start, end in ranges for gap in index.gaps(start, end)]
+        )
 
     @property
     def has_demoted(self) -> bool:
@@ -111,7 +125,10 @@ class Holdings:
     # --- bytes coming in ---
 
     def append(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
-        """Add the next bytes of a segment. About 0.5 us when they are few. DataCorruptionError at a wrong offset."""
+        """Add the next bytes of a segment.
+
+        About 0.5 us when they are few. DataCorruptionError at a wrong offset.
+        """
         length = len(data)
         if length < self._config.small_bytes:
             if index.tail is None:
@@ -146,15 +163,24 @@ class Holdings:
         return extent
 
     def unflushed_room(self, *, spills: bool) -> int:
-        """Un-flushed bytes that may be put back; 0 or less if none. Without spilling memory alone has room."""
+        """Un-flushed bytes that may be put back; 0 or less if none.
+
+        Without spilling memory alone has room.
+        """
         room = self._config.tail_bytes_max - (self.tail_bytes - self.tail_bytes_flushed)
         return room + self._config.cache_bytes_max - self.cached.bytes_unflushed if spills else room
 
-    def insert_refilled(self, index: SegmentReadIndex, offset: int, data: bytes, *, spills: bool) -> None:
-        """Put back un-flushed bytes around what is there, as far as there is room: never so that others are dropped."""
+    def insert_refilled(
+        self, index: SegmentReadIndex, offset: int, data: bytes, *, spills: bool
+    ) -> None:
+        """Put back un-flushed bytes around what is there, as far as there is room: never so that
+        others are dropped.
+        """
         bound = (HARD_BOUND if spills else 1) * self._config.tail_bytes_max
         for extent in index.insert_around(offset, data, Home.TAIL):
-            if self.tail_bytes + extent.length > bound or extent.length > self.unflushed_room(spills=spills):
+            if self.tail_bytes + extent.length > bound or extent.length > self.unflushed_room(
+                spills=spills
+            ):
                 index.remove(extent)
                 continue
             extent.position = self._position
@@ -163,9 +189,17 @@ class Holdings:
             self.tail_bytes += extent.length
 
     def insert_fetched(
-        self, index: SegmentReadIndex, offset: int, data: bytes, stream: Stream | None = None, *, ahead: bool = False
+        self,
+        index: SegmentReadIndex,
+        offset: int,
+        data: bytes,
+        stream: Stream | None = None,
+        *,
+        ahead: bool = False,
     ) -> None:
-        """Keep bytes that came from Tier 2 around what is there, for `stream` if it still wants them."""
+        """Keep bytes that came from Tier 2 around what is there, for `stream` if it still wants
+        them.
+        """
         for extent in index.insert_around(offset, data, Home.FETCHED):
             extent.flushed = True
             self.fetched.add(extent, stream, ahead=ahead)
@@ -175,7 +209,9 @@ class Holdings:
             self._give_up(first)
 
     def make_room(self, count: int) -> bool:
-        """Give up fetched bytes until `count` more fit; False if that would cost a stream its share."""
+        """Give up fetched bytes until `count` more fit; False if that would cost a stream its
+        share.
+        """
         while self.fetched.bytes_total + count > self._config.fetched_bytes_max:
             extent = self.fetched.first_to_go(ahead_of_all=False)
             if extent is None:
@@ -184,7 +220,9 @@ class Holdings:
         return True
 
     def touch_fetched(self, extent: Extent, offset: int, end_offset: int, reader: Stream) -> None:
-        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece; it may go with that."""
+        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece;
+        it may go with that.
+        """
         if extent.home is not Home.FETCHED:
             return
         self.fetched.touch(extent, offset, end_offset, reader)
@@ -243,7 +281,8 @@ class Holdings:
                 self.release(extent)
 
     def move_segment(self, source_id: int, target_id: int, offset: int, start_offset: int) -> None:
-        """Give the source's extents to the target, `offset` further on, but none wholly below `start_offset`.
+        """Give the source's extents to the target, `offset` further on, but none wholly below
+        `start_offset`.
 
         Tier 2 has all of them by now. A part the target has already is not moved.
         """
@@ -269,9 +308,11 @@ class Holdings:
         self.streams.move(source_id, target_id, offset)
 
     def release_lost(self, holds: Callable[[int], bool]) -> bool:
-        """Let go of un-flushed blocks that the cache has dropped silently, oldest first; True if there may be more of them.
+        """Let go of un-flushed blocks that the cache has dropped silently, oldest first; True if
+        there may be more of them.
 
-        A cache drops the oldest, or all: what is behind one that is there is taken to be there. O(_LOST_PER_TURN).
+        A cache drops the oldest, or all: what is behind one that is there is taken to be there.
+        O(_LOST_PER_TURN).
         """
         oldest = self.cached.first_unflushed(_LOST_PER_TURN)
         lost = list(takewhile(lambda extent: not holds(extent.address), oldest))
@@ -330,7 +371,10 @@ class Holdings:
         return items
 
     def spilled(self, items: Sequence[SpillItem]) -> None:
-        """The cache has the batch: let go of the memory. What was removed meanwhile is forgotten by the cache."""
+        """The cache has the batch: let go of the memory.
+
+        What was removed meanwhile is forgotten by the cache.
+        """
         for extent, _, parts in items:
             if extent.home is not Home.SPILLING:
                 self._forget_blocks([address for address, _, _ in parts])
@@ -348,7 +392,9 @@ class Holdings:
                 if extent.start_offset + end <= segment.start_offset:
                     self._forget_blocks((address,))
                     continue
-                block = Extent(extent.segment_id, extent.start_offset + start, end - start, None, Home.CACHED)
+                block = Extent(
+                    extent.segment_id, extent.start_offset + start, end - start, None, Home.CACHED
+                )
                 block.address = address
                 block.flushed = block.end_offset <= segment.storage_length
                 if not block.flushed:
@@ -358,7 +404,9 @@ class Holdings:
         self._evict_cached()
 
     def spill_refused(self, items: Sequence[SpillItem]) -> None:
-        """The cache took nothing: un-flushed extents are the oldest of the tail again, the others go."""
+        """The cache took nothing: un-flushed extents are the oldest of the tail again, the others
+        go.
+        """
         for extent, _, parts in reversed(items):
             self._forget_blocks([address for address, _, _ in parts])
             if extent.home is not Home.SPILLING:
@@ -393,11 +441,15 @@ class Holdings:
         pieces = max(1, extent.length // block_bytes)
         starts = [piece * block_bytes for piece in range(pieces)]
         ends = [*starts[1:], extent.length]
-        parts = [(self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)]
+        parts = [
+            (self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)
+        ]
         return SpillItem(extent, data, parts)
 
     def _end_stream(self, stream: Stream) -> None:
-        """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is needed."""
+        """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is
+        needed.
+        """
         unread = [extent for extent in stream.held if extent.ahead]
         self.fetched.let_go(stream)
         for extent in unread:
@@ -450,8 +502,14 @@ class Holdings:
                 homes[extent.home] += extent.length
                 tail_bytes += extent.counted_bytes
                 flushed_bytes += extent.counted_bytes if extent.flushed else 0
-                demoted_bytes += extent.length if extent.home is Home.SPILLING and not extent.counted_bytes else 0
-                assert extent.counted_bytes in ((extent.length,) if extent.home is Home.TAIL else (0, extent.length))
+                demoted_bytes += (
+                    extent.length
+                    if extent.home is Home.SPILLING and not extent.counted_bytes
+                    else 0
+                )
+                assert extent.counted_bytes in (
+                    (extent.length,) if extent.home is Home.TAIL else (0, extent.length)
+                )
                 assert (extent.home is Home.TAIL) == (extent in self._fifo), extent
                 assert (extent.home is Home.FETCHED) == (extent in self.fetched), extent
             assert (index.tail is not None) == (index in self._open), index

@@ -1,7 +1,7 @@
 """Loader: bytes that are not in memory, from the cache, Tier 2 or Tier 1 (loop).
 
-It gives bytes, or None where the place must be looked up again: what was there when it was asked for may be
-gone by the time it answers.
+It gives bytes, or None where the place must be looked up again: what was there when it was asked
+for may be gone by the time it answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
 _CACHED_BLOCKS_PER_READ = 16
 CACHED_BLOCKS_PER_UPLOAD = 128
-"""The same for who wants very many: each asking of the cache is a way to another thread and back."""
+"""The same for who wants very many: each asking of the cache is a way to another thread and
+back.
+"""
 
 
 class Attempt:
@@ -79,7 +81,9 @@ class Loader:
             return await self._load_cached(index, offset, length, blocks_max)
         return await self._load_stored(segment, offset, length, attempt)
 
-    async def _load_cached(self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int) -> bytes | None:
+    async def _load_cached(
+        self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
+    ) -> bytes | None:
         run = index.cached_run(offset, length, blocks_max)
         skip = offset - run[0].start_offset
         blocks = await self._cache.get([extent.address for extent in run])
@@ -102,26 +106,38 @@ class Loader:
             self._holdings.release(extent)
 
     async def _forget_lost(self) -> None:
-        """A loss is rarely alone. What is known to be missing is looked for by one rescan, else each by its own."""
+        """A loss is rarely alone.
+
+        What is known to be missing is looked for by one rescan, else each by its own.
+        """
         while self._holdings.release_lost(self._cache.holds):  # noqa: ASYNC110 - a turn for others, no wait
             await asyncio.sleep(0)
 
-    async def _load_stored(self, segment: SegmentMetadata, offset: int, length: int, attempt: Attempt) -> bytes | None:
+    async def _load_stored(
+        self, segment: SegmentMetadata, offset: int, length: int, attempt: Attempt
+    ) -> bytes | None:
         chunk = segment.find_chunk(offset)
         where = f"segment {segment.name!r} offset {offset}"
         if chunk is None:
-            raise DataCorruptionError(where, f"below storage length {segment.storage_length}, but in no chunk")
+            raise DataCorruptionError(
+                where, f"below storage length {segment.storage_length}, but in no chunk"
+            )
         if chunk == attempt.lost_chunk:
-            raise DataCorruptionError(f"object {chunk.object_name}", f"it is gone, but {where} is still kept in it")
+            raise DataCorruptionError(
+                f"object {chunk.object_name}", f"it is gone, but {where} is still kept in it"
+            )
         try:
             data = await self._fetcher.fetch(segment, chunk, offset, length)
         except ObjectNotFoundError as error:
-            # The chunk may have been replaced meanwhile, or before others began this fetch: look it up again.
+            # The chunk may have been replaced meanwhile, or before others began this fetch: look it
+            # up again.
             if error.name == chunk.object_name:
                 attempt.lost_chunk = chunk
             return None
         except InvalidRangeError as error:
-            raise DataCorruptionError(f"object {chunk.object_name}", f"too short for {where}") from error
+            raise DataCorruptionError(
+                f"object {chunk.object_name}", f"too short for {where}"
+            ) from error
         # After an insert the stock may ask for room in the cache.
         if self._holdings.has_demoted:
             self._spiller.trim()

@@ -1,4 +1,6 @@
-"""MemoryCache: a complete CacheStorage in a dictionary, for tests and demos (adapter without a library)."""
+"""MemoryCache: a complete CacheStorage in a dictionary, for tests and demos (adapter without a
+library).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ class MemoryCache(CacheStorage):
         self._opened = True
 
     async def insert(self, blocks: Sequence[tuple[int, Buffer]]) -> bool:
-        if self.broken or not self._opened or sum(len(data) for _, data in blocks) > self._bytes_max:
+        if (
+            self.broken
+            or not self._opened
+            or sum(len(data) for _, data in blocks) > self._bytes_max
+        ):
             return False
         for address, data in blocks:
             assert address not in self._known, f"address {address} is used twice"

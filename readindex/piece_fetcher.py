@@ -1,19 +1,23 @@
-"""PieceFetcher: bytes from Tier 2, each fetched once for all who want it, and ahead of those who read in sequence (loop).
+"""PieceFetcher: bytes from Tier 2, each fetched once for all who want it, and ahead of those who
+read in sequence (loop).
 
-Theory of operation. A fetch belongs to the fetcher, not to the reader that asked: readers attach to any
-fetch in flight whose range holds their offset, and a reader that goes away leaves it running. What lands is kept
-by Holdings; the readers get it from the fetch itself, so they get on however small that bound is. Rules:
+Theory of operation. A fetch belongs to the fetcher, not to the reader that asked: readers attach to
+any fetch in flight whose range holds their offset, and a reader that goes away leaves it running.
+What lands is kept by Holdings; the readers get it from the fetch itself, so they get on however
+small that bound is. Rules:
 
-- a read that continues no other fetches what it wants and no more, in one request, and waits for nothing but its turn
-  among `fetches_in_flight_max`; one that continues another fetches the piece it is in;
-- read-ahead (`_read_ahead`) goes from the end of what a stream has to the end of its window, over the borders of chunks
-  and objects, in GETs of up to a quarter of the window: few and large ones once the reader is well under way. It takes at
-  most three quarters of the fetches and begins none that has no room in memory or no budget; it is tried again whenever
-  a fetch ends (`_hungry`);
+- a read that continues no other fetches what it wants and no more, in one request, and waits for
+  nothing but its turn among `fetches_in_flight_max`; one that continues another fetches the piece
+  it is in;
+- read-ahead (`_read_ahead`) goes from the end of what a stream has to the end of its window, over
+  the borders of chunks and objects, in GETs of up to a quarter of the window: few and large ones
+  once the reader is well under way. It takes at most three quarters of the fetches and begins none
+  that has no room in memory or no budget; it is tried again whenever a fetch ends (`_hungry`);
 - fetches never overlap one another or what is held: their ranges are cut at both;
-- only sequential readers wait for the budget; what others fetch is charged to it, within bounds, and a fetch that
-  waits for it begins at once when somebody else wants its bytes;
-- a stream that has not come on for `stream_idle_s` is let go of by a timer, which runs only while there are streams.
+- only sequential readers wait for the budget; what others fetch is charged to it, within bounds,
+  and a fetch that waits for it begins at once when somebody else wants its bytes;
+- a stream that has not come on for `stream_idle_s` is let go of by a timer, which runs only while
+  there are streams.
 """
 
 from __future__ import annotations
@@ -29,14 +33,20 @@ from readindex.extent import Extent
 from readindex.holdings import Holdings
 from readindex.streams import Stream
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.errors import ContainerStoppedError, DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    DataCorruptionError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
 _BUDGET_GETS_PER_S = 8
-"""Under a budget GETs are so small that no reader pays for another's for longer than this part of a second."""
+"""Under a budget GETs are so small that no reader pays for another's for longer than this part of a
+second.
+"""
 
 
 class Fetch:
@@ -55,7 +65,9 @@ class Fetch:
         "wait_s",
     )
 
-    def __init__(self, segment_id: int, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
+    def __init__(
+        self, segment_id: int, chunk: ChunkRecord, start_offset: int, end_offset: int
+    ) -> None:
         self.segment_id = segment_id
         self.chunk = chunk
         self.start_offset = start_offset
@@ -117,11 +129,13 @@ class PieceFetcher:
         """True while a fetch from this object is in flight."""
         return name in self._objects
 
-    async def fetch(self, segment: SegmentMetadata, chunk: ChunkRecord, offset: int, max_length: int) -> bytes:
+    async def fetch(
+        self, segment: SegmentMetadata, chunk: ChunkRecord, offset: int, max_length: int
+    ) -> bytes:
         """At most `max_length` bytes from `offset`, up to the end of what one request brings.
 
-        Raises ObjectNotFoundError (look the chunk up again), TierUnavailableError, DataCorruptionError,
-        ContainerStoppedError.
+        Raises ObjectNotFoundError (look the chunk up again), TierUnavailableError,
+        DataCorruptionError, ContainerStoppedError.
         """
         segment_id = segment.segment_id
         fetch = self._find(segment_id, offset)
@@ -129,7 +143,9 @@ class PieceFetcher:
         continues = self._streams.expects(segment_id, offset)
         if fetch is None:
             start, end = self._wanted(chunk, offset, max_length, continues=continues)
-            fetch = self._start(segment_id, chunk, *self._cut_at_neighbours(segment_id, offset, start, end))
+            fetch = self._start(
+                segment_id, chunk, *self._cut_at_neighbours(segment_id, offset, start, end)
+            )
         elif not continues:
             fetch.hurried.set()
         end_offset = min(offset + max_length, fetch.end_offset)
@@ -148,8 +164,11 @@ class PieceFetcher:
             self._holdings.touch_fetched(extent, offset, end_offset, stream)
         return data[offset - fetch.start_offset : end_offset - fetch.start_offset]
 
-    def read_held(self, segment: SegmentMetadata, extent: Extent, offset: int, max_length: int) -> bytes:
-        """At most `max_length` bytes from `offset` out of a fetched extent, up to its end, where the next read then begins.
+    def read_held(
+        self, segment: SegmentMetadata, extent: Extent, offset: int, max_length: int
+    ) -> bytes:
+        """At most `max_length` bytes from `offset` out of a fetched extent, up to its end, where
+        the next read then begins.
 
         Notes the read, and reads ahead of a sequential one. Never waits.
         """
@@ -186,12 +205,15 @@ class PieceFetcher:
                 return fetch
         return None
 
-    def _wanted(self, chunk: ChunkRecord, offset: int, max_length: int, *, continues: bool) -> tuple[int, int]:
+    def _wanted(
+        self, chunk: ChunkRecord, offset: int, max_length: int, *, continues: bool
+    ) -> tuple[int, int]:
         """The range to fetch for a read that found nothing, aligned within the chunk."""
         unit = self._config.random_bytes
         position = offset - chunk.start_offset
         if continues:
-            # A share too small for a piece must not be overrun by every reader that comes to its end.
+            # A share too small for a piece must not be overrun by every reader that comes to its
+            # end.
             unit = min(self._config.piece_bytes, max(unit, self._streams.share // unit * unit))
             max_length = 1
         start = position // unit * unit
@@ -199,8 +221,12 @@ class PieceFetcher:
         end = min(end, start + self._config.piece_bytes, chunk.length)
         return chunk.start_offset + start, chunk.start_offset + end
 
-    def _cut_at_neighbours(self, segment_id: int, offset: int, start: int, end: int) -> tuple[int, int]:
-        """The part of [start, end) around `offset` that is neither held nor on its way; `offset` is neither."""
+    def _cut_at_neighbours(
+        self, segment_id: int, offset: int, start: int, end: int
+    ) -> tuple[int, int]:
+        """The part of [start, end) around `offset` that is neither held nor on its way; `offset` is
+        neither.
+        """
         index = self._holdings.indexes.get(segment_id)
         if index is not None:
             start, end = next(gap for gap in index.gaps(start, end) if gap[0] <= offset < gap[1])
@@ -219,7 +245,9 @@ class PieceFetcher:
         piece_bytes = self._config.piece_bytes
         if window < piece_bytes or self._closed:
             return
-        get_bytes = max(piece_bytes, min(window // 4, self._get_bytes_max()) // piece_bytes * piece_bytes)
+        get_bytes = max(
+            piece_bytes, min(window // 4, self._get_bytes_max()) // piece_bytes * piece_bytes
+        )
         target = stream.position + window
         while stream.ahead_end < target:
             start = self._first_missing(segment.segment_id, stream.ahead_end, target)
@@ -228,7 +256,10 @@ class PieceFetcher:
             if chunk is None:
                 return
             position = start - chunk.start_offset
-            end = min(chunk.start_offset + (position + get_bytes) // piece_bytes * piece_bytes, chunk.end_offset)
+            end = min(
+                chunk.start_offset + (position + get_bytes) // piece_bytes * piece_bytes,
+                chunk.end_offset,
+            )
             if end > target:
                 return
             start, end = self._cut_at_neighbours(segment.segment_id, start, start, end)
@@ -240,10 +271,16 @@ class PieceFetcher:
 
     def _get_bytes_max(self) -> int:
         rate = self._config.catch_up_bytes_per_s
-        return min(self._config.get_bytes_max, rate // _BUDGET_GETS_PER_S) if rate else self._config.get_bytes_max
+        return (
+            min(self._config.get_bytes_max, rate // _BUDGET_GETS_PER_S)
+            if rate
+            else self._config.get_bytes_max
+        )
 
     def _first_missing(self, segment_id: int, offset: int, limit: int) -> int:
-        """The first place from `offset` on that is neither held nor on its way; `limit` if there is none before it."""
+        """The first place from `offset` on that is neither held nor on its way; `limit` if there is
+        none before it.
+        """
         index = self._holdings.indexes.get(segment_id)
         while offset < limit:
             fetch = self._find(segment_id, offset)
@@ -259,7 +296,9 @@ class PieceFetcher:
     def _may_begin_ahead(self, stream: Stream, count: int) -> bool:
         wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
         if wait_s > 0 and self._budget_timer is None:
-            self._budget_timer = asyncio.get_running_loop().call_later(wait_s, self._budget_is_there)
+            self._budget_timer = asyncio.get_running_loop().call_later(
+                wait_s, self._budget_is_there
+            )
         if (
             wait_s == 0
             and self._ahead_in_flight < self._ahead_max
@@ -270,7 +309,9 @@ class PieceFetcher:
         return False
 
     def _feed(self) -> None:
-        """Try again for each stream that read-ahead had to stop for, those that wait longest first."""
+        """Try again for each stream that read-ahead had to stop for, those that wait longest
+        first.
+        """
         for _ in range(len(self._hungry)):
             if self._ahead_in_flight >= self._ahead_max:
                 return
@@ -303,7 +344,13 @@ class PieceFetcher:
     # --- one fetch ---
 
     def _start(
-        self, segment_id: int, chunk: ChunkRecord, start: int, end: int, *, ahead: Stream | None = None
+        self,
+        segment_id: int,
+        chunk: ChunkRecord,
+        start: int,
+        end: int,
+        *,
+        ahead: Stream | None = None,
     ) -> Fetch:
         fetch = Fetch(segment_id, chunk, start, end)
         self._in_flight.setdefault(segment_id, []).append(fetch)
@@ -319,7 +366,9 @@ class PieceFetcher:
         return fetch
 
     def _charge(self, fetch: Fetch, stream: Stream) -> None:
-        """Say whose fetch it is, which has not begun yet: it begins in the next turn of the loop."""
+        """Say whose fetch it is, which has not begun yet: it begins in the next turn of the
+        loop.
+        """
         now_s = asyncio.get_running_loop().time()
         if stream.sequential:
             fetch.stream = stream
@@ -336,7 +385,9 @@ class PieceFetcher:
                 data = await self._read_with_retries(fetch)
         except (ObjectStorageError, TierUnavailableError, DataCorruptionError) as error:
             if self.watch is not None:
-                self.watch.failed(fetch.segment_id, fetch.chunk, fetch.start_offset, fetch.end_offset, error)
+                self.watch.failed(
+                    fetch.segment_id, fetch.chunk, fetch.start_offset, fetch.end_offset, error
+                )
             self._fail(fetch, error)
             return
         if self.watch is not None:
@@ -347,7 +398,9 @@ class PieceFetcher:
         segment = self._metadata.segments.get(fetch.segment_id)
         if segment is not None and segment.start_offset < fetch.end_offset:
             index = self._holdings.index_of(fetch.segment_id)
-            self._holdings.insert_fetched(index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead)
+            self._holdings.insert_fetched(
+                index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead
+            )
         if not fetch.future.done():
             fetch.future.set_result(data)
 
@@ -373,7 +426,8 @@ class PieceFetcher:
                 continue
             if len(data) != fetch.length:
                 raise DataCorruptionError(
-                    f"object {fetch.chunk.object_name}", f"{len(data)} bytes came where {fetch.length} were asked for"
+                    f"object {fetch.chunk.object_name}",
+                    f"{len(data)} bytes came where {fetch.length} were asked for",
                 )
             return data
 

@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 from readindex.holdings import Holdings
 from readindex.segment_read_index import SegmentReadIndex
-from segmentstore.contracts.errors import ContainerStoppedError, SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 
@@ -28,7 +32,8 @@ class Place(NamedTuple):
 
     @property
     def missing_length(self) -> int:
-        """How many bytes are missing from here on, within `length`: up to the next thing that is there.
+        """How many bytes are missing from here on, within `length`: up to the next thing that is
+        there.
 
         A merged source's bytes are not this segment's to ask for.
         """
@@ -46,7 +51,10 @@ class Places:
         self.closed = False
 
     def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
-        """The segment, if it has not let go of `offset`; `name` is for the error. Sources of merges are present too."""
+        """The segment, if it has not let go of `offset`; `name` is for the error.
+
+        Sources of merges are present too.
+        """
         if self.closed:
             raise ContainerStoppedError(self._metadata.container_id)
         segment = self._metadata.segments.get(segment_id)
@@ -57,14 +65,19 @@ class Places:
         return segment
 
     def readable(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
-        """As `present`, for callers: a segment that was merged into another is not there for them."""
+        """As `present`, for callers: a segment that was merged into another is not there for
+        them.
+        """
         segment = self._metadata.segments.get(segment_id)
         if segment is not None and segment.merged_into is not None and not self.closed:
             raise SegmentNotFoundError(segment.name, "it was merged into another segment")
         return self.present(segment_id, offset, name)
 
     def locate(self, segment: SegmentMetadata, offset: int, length: int) -> Place:
-        """Where up to `length` bytes from `offset` are. Raises SegmentTruncatedError. O(depth of merges)."""
+        """Where up to `length` bytes from `offset` are.
+
+        Raises SegmentTruncatedError. O(depth of merges).
+        """
         top, shift = segment, 0
         while True:
             index = self._holdings.indexes.get(segment.segment_id)

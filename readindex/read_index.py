@@ -1,15 +1,15 @@
 """ReadIndex: every byte of every segment of one container, wherever it lies (loop).
 
-The commit side is synchronous and called in log order, right after the metadata changed, live and in
-replay alike. The read side looks in this order: memory, cache, Tier 2 (below storage_length), a merged
-source, and last Tier 1 by a refill. Rules:
+The commit side is synchronous and called in log order, right after the metadata changed, live and
+in replay alike. The read side looks in this order: memory, cache, Tier 2 (below storage_length), a
+merged source, and last Tier 1 by a refill. Rules:
 
-- a read of appended bytes that lie in memory awaits nothing; one of fetched bytes gives way to others in the loop
-  when much has been handed out (DeliveryPacer), and nothing else;
-- after every await everything is looked at again: the segment may have been truncated, deleted, merged or
-  flushed, and the bytes evicted. The loop ends with bytes or with an error;
-- the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the reader may
-  still have them is asked again;
+- a read of appended bytes that lie in memory awaits nothing; one of fetched bytes gives way to
+  others in the loop when much has been handed out (DeliveryPacer), and nothing else;
+- after every await everything is looked at again: the segment may have been truncated, deleted,
+  merged or flushed, and the bytes evicted. The loop ends with bytes or with an error;
+- the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the
+  reader may still have them is asked again;
 - bytes handed out are the reader's: `bytes` objects no eviction touches.
 """
 
@@ -48,7 +48,9 @@ from segmentstore.contracts.runtime import Runtime
 _CROWDED = 1.5
 """Share of `tail_bytes_max` from which what can wait does so until more has been spilled."""
 _ROOMY = 1.25
-"""Share down to which whoever has all the time waits: so that it and the spiller do not take turns frame by frame."""
+"""Share down to which whoever has all the time waits: so that it and the spiller do not take turns
+frame by frame.
+"""
 
 
 def _none_known() -> int:
@@ -58,9 +60,10 @@ def _none_known() -> int:
 class ReadIndex:
     """One container's read index. All calls on one event loop.
 
-    `refill(wanted)` must rescan the log and call `insert_refilled` with the bytes of these segments that
-    `missing_ranges` lists, in order of offset for each, and may do so for others that will be wanted soon. `wanted` tells of
-    each how many missing bytes are taken without being kept. `cache` and `addresses` may be shared with other containers.
+    `refill(wanted)` must rescan the log and call `insert_refilled` with the bytes of these segments
+    that `missing_ranges` lists, in order of offset for each, and may do so for others that will be
+    wanted soon. `wanted` tells of each how many missing bytes are taken without being kept. `cache`
+    and `addresses` may be shared with other containers.
     """
 
     def __init__(
@@ -82,20 +85,31 @@ class ReadIndex:
         self._refiller = Refiller(refill, metadata.container_id)
         self._places = Places(metadata, self._holdings)
         self._loader = Loader(
-            self._holdings, cache, self._fetcher, self._refiller, self._spiller, config.tail_bytes_max
+            self._holdings,
+            cache,
+            self._fetcher,
+            self._refiller,
+            self._spiller,
+            config.tail_bytes_max,
         )
-        self._unflushed = UnflushedReads(metadata, self._holdings, self._places, self._loader, self._refiller)
+        self._unflushed = UnflushedReads(
+            metadata, self._holdings, self._places, self._loader, self._refiller
+        )
         self._waiting = WaitingReads()
         self._sources = MergedSources(metadata)
         self.unflushed_bytes: Callable[[], int] = _none_known
-        """All un-flushed bytes there are, those included that are not held: set by whoever knows."""
+        """All un-flushed bytes there are, those included that are not held: set by whoever
+        knows.
+        """
         self._gives_way = False
         """What was just taken, in this turn, makes its reader wait for another."""
 
     # --- commit side ---
 
     def append(self, segment_id: int, offset: int, data: bytes) -> None:
-        """The segment has grown by `data` at `offset`. About 1 us for small data; larger is kept by reference.
+        """The segment has grown by `data` at `offset`.
+
+        About 1 us for small data; larger is kept by reference.
 
         Raises DataCorruptionError if it does not continue what came before, SegmentNotFoundError.
         """
@@ -109,7 +123,9 @@ class ReadIndex:
         self._waiting.wake(segment_id)
 
     def storage_advanced(self, segment_id: int) -> None:
-        """storage_length or the chunks changed: what lies below storage_length may be dropped from now on."""
+        """storage_length or the chunks changed: what lies below storage_length may be dropped from
+        now on.
+        """
         segment = self._segment(segment_id)
         index = self._holdings.indexes.get(segment_id)
         if index is not None:
@@ -117,11 +133,16 @@ class ReadIndex:
         self._sweep_sources(segment_id)
 
     def adopt_merges(self) -> None:
-        """A checkpoint has been restored: take up the merges it holds that Tier 2 has not linked. O(segments)."""
+        """A checkpoint has been restored: take up the merges it holds that Tier 2 has not linked.
+
+        O(segments).
+        """
         self._sources.adopt()
 
     def merged(self, target_id: int, source_id: int) -> None:
-        """A merge was committed, the newest: the source's readers get SegmentNotFoundError, the target's its bytes."""
+        """A merge was committed, the newest: the source's readers get SegmentNotFoundError, the
+        target's its bytes.
+        """
         target = self._segment(target_id)
         merge = target.merges[-1] if target.merges else None
         if merge is not None and merge.source_id == source_id:
@@ -136,7 +157,9 @@ class ReadIndex:
         self._waiting.wake(target_id)
 
     def merge_linked(self, target_id: int, source_id: int) -> None:
-        """The source's chunks are the target's now and its metadata is gone: what is held of it moves over."""
+        """The source's chunks are the target's now and its metadata is gone: what is held of it
+        moves over.
+        """
         target = self._segment(target_id)
         offset, nested = self._sources.link(target_id, source_id)
         if offset is None:
@@ -167,13 +190,17 @@ class ReadIndex:
         self._waiting.wake(segment_id)
 
     def replaced(self, segment_id: int) -> None:
-        """The chunks were replaced by others with the same bytes: what is held stays right, and fetches look again."""
+        """The chunks were replaced by others with the same bytes: what is held stays right, and
+        fetches look again.
+        """
         self._segment(segment_id)
 
     def insert_refilled(self, segment_id: int, offset: int, data: bytes) -> None:
-        """Bytes a rescan of the log found; those still wanted and missing are taken, the others passed over.
+        """Bytes a rescan of the log found; those still wanted and missing are taken, the others
+        passed over.
 
-        Kept for later is what an upload does not take away at once, as far as memory and cache have room for it.
+        Kept for later is what an upload does not take away at once, as far as memory and cache have
+        room for it.
         """
         taken = self._refiller.offer(segment_id, offset, data)
         segment = self._metadata.segments.get(segment_id)
@@ -184,7 +211,9 @@ class ReadIndex:
         if start < end:
             part = data if end - start == len(data) else data[start - offset : end - offset]
             holdings = self._holdings
-            holdings.insert_refilled(holdings.index_of(segment_id), start, part, spills=not self._spiller.refused)
+            holdings.insert_refilled(
+                holdings.index_of(segment_id), start, part, spills=not self._spiller.refused
+            )
             if holdings.tail_bytes > holdings.trim_at:
                 self._spiller.trim()
 
@@ -204,7 +233,8 @@ class ReadIndex:
         return max(0, self._holdings.unflushed_room(spills=not self._spiller.refused))
 
     def give_up_unflushed(self, segment_id: int) -> None:
-        """Let go of un-flushed bytes of a segment, to make room for others: a rescan brings them back when they are wanted.
+        """Let go of un-flushed bytes of a segment, to make room for others: a rescan brings them
+        back when they are wanted.
 
         O(extents of the segment).
         """
@@ -212,13 +242,16 @@ class ReadIndex:
 
     # --- read side ---
 
-    async def read(self, segment_id: int, offset: int, max_length: int, wait: float | None = None) -> bytes:
+    async def read(
+        self, segment_id: int, offset: int, max_length: int, wait: float | None = None
+    ) -> bytes:
         """At least one byte from `offset` and at most `max_length`, where there is data.
 
-        At the end of an open segment: b"" at once with `wait` None or 0, else once `wait` seconds have passed
-        without data. Raises SegmentNotFoundError, SegmentTruncatedError, EndOfSegmentError (sealed),
-        BadOffsetError (beyond the end), InvalidArgumentError, ContainerStoppedError, TierUnavailableError,
-        DataCorruptionError. What lies in memory is given without awaiting, in microseconds.
+        At the end of an open segment: b"" at once with `wait` None or 0, else once `wait` seconds
+        have passed without data. Raises SegmentNotFoundError, SegmentTruncatedError,
+        EndOfSegmentError (sealed), BadOffsetError (beyond the end), InvalidArgumentError,
+        ContainerStoppedError, TierUnavailableError, DataCorruptionError. What lies in memory is
+        given without awaiting, in microseconds.
         """
         if offset < 0:
             raise InvalidArgumentError("offset", offset, "an offset is at least 0")
@@ -233,18 +266,23 @@ class ReadIndex:
             await self._give_way(segment, offset)
         return data
 
-    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[Sequence[bytes] | GoneError]:
-        """For each (segment id, offset, length) exactly these un-flushed bytes, for the storage writer: pieces to be joined,
-        mostly not copied. SegmentNotFoundError or SegmentTruncatedError stand in the place of what is gone.
+    async def read_unflushed(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> list[Sequence[bytes] | GoneError]:
+        """For each (segment id, offset, length) exactly these un-flushed bytes, for the storage
+        writer: pieces to be joined, mostly not copied. SegmentNotFoundError or
+        SegmentTruncatedError stand in the place of what is gone.
 
-        What only Tier 1 has is asked for at once, for all of them: one rescan of the log brings it. Holds as much memory as
-        the ranges are long. Merged sources are read by their own id too. Raises BadOffsetError, DataCorruptionError,
-        ContainerStoppedError, and whatever a refill raises.
+        What only Tier 1 has is asked for at once, for all of them: one rescan of the log brings it.
+        Holds as much memory as the ranges are long. Merged sources are read by their own id too.
+        Raises BadOffsetError, DataCorruptionError, ContainerStoppedError, and whatever a refill
+        raises.
         """
         return await self._unflushed.read(ranges)
 
     def missing_ranges(self, segment_id: int) -> list[tuple[int, int]]:
-        """Un-flushed ranges, as (start, end), that are neither in memory nor in the cache nor in a merged source.
+        """Un-flushed ranges, as (start, end), that are neither in memory nor in the cache nor in a
+        merged source.
 
         Sources have ranges of their own, under their own ids.
         """
@@ -263,10 +301,13 @@ class ReadIndex:
 
     @property
     def pressure(self) -> float:
-        """How full the homes of un-flushed bytes are: 0 empty, 1 at the bound, above 1 beyond it. For the throttler.
+        """How full the homes of un-flushed bytes are: 0 empty, 1 at the bound, above 1 beyond it.
 
-        Those that memory and cache had no room for count as if they were held: more of them only costs more rescans. A tail
-        that grows faster than it is spilled counts against its hard bound, where bytes would be dropped.
+        For the throttler.
+
+        Those that memory and cache had no room for count as if they were held: more of them only
+        costs more rescans. A tail that grows faster than it is spilled counts against its hard
+        bound, where bytes would be dropped.
         """
         config, holdings = self._config, self._holdings
         in_tail = holdings.tail_bytes - holdings.tail_bytes_flushed
@@ -278,7 +319,10 @@ class ReadIndex:
 
     @property
     def crowded(self) -> bool:
-        """True while what can wait should, because the tail is well above its bound. See `wait_spilled`."""
+        """True while what can wait should, because the tail is well above its bound.
+
+        See `wait_spilled`.
+        """
         return self._holdings.tail_bytes > _CROWDED * self._config.tail_bytes_max
 
     @property
@@ -291,17 +335,26 @@ class ReadIndex:
         self._spiller.on_spilled = on_spilled
 
     async def wait_spilled(self) -> bool:
-        """Wait until some more of the tail is in the cache; False at once if nothing can be moved there."""
+        """Wait until some more of the tail is in the cache; False at once if nothing can be moved
+        there.
+        """
         return await self._spiller.step()
 
     async def wait_roomy(self) -> None:
-        """While crowded, wait until much of the tail is in the cache, or nothing more can be moved there."""
+        """While crowded, wait until much of the tail is in the cache, or nothing more can be moved
+        there.
+        """
         if self.crowded:
-            while self._holdings.tail_bytes > _ROOMY * self._config.tail_bytes_max and await self._spiller.step():
+            while (
+                self._holdings.tail_bytes > _ROOMY * self._config.tail_bytes_max
+                and await self._spiller.step()
+            ):
                 pass
 
     def trim(self) -> None:
-        """Bring memory below its bound now: what Tier 2 has is dropped, the rest begins to move to the cache."""
+        """Bring memory below its bound now: what Tier 2 has is dropped, the rest begins to move to
+        the cache.
+        """
         self._spiller.trim()
 
     async def wait_trimmed(self) -> None:
@@ -345,14 +398,20 @@ class ReadIndex:
         )
 
     def check(self) -> None:
-        """Assert the rules of every part, and that nothing is held of segments that are gone. O(everything)."""
+        """Assert the rules of every part, and that nothing is held of segments that are gone.
+
+        O(everything).
+        """
         self._holdings.check()
         for segment_id, index in self._holdings.indexes.items():
             segment = self._metadata.segments[segment_id]
             assert index.next_offset in (UNKNOWN, segment.length), (index, segment)
             for extent in index.extents_from(0):
                 assert extent.end_offset > segment.start_offset, (extent, segment)
-                assert extent.flushed == (extent.end_offset <= segment.storage_length), (extent, segment)
+                assert extent.flushed == (extent.end_offset <= segment.storage_length), (
+                    extent,
+                    segment,
+                )
 
     # --- inside ---
 
@@ -361,7 +420,8 @@ class ReadIndex:
         if offset + length > segment.length:
             raise DataCorruptionError(
                 f"read index of segment {segment_id}",
-                f"an append of [{offset},{offset + length}) where {segment.length} bytes are committed",
+                f"an append of [{offset},{offset + length}) where {segment.length} bytes "
+                "are committed",
             )
         return self._holdings.index_of(segment_id)
 
@@ -377,7 +437,9 @@ class ReadIndex:
         for source_id in self._sources.sweep(target_id):
             self._holdings.drop_segment(source_id)
 
-    def _read_memory(self, segment: SegmentMetadata, index: SegmentReadIndex, offset: int, length: int) -> bytes | None:
+    def _read_memory(
+        self, segment: SegmentMetadata, index: SegmentReadIndex, offset: int, length: int
+    ) -> bytes | None:
         tail = index.tail
         if tail is not None and tail.start_offset <= offset < index.next_offset:
             return tail.slice(offset, length)
@@ -398,7 +460,9 @@ class ReadIndex:
         await self._fetcher.pacer.give_way()
         self._places.readable(segment.segment_id, offset, segment.name)
 
-    async def _read_slow(self, segment: SegmentMetadata, offset: int, max_length: int, wait: float | None) -> bytes:
+    async def _read_slow(
+        self, segment: SegmentMetadata, offset: int, max_length: int, wait: float | None
+    ) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait if wait is not None else 0.0
         attempt = Attempt()
@@ -431,6 +495,7 @@ class ReadIndex:
             if segment.sealed:
                 raise EndOfSegmentError(segment.name, length)
             return True
-        # Committed, but the call that brings the bytes has not come yet: for the reader it is still the tail.
+        # Committed, but the call that brings the bytes has not come yet: for the reader it is still
+        # the tail.
         index = self._holdings.indexes.get(segment.segment_id)
         return index is not None and index.next_offset != UNKNOWN and offset >= index.next_offset

@@ -1,9 +1,11 @@
-"""Refiller: un-flushed bytes that left memory and cache come back from Tier 1, by one rescan for all (loop).
+"""Refiller: un-flushed bytes that left memory and cache come back from Tier 1, by one rescan for
+all (loop).
 
-Whoever misses bytes registers a *want*: a reader one, an upload one for each gap in its blocks, all before it waits. At
-most one rescan of the log runs at a time. Bytes it brings go to every want they answer directly, so everybody
-gets on even when memory has no room to keep them. A want is answered as soon as it is whole, by a rescan that
-was under way already when that has not passed its beginning yet; else by the next one.
+Whoever misses bytes registers a *want*: a reader one, an upload one for each gap in its blocks, all
+before it waits. At most one rescan of the log runs at a time. Bytes it brings go to every want they
+answer directly, so everybody gets on even when memory has no room to keep them. A want is answered
+as soon as it is whole, by a rescan that was under way already when that has not passed its
+beginning yet; else by the next one.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from segmentstore.contracts.owned_tasks import own_task
 
 
 class Want:
-    """A missing range and what has come of it: `pieces` hold the bytes from `offset` to `position`, without a hole.
+    """A missing range and what has come of it: `pieces` hold the bytes from `offset` to `position`,
+    without a hole.
 
-    `future` ends when the range is whole, or when a rescan that began after the want was registered is over.
+    `future` ends when the range is whole, or when a rescan that began after the want was registered
+    is over.
     """
 
     __slots__ = ("end_offset", "future", "keep", "offset", "pieces", "position", "segment_id")
@@ -29,18 +33,25 @@ class Want:
         self.offset = self.position = offset
         self.end_offset = offset + length
         self.keep = keep
-        """Others may want the bytes too, so they should also be kept; False: they are on their way to Tier 2."""
+        """Others may want the bytes too, so they should also be kept; False: they are on their way
+        to Tier 2.
+        """
         self.pieces: list[bytes] = []
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Refiller:
-    """Rescans for one container. `refill(wanted)` rescans once for all; the container answers it with `offer`.
+    """Rescans for one container.
 
-    `wanted` has the segments that are waited for, each with how many bytes of it are taken without being kept.
+    `refill(wanted)` rescans once for all; the container answers it with `offer`.
+
+    `wanted` has the segments that are waited for, each with how many bytes of it are taken without
+    being kept.
     """
 
-    def __init__(self, refill: Callable[[Mapping[int, int]], Awaitable[None]], container_id: int) -> None:
+    def __init__(
+        self, refill: Callable[[Mapping[int, int]], Awaitable[None]], container_id: int
+    ) -> None:
         self._refill = refill
         self._container_id = container_id
         self._waiting: list[Want] = []
@@ -55,7 +66,8 @@ class Refiller:
         self.refills = 0
 
     async def want(self, segment_id: int, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, at most `length`, as a rescan finds them; b"" if one that began after this call does not.
+        """Bytes from `offset`, at most `length`, as a rescan finds them; b"" if one that began
+        after this call does not.
 
         Raises what the rescan raised, ContainerStoppedError when closed.
         """
@@ -67,7 +79,10 @@ class Refiller:
         return want.pieces[0] if len(want.pieces) == 1 else b"".join(want.pieces)
 
     def register(self, segment_id: int, offset: int, length: int, *, keep: bool) -> Want:
-        """Ask for a range, and see to a rescan. The caller awaits the want's future, and abandons it in the end."""
+        """Ask for a range, and see to a rescan.
+
+        The caller awaits the want's future, and abandons it in the end.
+        """
         if self._closed:
             raise ContainerStoppedError(self._container_id)
         want = Want(segment_id, offset, length, keep=keep)
@@ -79,7 +94,9 @@ class Refiller:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """While somebody registers wants over several turns of the loop, no rescan begins: it would miss the rest."""
+        """While somebody registers wants over several turns of the loop, no rescan begins: it would
+        miss the rest.
+        """
         self._asking += 1
         self._asked.clear()
         try:
@@ -97,7 +114,10 @@ class Refiller:
             self._strike(want)
 
     def offer(self, segment_id: int, offset: int, data: bytes) -> bool:
-        """Bytes a rescan found, in order of offset for each segment. True if nobody is helped by keeping them."""
+        """Bytes a rescan found, in order of offset for each segment.
+
+        True if nobody is helped by keeping them.
+        """
         taken = False
         end_offset = offset + len(data)
         for want in tuple(self._by_segment.get(segment_id, ())):

@@ -2,18 +2,21 @@
 
 How RocksDB is used, and why:
 
-- FIFO compaction: whole files go, oldest first, when all together pass a limit. Blocks are written once and
-  read a few times, so nothing is ever rewritten, and a delete costs nothing: it is forgotten by the account
-  here and its bytes leave with their file. FIFO compaction insists on keeping every table file open, so the number of
-  files is bounded instead: the write buffer, which becomes one file, is sized to about 1/64 of the limit.
-- the account here, not RocksDB, decides what is there: an address is found only while fewer than `window` bytes
-  were inserted after it, a window RocksDB's own limit always covers.
+- FIFO compaction: whole files go, oldest first, when all together pass a limit. Blocks are written
+  once and read a few times, so nothing is ever rewritten, and a delete costs nothing: it is
+  forgotten by the account here and its bytes leave with their file. FIFO compaction insists on
+  keeping every table file open, so the number of files is bounded instead: the write buffer, which
+  becomes one file, is sized to about 1/64 of the limit.
+- the account here, not RocksDB, decides what is there: an address is found only while fewer than
+  `window` bytes were inserted after it, a window RocksDB's own limit always covers.
 - no log, no compression, small block cache: the pages of the operating system serve hot blocks.
 - every value carries its address, length and CRC32C, so a block is itself or is not there.
-- any error of RocksDB's makes the cache broken: gets find nothing, inserts are refused, and from time to time an insert
-  tries to begin afresh in a new directory. The old one is never trusted again.
-- RocksDB's threads belong to the process, not to a database, and a forked child has none of them: what it begins there
-  waits for ever. So a child of a process that has used RocksDB has a broken cache.
+- any error of RocksDB's makes the cache broken: gets find nothing, inserts are refused, and from
+  time to time an insert tries to begin afresh in a new directory. The old one is never trusted
+  again.
+- RocksDB's threads belong to the process, not to a database, and a forked child has none of them:
+  what it begins there waits for ever. So a child of a process that has used RocksDB has a broken
+  cache.
 """
 
 from __future__ import annotations
@@ -61,8 +64,9 @@ _REOPEN_INTERVAL_S = 1.0
 class RocksDbCache(CacheStorage):
     """A cache in `directory`, which belongs to it alone: what is there is destroyed by `open`.
 
-    `bytes_max` bounds the live blocks; the disk holds at most about 1.5 times as much, and three write buffers.
-    Blocks should be 16 to 64 KiB: larger ones hold the interpreter's lock too long while they are put.
+    `bytes_max` bounds the live blocks; the disk holds at most about 1.5 times as much, and three
+    write buffers. Blocks should be 16 to 64 KiB: larger ones hold the interpreter's lock too long
+    while they are put.
     """
 
     def __init__(self, directory: str, runtime: Runtime, bytes_max: int, threads: int = 1) -> None:
@@ -214,7 +218,9 @@ class RocksDbCache(CacheStorage):
             await self._run(lambda database=database: _close(database))  # type: ignore[misc]
 
     async def _reopen(self) -> None:
-        """Begin afresh in a new directory; without success the cache stays broken until the next try."""
+        """Begin afresh in a new directory; without success the cache stays broken until the next
+        try.
+        """
         async with self._door:
             if self._closed:
                 return
@@ -239,10 +245,13 @@ _birth: forks.Birth | None = None
 
 
 def _leave_to_parent(cache: RocksDbCache) -> None:
-    """In a forked child: a database that is collected, and RocksDB at the child's exit, would wait for its threads."""
+    """In a forked child: a database that is collected, and RocksDB at the child's exit, would wait
+    for its threads.
+    """
     forks.keep_for_ever(cache)
     library = ctypes.CDLL(None)
-    # Runs before whatever was registered before it: C's exit ends here, after Python has ended in good order.
+    # Runs before whatever was registered before it: C's exit ends here, after Python has ended in
+    # good order.
     library.on_exit(library._exit, None)  # noqa: SLF001 - it is called that
 
 
@@ -269,7 +278,8 @@ def _open(disk: Disk, directory: str, path: str, window: int) -> Rdict | None:
 def _options(window: int) -> Options:
     write_buffer = min(max(window // _FILES, _WRITE_BUFFER_BYTES_MIN), _WRITE_BUFFER_BYTES_MAX)
     fifo = FifoCompactOptions()
-    # A file more than the window, and some for keys and indexes: RocksDB never drops what the account calls live.
+    # A file more than the window, and some for keys and indexes: RocksDB never drops what the
+    # account calls live.
     fifo.max_table_files_size = window + window // 16 + 2 * write_buffer
     table = BlockBasedOptions()
     table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
@@ -286,7 +296,8 @@ def _options(window: int) -> Options:
     # All files are of level 0 here: their number must not slow writes down.
     options.set_level_zero_slowdown_writes_trigger(1 << 30)
     options.set_level_zero_stop_writes_trigger(1 << 30)
-    # RocksDB tells its life in a file beside the data; it has no place in the account, so it is kept short.
+    # RocksDB tells its life in a file beside the data; it has no place in the account, so it is
+    # kept short.
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(1024 * 1024)
     options.set_max_manifest_file_size(1024 * 1024)
@@ -314,7 +325,8 @@ def _wipe(disk: Disk, directory: str) -> None:
 
 def _put(database: Rdict, disk: Disk, path: str, blocks: Sequence[tuple[int, Buffer]]) -> bool:
     try:
-        # A database whose files were deleted goes on answering until it needs a new one: look before trusting it.
+        # A database whose files were deleted goes on answering until it needs a new one: look
+        # before trusting it.
         if not disk.exists(f"{path}/CURRENT"):
             return False
         for address, data in blocks:
@@ -337,7 +349,11 @@ def _get(database: Rdict, addresses: Sequence[int]) -> tuple[dict[int, bytes], b
         if not isinstance(value, bytes):
             continue
         block = value[_HEADER.size :]
-        if len(value) >= _HEADER.size and _HEADER.unpack_from(value) == (address, len(block), crc32c(block)):
+        if len(value) >= _HEADER.size and _HEADER.unpack_from(value) == (
+            address,
+            len(block),
+            crc32c(block),
+        ):
             found[address] = block
         else:
             sound = False

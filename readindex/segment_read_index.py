@@ -2,14 +2,16 @@
 
 Rules:
 
-- extents are disjoint, sorted by start offset, and none reaches beyond `next_offset` once that is known;
-- the tail buffer, if there is one, is not empty and covers exactly [tail.start_offset, next_offset);
+- extents are disjoint, sorted by start offset, and none reaches beyond `next_offset` once that is
+  known;
+- the tail buffer, if there is one, is not empty and covers exactly [tail.start_offset,
+  next_offset);
 - nothing is ever put over what is there: `insert_around` fills gaps;
-- what no extent and no buffer covers is elsewhere: in Tier 2, in a merged source, or in Tier 1 alone.
-  This class does not know which; ReadIndex asks the metadata.
+- what no extent and no buffer covers is elsewhere: in Tier 2, in a merged source, or in Tier 1
+  alone. This class does not know which; ReadIndex asks the metadata.
 
-A segment that only had a few small appends costs this object and one bytearray: the sorted index is made
-with the first extent and given back with the last.
+A segment that only had a few small appends costs this object and one bytearray: the sorted index is
+made with the first extent and given back with the last.
 """
 
 from __future__ import annotations
@@ -33,13 +35,19 @@ class SegmentReadIndex:
     def __init__(self, segment_id: int) -> None:
         self.segment_id = segment_id
         self.next_offset = UNKNOWN
-        """Where the next append must begin; UNKNOWN until the first append or merge seen by this index."""
+        """Where the next append must begin; UNKNOWN until the first append or merge seen by this
+        index.
+        """
         self.tail: TailBuffer | None = None
         self.tail_flushed = 0
-        """Bytes at the beginning of the tail buffer that Tier 2 has as well: 0 <= tail_flushed <= len(tail.data)."""
+        """Bytes at the beginning of the tail buffer that Tier 2 has as well: 0 <= tail_flushed <=
+        len(tail.data).
+        """
         self.extents: SortedDict[int, Extent] | None = None
         self.flushed_mark = 0
-        """Every extent that begins below this and is not `flushed` reaches beyond storage_length."""
+        """Every extent that begins below this and is not `flushed` reaches beyond
+        storage_length.
+        """
 
     # --- appending ---
 
@@ -52,7 +60,10 @@ class SegmentReadIndex:
             )
 
     def append_small(self, offset: int, data: bytes, block_bytes: int) -> bool:
-        """Gather `data` in the tail buffer, which must exist. True if the buffer has become a full block. < 0.5 us."""
+        """Gather `data` in the tail buffer, which must exist.
+
+        True if the buffer has become a full block. < 0.5 us.
+        """
         if offset != self.next_offset:
             self.check_next(offset)
         tail = self.tail
@@ -80,11 +91,16 @@ class SegmentReadIndex:
         return extent
 
     def cut(self) -> Extent | None:
-        """Turn the tail buffer into an extent; None if there is no buffer. The caller accounts for it."""
+        """Turn the tail buffer into an extent; None if there is no buffer.
+
+        The caller accounts for it.
+        """
         tail, self.tail = self.tail, None
         if tail is None:
             return None
-        extent = Extent(self.segment_id, tail.start_offset, len(tail.data), bytes(tail.data), Home.TAIL)
+        extent = Extent(
+            self.segment_id, tail.start_offset, len(tail.data), bytes(tail.data), Home.TAIL
+        )
         extent.position = tail.position
         extent.flushed = self.tail_flushed == extent.length
         self.put(extent)
@@ -125,7 +141,9 @@ class SegmentReadIndex:
                 yield extent
 
     def memory_pieces(self, offset: int, max_length: int) -> list[bytes]:
-        """Bytes from `offset` that follow each other in memory, at most `max_length`; whole extents are not copied."""
+        """Bytes from `offset` that follow each other in memory, at most `max_length`; whole extents
+        are not copied.
+        """
         pieces: list[bytes] = []
         extents = self.extents
         if extents is not None:
@@ -146,7 +164,9 @@ class SegmentReadIndex:
         return pieces
 
     def cached_run(self, offset: int, max_length: int, blocks_max: int) -> list[Extent]:
-        """Cached extents from the one at `offset` on that follow each other and are wanted for `max_length` bytes."""
+        """Cached extents from the one at `offset` on that follow each other and are wanted for
+        `max_length` bytes.
+        """
         run: list[Extent] = []
         end = offset + max_length
         extents = self.extents
@@ -155,7 +175,10 @@ class SegmentReadIndex:
         values = extents.values()
         while at < len(extents) and offset < end and len(run) < blocks_max:
             extent: Extent = values[at]
-            if extent.home is not Home.CACHED or not extent.start_offset <= offset < extent.end_offset:
+            if (
+                extent.home is not Home.CACHED
+                or not extent.start_offset <= offset < extent.end_offset
+            ):
                 break
             run.append(extent)
             offset = extent.end_offset
@@ -163,7 +186,9 @@ class SegmentReadIndex:
         return run
 
     def gaps(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """The parts of [start_offset, end_offset) that no extent and no buffer covers, as (start, end), in order."""
+        """The parts of [start_offset, end_offset) that no extent and no buffer covers, as (start,
+        end), in order.
+        """
         gaps: list[tuple[int, int]] = []
         position = start_offset
         for extent in self.extents_from(start_offset):
@@ -198,7 +223,10 @@ class SegmentReadIndex:
         self.extents[extent.start_offset] = extent
 
     def insert_around(self, offset: int, data: bytes, home: Home) -> list[Extent]:
-        """Add the parts of `data` that nothing covers yet; the new extents. `data` itself is kept if all of it is new."""
+        """Add the parts of `data` that nothing covers yet; the new extents.
+
+        `data` itself is kept if all of it is new.
+        """
         added: list[Extent] = []
         for start, end in self.gaps(offset, offset + len(data)):
             whole = end - start == len(data)
@@ -219,7 +247,10 @@ class SegmentReadIndex:
         extent.data = None
 
     def newly_flushed(self, storage_length: int) -> list[Extent]:
-        """Mark what now lies wholly below `storage_length` as flushed; the extents this is new for. Amortised O(1) each."""
+        """Mark what now lies wholly below `storage_length` as flushed; the extents this is new for.
+
+        Amortised O(1) each.
+        """
         newly: list[Extent] = []
         mark = storage_length
         for extent in self.extents_from(self.flushed_mark):

@@ -1,8 +1,9 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
 Memory is released only after the cache said True. When it said False, nothing is tried for
-`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead. Who brings bytes faster than
-they are spilled waits, batch by batch (`step`): replay and rescans here, writers by the throttle.
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead. Who
+brings bytes faster than they are spilled waits, batch by batch (`step`): replay and rescans here,
+writers by the throttle.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def _nothing() -> None:
 
 
 class Spiller:
-    """Keeps the tail of `holdings` at its bound. `on_spilled()` is called after each batch: there is room again."""
+    """Keeps the tail of `holdings` at its bound.
+
+    `on_spilled()` is called after each batch: there is room again.
+    """
 
     def __init__(self, holdings: Holdings, cache: CacheStorage, config: ReadIndexConfig) -> None:
         self._holdings = holdings
@@ -44,8 +48,16 @@ class Spiller:
         return self._retry is not None
 
     def trim(self) -> None:
-        """Drop what may go and begin to spill the rest. Called above `holdings.trim_at`, on the event loop."""
-        if self._holdings.trim() and self._task is None and self._retry is None and not self._closed:
+        """Drop what may go and begin to spill the rest.
+
+        Called above `holdings.trim_at`, on the event loop.
+        """
+        if (
+            self._holdings.trim()
+            and self._task is None
+            and self._retry is None
+            and not self._closed
+        ):
             self._task = own_task(self._run(), name="read index spill")
             self._set_trim_at()
 
@@ -55,7 +67,9 @@ class Spiller:
             await asyncio.wait({self._task})
 
     async def step(self) -> bool:
-        """Wait until one batch more has been dealt with; False at once if none is on its way, nor can be."""
+        """Wait until one batch more has been dealt with; False at once if none is on its way, nor
+        can be.
+        """
         self.trim()
         if self._task is None:
             return False
@@ -112,7 +126,8 @@ class Spiller:
         try:
             return await self._cache.insert(blocks)
         except Exception:  # noqa: BLE001 - whatever it is, readers have other places to look
-            # Taken for a refusal: a batch that is neither spilled nor given back would stay in memory for good.
+            # Taken for a refusal: a batch that is neither spilled nor given back would stay in
+            # memory for good.
             _log.exception("the cache failed")
             return False
 

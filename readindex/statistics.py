@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexStatistics:
-    """A container's read index as of now. Sizes in bytes; counts since it was made where the name is a verb."""
+    """A container's read index as of now.
+
+    Sizes in bytes; counts since it was made where the name is a verb.
+    """
 
     segments: int
     """Segments with an index: those that had an append, a merge or a fetch."""
@@ -23,7 +26,10 @@ class ReadIndexStatistics:
     fetches_random: int
     """Of `fetches`, those for reads that continued no other."""
     prefetches: int
-    """Of `fetches`, those begun ahead of a sequential reader. The rest are what sequential readers had to wait for."""
+    """Of `fetches`, those begun ahead of a sequential reader.
+
+    The rest are what sequential readers had to wait for.
+    """
     fetch_bytes: int
     """Brought by all fetches that succeeded."""
     prefetch_bytes: int
@@ -41,5 +47,7 @@ class ReadIndexStatistics:
     """Blocks the cache did not have any more when they were asked for."""
     spilled_bytes: int
     dropped_unflushed_bytes: int
-    """Un-flushed bytes dropped from memory and cache by their bounds; a refill brings them back when wanted."""
+    """Un-flushed bytes dropped from memory and cache by their bounds; a refill brings them back
+    when wanted.
+    """
     pressure: float

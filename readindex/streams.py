@@ -1,13 +1,17 @@
-"""Streams: who reads on where another read ended, and how far ahead of them it pays to fetch (pure).
+"""Streams: who reads on where another read ended, and how far ahead of them it pays to fetch
+(pure).
 
-A read carries no name of its reader, so a reader is known by its place: every read of fetched bytes leaves the place
-where it ended, and the read that begins exactly there is the next of the same stream. Rules:
+A read carries no name of its reader, so a reader is known by its place: every read of fetched bytes
+leaves the place where it ended, and the read that begins exactly there is the next of the same
+stream. Rules:
 
-- a stream is *sequential* once a read that continues it finds nothing fetched, or once it has read two pieces; only
-  then it has a window. A read at a place of its own costs nothing but its entry here, which the next ones push out;
+- a stream is *sequential* once a read that continues it finds nothing fetched, or once it has read
+  two pieces; only then it has a window. A read at a place of its own costs nothing but its entry
+  here, which the next ones push out;
 - the window begins at one piece and doubles with each piece read, up to `read_ahead_bytes_max`;
-- what a stream holds (fetched and not wholly read yet) lies between its position and the end of its window, and
-  is never more than its share: sequential streams share three quarters of `fetched_bytes_max` equally;
+- what a stream holds (fetched and not wholly read yet) lies between its position and the end of its
+  window, and is never more than its share: sequential streams share three quarters of
+  `fetched_bytes_max` equally;
 - two streams that come to the same place are one from there on;
 - a stream that is let go of (idle, pushed out) is never sequential again.
 """
@@ -59,11 +63,17 @@ class Stream:
         """Extents kept for it, the nearest first as far as they came in order."""
 
     def __repr__(self) -> str:
-        return f"<Stream {self.segment_id}:{self.position} window {self.window}, {len(self.held)} held>"
+        return (
+            f"<Stream {self.segment_id}:{self.position} window {self.window}, "
+            f"{len(self.held)} held>"
+        )
 
 
 class Streams:
-    """The streams of one container. `let_go` is told of each that ends while it may hold something."""
+    """The streams of one container.
+
+    `let_go` is told of each that ends while it may hold something.
+    """
 
     def __init__(self, config: ReadIndexConfig, let_go: Callable[[Stream], None]) -> None:
         self._config = config
@@ -82,8 +92,13 @@ class Streams:
         key = (segment_id, offset)
         return key in self.running or key in self._begun
 
-    def advance(self, segment_id: int, offset: int, end_offset: int, now_s: float, *, missed: bool) -> Stream:
-        """Note a read of [offset, end_offset); `missed` if it found nothing fetched nor on its way. O(1)."""
+    def advance(
+        self, segment_id: int, offset: int, end_offset: int, now_s: float, *, missed: bool
+    ) -> Stream:
+        """Note a read of [offset, end_offset); `missed` if it found nothing fetched nor on its way.
+
+        O(1).
+        """
         key = (segment_id, offset)
         piece_bytes = self._config.piece_bytes
         stream = self.running.pop(key, None)
@@ -135,7 +150,10 @@ class Streams:
             self._end(stream)
 
     def move(self, source_id: int, target_id: int, offset: int) -> None:
-        """The source's bytes are the target's from `offset` on, and so are its readers. O(streams)."""
+        """The source's bytes are the target's from `offset` on, and so are its readers.
+
+        O(streams).
+        """
         for table in (self.running, self._begun):
             for key in [key for key in table if key[0] == source_id]:
                 stream = table.pop(key)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class TailBuffer:
-    """Growing bytes of a segment from `start_offset`; made at the first small append, gone when cut."""
+    """Growing bytes of a segment from `start_offset`; made at the first small append, gone when
+    cut.
+    """
 
     __slots__ = ("data", "position", "start_offset")
 
@@ -20,8 +22,11 @@ class TailBuffer:
         return self.start_offset + len(self.data)
 
     def slice(self, offset: int, length: int) -> bytes:
-        """A copy of at most `length` bytes from `offset`; one copy, which no later append can disturb."""
+        """A copy of at most `length` bytes from `offset`; one copy, which no later append can
+        disturb.
+        """
         begin = offset - self.start_offset
-        # A memoryview left alive would forbid the buffer to grow: both views end with this statement.
+        # A memoryview left alive would forbid the buffer to grow: both views end with this
+        # statement.
         with memoryview(self.data) as view, view[begin : begin + length] as part:
             return bytes(part)

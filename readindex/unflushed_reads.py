@@ -1,11 +1,14 @@
 """UnflushedReads: the bytes of an upload, all its blocks together (loop).
 
-One upload has up to thousands of blocks, and several uploads are under way. Were each block read when its turn comes,
-each that memory and cache have lost would cost a rescan of the whole un-flushed log. So:
+One upload has up to thousands of blocks, and several uploads are under way. Were each block read
+when its turn comes, each that memory and cache have lost would cost a rescan of the whole
+un-flushed log. So:
 
 - what is known to be missing is asked for first, for all blocks, before anything is waited for;
-- then what is held is taken, from memory and cache; what the cache turns out to have lost is asked for too;
-- only then the rescan is waited for. What it did not bring is looked for again, and asked for once more.
+- then what is held is taken, from memory and cache; what the cache turns out to have lost is asked
+  for too;
+- only then the rescan is waited for. What it did not bring is looked for again, and asked for once
+  more.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ from readindex.holdings import Holdings
 from readindex.loader import CACHED_BLOCKS_PER_UPLOAD, Attempt, Loader, not_found_in_log
 from readindex.places import Places
 from readindex.refiller import Refiller, Want
-from segmentstore.contracts.errors import BadOffsetError, SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata
 
 BLOCKS_PER_TURN = 256
@@ -28,7 +35,9 @@ GoneError = SegmentNotFoundError | SegmentTruncatedError
 
 
 class _Stretch:
-    """A part of a block: bytes in hand (`pieces`), on their way (`want`), or still to be looked for."""
+    """A part of a block: bytes in hand (`pieces`), on their way (`want`), or still to be looked
+    for.
+    """
 
     __slots__ = ("end", "in_vain", "offset", "pieces", "want")
 
@@ -63,14 +72,21 @@ class _Block:
 
     @property
     def settled(self) -> bool:
-        return self.gone is not None or all(stretch.pieces is not None for stretch in self.stretches)
+        return self.gone is not None or all(
+            stretch.pieces is not None for stretch in self.stretches
+        )
 
 
 class UnflushedReads:
     """Of one container."""
 
     def __init__(
-        self, metadata: ContainerMetadata, holdings: Holdings, places: Places, loader: Loader, refiller: Refiller
+        self,
+        metadata: ContainerMetadata,
+        holdings: Holdings,
+        places: Places,
+        loader: Loader,
+        refiller: Refiller,
     ) -> None:
         self._metadata = metadata
         self._holdings = holdings
@@ -78,7 +94,9 @@ class UnflushedReads:
         self._loader = loader
         self._refiller = refiller
 
-    async def read(self, ranges: Sequence[tuple[int, int, int]]) -> list[Sequence[bytes] | GoneError]:
+    async def read(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> list[Sequence[bytes] | GoneError]:
         """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
         blocks = [_Block(*each) for each in ranges]
         try:
@@ -96,11 +114,15 @@ class UnflushedReads:
             for block in blocks:
                 self._refiller.abandon(block.wants)
         return [
-            block.gone or [piece for stretch in block.stretches for piece in stretch.pieces or ()] for block in blocks
+            block.gone or [piece for stretch in block.stretches for piece in stretch.pieces or ()]
+            for block in blocks
         ]
 
     def _ask(self, block: _Block) -> None:
-        """Ask for what is known to be missing. That the segment is gone will be told when the rest is taken."""
+        """Ask for what is known to be missing.
+
+        That the segment is gone will be told when the rest is taken.
+        """
         segment = self._metadata.segments.get(block.segment_id)
         if segment is None:
             return
@@ -119,7 +141,9 @@ class UnflushedReads:
         block.stretches = stretches
 
     def _asked(self, block: _Block, at: int, segment_id: int, offset: int, length: int) -> _Stretch:
-        """The stretch of the block from `at` on, which lies at `offset` of a segment: itself, or one merged into it."""
+        """The stretch of the block from `at` on, which lies at `offset` of a segment: itself, or
+        one merged into it.
+        """
         want = self._refiller.register(segment_id, offset, length, keep=False)
         block.wants.append(want)
         return _Stretch(at, at + length, want=want)
@@ -142,15 +166,26 @@ class UnflushedReads:
             block.name = segment.name
             if end > segment.length:
                 raise BadOffsetError(
-                    segment.name, end, segment.length, "un-flushed bytes were asked for beyond the end"
+                    segment.name,
+                    end,
+                    segment.length,
+                    "un-flushed bytes were asked for beyond the end",
                 )
             place = self._places.locate(segment, offset, end - offset)
             if place.is_missing:
                 if stretch.in_vain and offset == stretch.offset:
                     raise not_found_in_log(place.segment, place.offset)
-                found.append(self._asked(block, offset, place.segment.segment_id, place.offset, place.missing_length))
+                found.append(
+                    self._asked(
+                        block, offset, place.segment.segment_id, place.offset, place.missing_length
+                    )
+                )
             else:
-                pieces = [] if place.held is None else place.held.memory_pieces(place.offset, place.length)
+                pieces = (
+                    []
+                    if place.held is None
+                    else place.held.memory_pieces(place.offset, place.length)
+                )
                 if not pieces:
                     loaded = await self._loader.load_held(place, attempt, CACHED_BLOCKS_PER_UPLOAD)
                     if loaded is None:

@@ -1,7 +1,7 @@
 """WaitingReads: readers at the tail, woken by the next thing that happens to their segment (loop).
 
-A reader is told nothing but to look again: what it finds then, bytes, an end, or no segment at all, is the
-truth of that moment. Waiting costs one future and one timer, no task.
+A reader is told nothing but to look again: what it finds then, bytes, an end, or no segment at all,
+is the truth of that moment. Waiting costs one future and one timer, no task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ class WaitingReads:
         return sum(map(len, self._by_segment.values()))
 
     async def wait(self, segment_id: int, seconds: float) -> bool:
-        """Wait until the segment changes, at most so long; False if the time passed. Cancelling unregisters."""
+        """Wait until the segment changes, at most so long; False if the time passed.
+
+        Cancelling unregisters.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         readers = self._by_segment.setdefault(segment_id, {})

@@ -1,1 +1,3 @@
-"""From durable state to a running container: replay, and the checks that prove a stopped store whole."""
+"""From durable state to a running container: replay, and the checks that prove a stopped store
+whole.
+"""

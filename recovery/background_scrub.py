@@ -1,8 +1,10 @@
-"""BackgroundScrub: the scrub of an open store, pass after pass at a bounded rate; and the file its state is kept in.
+"""BackgroundScrub: the scrub of an open store, pass after pass at a bounded rate; and the file its
+state is kept in.
 
 Rules of this file:
 
-- one task, begun by `start` and ended by `stop`; what goes wrong in it is told by `health` and stops nothing else;
+- one task, begun by `start` and ended by `stop`; what goes wrong in it is told by `health` and
+  stops nothing else;
 - a store that does not answer is tried again with back-off, from where the walk was;
 - the state is written every few seconds and at the end: what a crash costs is read again;
 - files and checksums are one thread's.
@@ -34,7 +36,10 @@ RETRY_MAX_S = 300.0
 
 
 class ScrubFile:
-    """The state file of the store `store_id`. `executor` must be one thread, so that what was written last stays."""
+    """The state file of the store `store_id`.
+
+    `executor` must be one thread, so that what was written last stays.
+    """
 
     def __init__(self, path: str, disk: Disk, executor: Executor, store_id: str) -> None:
         self._path = path
@@ -46,23 +51,33 @@ class ScrubFile:
     async def load(self) -> ScrubState | None:
         """What is kept; None if nothing is. Raises ConfigError, OSError."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, load_state, self._path, self._disk, self._store_id)
+        return await loop.run_in_executor(
+            self._executor, load_state, self._path, self._disk, self._store_id
+        )
 
     async def save(self, state: ScrubState) -> None:
         """Keep the state as it is now. Raises OSError."""
         self._saved_at = asyncio.get_running_loop().time()
         text = render_state(state, self._store_id)
-        await asyncio.get_running_loop().run_in_executor(self._executor, save_state, self._path, text, self._disk)
+        await asyncio.get_running_loop().run_in_executor(
+            self._executor, save_state, self._path, text, self._disk
+        )
 
     @property
     def due(self) -> bool:
         """Whether it is time to save a state that has moved on."""
-        return self._saved_at is None or asyncio.get_running_loop().time() - self._saved_at >= SAVE_EVERY_S
+        return (
+            self._saved_at is None
+            or asyncio.get_running_loop().time() - self._saved_at >= SAVE_EVERY_S
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubStatistics:
-    """A snapshot of the scrub under way. Counts are of the current pass, restarts of the store included."""
+    """A snapshot of the scrub under way.
+
+    Counts are of the current pass, restarts of the store included.
+    """
 
     bytes_per_s: float
     started_at_ms: int
@@ -100,7 +115,9 @@ class BackgroundScrub:
         self._clock = runtime.clock
         self._rate = bytes_per_s
         self._executor = runtime.executor("scrub", 1)
-        self._file = ScrubFile(path, runtime.disk, self._executor, store_id) if path is not None else None
+        self._file = (
+            ScrubFile(path, runtime.disk, self._executor, store_id) if path is not None else None
+        )
         self._state = ScrubState(current=ScrubPass(started_at_ms=self._clock.time_ms()))
         self._scrub = Scrub(
             storage,

@@ -1,7 +1,8 @@
-"""Every block of one Tier-2 object: whether it is the one the chunks mean, and every checksum right.
+"""Every block of one Tier-2 object: whether it is the one the chunks mean, and every checksum
+right.
 
-The walk itself is tier2/block_walk.py; here its faults become findings. Rule: a fault in a block that a chunk lies
-in is harmful; in any other it is a note, for nobody will ask for its bytes.
+The walk itself is tier2/block_walk.py; here its faults become findings. Rule: a fault in a block
+that a chunk lies in is harmful; in any other it is a note, for nobody will ask for its bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ async def check_object(
     executor: Executor | None = None,
     pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> ObjectCheck:
-    """Whether an object is there, as large as it should be and, deep, all of its blocks right: see `BlockWalk`.
+    """Whether an object is there, as large as it should be and, deep, all of its blocks right: see
+    `BlockWalk`.
 
     One `head`; deep, the reading of the whole object. Raises StorageUnavailableError.
     """
@@ -50,7 +52,9 @@ async def check_object(
         findings.append(harmful("object-size", place, detail))
     if not deep:
         return ObjectCheck(findings, 0, 0)
-    walk = BlockWalk(storage, container_id, record, chunks, piece_bytes=piece_bytes, executor=executor, pace=pace)
+    walk = BlockWalk(
+        storage, container_id, record, chunks, piece_bytes=piece_bytes, executor=executor, pace=pace
+    )
     try:
         findings += [_finding(record.name, fault) for fault in await walk.run()]
     except ObjectNotFoundError:

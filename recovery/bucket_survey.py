@@ -1,12 +1,13 @@
-"""What a bucket holds of a store whose log is gone: listed once, checkpoints read, unknown objects walked by their headers.
+"""What a bucket holds of a store whose log is gone: listed once, checkpoints read, unknown objects
+walked by their headers.
 
 Only reads. Rules of this file:
 
-- a call that is not answered is made again a few times, then the restore ends with TierUnavailableError: an outage is
-  never taken for an absent object;
+- a call that is not answered is made again a few times, then the restore ends with
+  TierUnavailableError: an outage is never taken for an absent object;
 - of an object that cannot be read to its end what was read before counts, and the place is said;
-- headers are walked in windows that grow where blocks are small: one GET for a large block, one for thousands of
-  small ones.
+- headers are walked in windows that grow where blocks are small: one GET for a large block, one for
+  thousands of small ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.catalog.catalog_names import parse_catalog_name
-from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_name, parse_checkpoint_object
+from tier2.checkpoint_object import (
+    CheckpointFormatError,
+    parse_checkpoint_name,
+    parse_checkpoint_object,
+)
 from tier2.mailbox.messages import is_mailbox_name
 from tier2.object_names import PROBE_PREFIX, ObjectName, is_of_store, parse_object_name, store_tag
 from tier2.object_storage import (
@@ -76,7 +81,9 @@ class Bucket:
         """Leave in `objects` and `checkpoints` what carries the tag of one store."""
         tag = store_tag(store_id)
         for container_id, objects in self.objects.items():
-            self.others[container_id] = {name: each for name, each in objects.items() if not is_of_store(name, tag)}
+            self.others[container_id] = {
+                name: each for name, each in objects.items() if not is_of_store(name, tag)
+            }
         self.objects = {
             container_id: mine
             for container_id, objects in self.objects.items()
@@ -89,7 +96,9 @@ class Bucket:
         }
 
     def claim(self, container_id: int, names: Iterable[str]) -> None:
-        """Take back objects that the store's own metadata name: of a store it was restored from, or an older version."""
+        """Take back objects that the store's own metadata name: of a store it was restored from, or
+        an older version.
+        """
         others = self.others.get(container_id)
         if others:
             mine = self.objects.setdefault(container_id, {})
@@ -144,12 +153,20 @@ async def list_bucket(storage: ObjectStorage) -> Bucket:
 async def newest_checkpoint(
     storage: ObjectStorage, checkpoints: list[StoredObject]
 ) -> tuple[CheckpointUsed | None, list[str]]:
-    """The newest that can be read, and a sentence for each younger one that cannot. Raises TierUnavailableError."""
+    """The newest that can be read, and a sentence for each younger one that cannot.
+
+    Raises TierUnavailableError.
+    """
     damaged: list[str] = []
     for stored in reversed(checkpoints):
         try:
             return await _read_checkpoint(storage, stored), damaged
-        except (CheckpointFormatError, OperationFormatError, ObjectNotFoundError, InvalidRangeError) as error:
+        except (
+            CheckpointFormatError,
+            OperationFormatError,
+            ObjectNotFoundError,
+            InvalidRangeError,
+        ) as error:
             damaged.append(f"checkpoint {stored.name}: {error}")
     return None, damaged
 
@@ -177,14 +194,17 @@ async def _read_checkpoint(storage: ObjectStorage, stored: StoredObject) -> Chec
 def unknown_objects(
     objects: dict[str, StoredObject], checkpoint: CheckpointUsed | None
 ) -> tuple[list[StoredObject], int]:
-    """The objects whose blocks have to be looked at, by name, and how many are orphans that need not be.
+    """The objects whose blocks have to be looked at, by name, and how many are orphans that need
+    not be.
 
-    The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint does not name was
-    never committed, and never will be. Not so that of a job: it has the epoch of the catalog the job worked from, and any later
-    owner may have committed it. An object of many segments is committed by several operations, one soon after the other: of
-    one that is as young as the checkpoint, the checkpoint may know only a part. One that is there in another size than recorded
-    is looked at for the blocks that are whole. Where the checkpoint names objects that are not there as they were, its
-    garbage and orphans may hold the same bytes, and are looked at as well.
+    The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint
+    does not name was never committed, and never will be. Not so that of a job: it has the epoch of
+    the catalog the job worked from, and any later owner may have committed it. An object of many
+    segments is committed by several operations, one soon after the other: of one that is as young
+    as the checkpoint, the checkpoint may know only a part. One that is there in another size than
+    recorded is looked at for the blocks that are whole. Where the checkpoint names objects that are
+    not there as they were, its garbage and orphans may hold the same bytes, and are looked at as
+    well.
     """
     if checkpoint is None:
         return list(objects.values()), 0
@@ -222,9 +242,13 @@ def _may_be_of(name: str, epoch: int) -> bool:
 
 
 async def survey(
-    storage: ObjectStorage, container_id: int, objects: list[StoredObject], on_progress: Callable[[int], None]
+    storage: ObjectStorage,
+    container_id: int,
+    objects: list[StoredObject],
+    on_progress: Callable[[int], None],
 ) -> tuple[list[FoundBlock], list[Damage]]:
-    """Every whole block of these objects, and what is wrong with each object that could not be read to its end.
+    """Every whole block of these objects, and what is wrong with each object that could not be read
+    to its end.
 
     `on_progress(n)` is told when n more objects are done. Raises TierUnavailableError.
     """
@@ -232,7 +256,9 @@ async def survey(
     damaged: list[Damage] = []
     for first in range(0, len(objects), OBJECTS_AT_ONCE):
         some = objects[first : first + OBJECTS_AT_ONCE]
-        for found, damage in await asyncio.gather(*(_walk(storage, container_id, stored) for stored in some)):
+        for found, damage in await asyncio.gather(
+            *(_walk(storage, container_id, stored) for stored in some)
+        ):
             blocks += found
             if damage is not None:
                 damaged.append(damage)
@@ -262,7 +288,9 @@ async def _walk(
                 detail = f"its {header.block_length} bytes reach beyond the object's end"
                 return found, Damage(stored.name, position, detail, block)
             found.append(block)
-            wanted = WIDE_WINDOW_BYTES if header.block_length <= WIDE_WINDOW_BYTES // 4 else WINDOW_BYTES
+            wanted = (
+                WIDE_WINDOW_BYTES if header.block_length <= WIDE_WINDOW_BYTES // 4 else WINDOW_BYTES
+            )
             position += header.block_length
     except (BlockFormatError, ObjectNotFoundError, InvalidRangeError) as error:
         return found, Damage(stored.name, position, str(error))
@@ -278,9 +306,15 @@ def _check(stored: StoredObject, container_id: int, header: BlockHeader) -> None
 
 def _block(name: str, position: int, header: BlockHeader) -> FoundBlock:
     called = header.segment_name
-    found = FoundBlock(name, position, header.segment_id, header.start_offset, header.payload_length, called)
+    found = FoundBlock(
+        name, position, header.segment_id, header.start_offset, header.payload_length, called
+    )
     # Here foreign names come in: those who know a bucket's key write what they like.
-    return found if not called or may_name_a_segment(called) else found._replace(segment_name="", no_name=called)
+    return (
+        found
+        if not called or may_name_a_segment(called)
+        else found._replace(segment_name="", no_name=called)
+    )
 
 
 def _parsed(name: str) -> ObjectName:

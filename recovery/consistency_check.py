@@ -1,9 +1,11 @@
-"""What must hold of a stopped store, as pure checks: they take what was read and say what is wrong. No I/O.
+"""What must hold of a stopped store, as pure checks: they take what was read and say what is wrong.
+
+No I/O.
 
 `recovery.store_check` reads and calls them. Rules of this file:
 
-- a finding is *harmful* when an acknowledged byte is gone, wrong, or not provably right; everything else worth
-  telling (a torn tail, garbage, an orphan) is a *note*;
+- a finding is *harmful* when an acknowledged byte is gone, wrong, or not provably right; everything
+  else worth telling (a torn tail, garbage, an orphan) is a *note*;
 - one cause gives one finding where it can, with the place an operator has to look at;
 - nothing is concluded from metadata that could not be rebuilt.
 """
@@ -62,7 +64,9 @@ def note(kind: str, place: str, detail: str) -> Finding:
 
 
 def check_metadata(metadata: ContainerMetadata) -> Iterator[Finding]:
-    """Chunks without gap or overlap, each inside of an object that is known; then every other invariant. O(chunks)."""
+    """Chunks without gap or overlap, each inside of an object that is known; then every other
+    invariant. O(chunks).
+    """
     found = False
     for finding in (*_check_chunks(metadata), *_check_sharing(metadata)):
         found = True
@@ -72,7 +76,11 @@ def check_metadata(metadata: ContainerMetadata) -> Iterator[Finding]:
     try:
         metadata.check()
     except (AssertionError, KeyError) as error:
-        yield harmful("metadata", f"container {metadata.container_id}", f"an invariant does not hold: {error!r}")
+        yield harmful(
+            "metadata",
+            f"container {metadata.container_id}",
+            f"an invariant does not hold: {error!r}",
+        )
 
 
 def note_garbage(metadata: ContainerMetadata) -> Iterator[Finding]:
@@ -84,7 +92,9 @@ def note_garbage(metadata: ContainerMetadata) -> Iterator[Finding]:
 
 
 def differences(recorded: ContainerMetadata, replayed: ContainerMetadata) -> list[str]:
-    """Where a checkpoint says something else than the operations before it; empty if it is sufficient."""
+    """Where a checkpoint says something else than the operations before it; empty if it is
+    sufficient.
+    """
     return [
         *_different("segment", _segments(recorded), _segments(replayed)),
         *_different("name", recorded.names, replayed.names),
@@ -96,11 +106,14 @@ def differences(recorded: ContainerMetadata, replayed: ContainerMetadata) -> lis
 class Listing:
     """Sorts what Tier 2 lists into what the metadata knows, orphans, and what is not ours.
 
-    `containers` has the metadata of each container of the store, None where it could not be rebuilt: nothing is
-    said of that one's objects then. `tag` is the store's: what does not carry it is of unknown owner. Empty: all is ours.
+    `containers` has the metadata of each container of the store, None where it could not be
+    rebuilt: nothing is said of that one's objects then. `tag` is the store's: what does not carry
+    it is of unknown owner. Empty: all is ours.
     """
 
-    def __init__(self, containers: Mapping[int, ContainerMetadata | None], tag: bytes = b"") -> None:
+    def __init__(
+        self, containers: Mapping[int, ContainerMetadata | None], tag: bytes = b""
+    ) -> None:
         self._containers = containers
         self._tag = tag
         self._unknown: dict[tuple[int, bytes], _Heap] = defaultdict(_Heap)
@@ -121,13 +134,18 @@ class Listing:
         if stored.name.startswith(PROBE_PREFIX):
             return  # Of a check at an opening: gone in a moment, or swept after a day.
         if is_catalog_name(stored.name) or is_mailbox_name(stored.name):
-            return  # For jobs: what they read, what they ask and are told. Their owners look after both.
+            # For jobs: what they read, what they ask and are told. Their owners look after both.
+            return
         parts = parse_object_name(stored.name)
         if parts is None or parts.container_id not in self._containers:
             self._foreign.add(stored)
             return
         metadata = self._containers[parts.container_id]
-        if metadata is not None and stored.name not in metadata.objects and stored.name not in metadata.garbage:
+        if (
+            metadata is not None
+            and stored.name not in metadata.objects
+            and stored.name not in metadata.garbage
+        ):
             if parts.unique_id.startswith(self._tag):
                 self._orphans[parts.container_id].add(stored)
                 return
@@ -142,19 +160,29 @@ class Listing:
             metadata = self._containers[container_id]
             if metadata is not None and not metadata.sequence_number:
                 # An upload begins long after the first checkpoint is durable.
-                detail = f"Tier 2 has {orphans} of this container, and its log has no operation: the log was lost"
+                detail = (
+                    f"Tier 2 has {orphans} of this container, and its log has no operation: "
+                    "the log was lost"
+                )
                 yield harmful("log-lost", place, detail)
             else:
                 yield note("orphans", place, f"{orphans} that no operation of the log names")
         for (container_id, tag), unknown in sorted(self._unknown.items()):
             place = f"container {container_id}"
             if tag in self._stores:
-                yield note("other-store", place, f"{unknown} of store {self._stores[tag]}, which has its marker there")
+                yield note(
+                    "other-store",
+                    place,
+                    f"{unknown} of store {self._stores[tag]}, which has its marker there",
+                )
                 continue
             metadata = self._containers[container_id]
             if metadata is not None and not metadata.sequence_number and len(self._stores) <= 1:
                 # Nobody else was ever here: an older version of this store made them.
-                detail = f"Tier 2 has {unknown} of this container, and its log has no operation: the log was lost"
+                detail = (
+                    f"Tier 2 has {unknown} of this container, and its log has no operation: "
+                    "the log was lost"
+                )
                 yield harmful("log-lost", place, detail)
             else:
                 detail = f"{unknown} without this store's tag, which no operation of the log names"
@@ -164,7 +192,11 @@ class Listing:
                     f"{detail}: of a store that is not known there, or an older version's orphans",
                 )
         if self._foreign.count:
-            yield note("foreign-objects", "Tier 2", f"{self._foreign} that no container of this store can have made")
+            yield note(
+                "foreign-objects",
+                "Tier 2",
+                f"{self._foreign} that no container of this store can have made",
+            )
 
 
 class _Heap:
@@ -201,26 +233,44 @@ def _check_chunks(metadata: ContainerMetadata) -> Iterator[Finding]:
             live = metadata.objects.get(chunk.object_name)
             where = f"{place} offset {chunk.start_offset}"
             if live is None:
-                yield harmful("chunk", where, f"it lies in {chunk.object_name}, which the metadata does not know")
+                yield harmful(
+                    "chunk",
+                    where,
+                    f"it lies in {chunk.object_name}, which the metadata does not know",
+                )
             elif chunk.block_offset + BLOCK_BYTES_MIN > live.record.size:
-                # No more can be said from outside: how many bytes its payload takes only the block knows.
-                detail = f"{chunk.length} bytes in a block at {chunk.block_offset} of {chunk.object_name}"
+                # No more can be said from outside: how many bytes its payload takes only the block
+                # knows.
+                detail = (
+                    f"{chunk.length} bytes in a block at {chunk.block_offset} of "
+                    f"{chunk.object_name}"
+                )
                 yield harmful("chunk", where, f"{detail}, which has {live.record.size} bytes")
 
 
 def _check_cover(segment: SegmentMetadata, place: str) -> Iterator[Finding]:
-    """The chunks follow one another and hold everything from the start offset to what Tier 2 is said to have."""
+    """The chunks follow one another and hold everything from the start offset to what Tier 2 is
+    said to have.
+    """
     position = min(segment.start_offset, segment.storage_length)
     for index, chunk in enumerate(segment.chunks):
         if chunk.length < 1:
-            yield harmful("chunk", f"{place} offset {chunk.start_offset}", f"it has {chunk.length} bytes")
+            yield harmful(
+                "chunk", f"{place} offset {chunk.start_offset}", f"it has {chunk.length} bytes"
+            )
         if chunk.start_offset > position:
-            yield harmful("gap", f"{place} offset {position}", f"no chunk up to {chunk.start_offset}")
+            yield harmful(
+                "gap", f"{place} offset {position}", f"no chunk up to {chunk.start_offset}"
+            )
         elif index and chunk.start_offset < position:
-            yield harmful("overlap", f"{place} offset {chunk.start_offset}", f"two chunks up to {position}")
+            yield harmful(
+                "overlap", f"{place} offset {chunk.start_offset}", f"two chunks up to {position}"
+            )
         position = chunk.end_offset
     if position < segment.storage_length:
-        yield harmful("gap", f"{place} offset {position}", f"no chunk up to {segment.storage_length}")
+        yield harmful(
+            "gap", f"{place} offset {position}", f"no chunk up to {segment.storage_length}"
+        )
     elif segment.chunks and position > segment.storage_length:
         detail = f"chunks up to {position}, and Tier 2 should have {segment.storage_length}"
         yield harmful("overlap", f"{place} offset {segment.storage_length}", detail)
@@ -229,7 +279,9 @@ def _check_cover(segment: SegmentMetadata, place: str) -> Iterator[Finding]:
 def _check_sharing(metadata: ContainerMetadata) -> Iterator[Finding]:
     """No byte of a block belongs to two chunks."""
     for name, chunks in chunks_by_object(metadata).items():
-        placed = sorted((chunk.block_offset, chunk.block_start_offset, chunk.length) for chunk in chunks)
+        placed = sorted(
+            (chunk.block_offset, chunk.block_start_offset, chunk.length) for chunk in chunks
+        )
         for (block, start, length), (next_block, next_start, _) in pairwise(placed):
             if block == next_block and start + length > next_start:
                 detail = f"two chunks hold its bytes from {next_start} to {start + length}"
@@ -247,7 +299,8 @@ _SEGMENT_FIELDS = tuple(field for field in SegmentMetadata.__slots__ if field !=
 
 def _segments(metadata: ContainerMetadata) -> Mapping[int, tuple[object, ...]]:
     return {
-        key: tuple(getattr(segment, name) for name in _SEGMENT_FIELDS) for key, segment in metadata.segments.items()
+        key: tuple(getattr(segment, name) for name in _SEGMENT_FIELDS)
+        for key, segment in metadata.segments.items()
     }
 
 

@@ -1,7 +1,8 @@
 """The file that keeps what reads found lost, from one opening to the next (docs/formats/losses.md).
 
-What is lost with the file is knowledge, never a byte: who reads a lost byte finds it again. So a file that is not
-understood, was damaged or is another store's is refused with its reason, and its reader begins anew.
+What is lost with the file is knowledge, never a byte: who reads a lost byte finds it again. So a
+file that is not understood, was damaged or is another store's is refused with its reason, and its
+reader begins anew.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def render_losses(places: Places, store_id: str) -> str:
     document: dict[str, Any] = {
         "version": FILE_VERSION,
         "store": store_id,
-        "containers": {str(container_id): list(map(_rendered, some)) for container_id, some in sorted(places.items())},
+        "containers": {
+            str(container_id): list(map(_rendered, some))
+            for container_id, some in sorted(places.items())
+        },
     }
     document["checksum"] = _checksum(document)
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
@@ -40,14 +44,30 @@ def parse_losses(text: str, store_id: str) -> dict[int, list[LostPlace]]:
         document = json.loads(text)
         version = document["version"]
         if version != FILE_VERSION:
-            raise ConfigError(FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}")
+            raise ConfigError(
+                FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}"
+            )
         recorded, actual = document.pop("checksum"), _checksum(document)
         if recorded != actual:
-            raise ConfigError(FILE_NAME, f"it was changed: checksum {actual} where {recorded!r} is recorded")
+            raise ConfigError(
+                FILE_NAME, f"it was changed: checksum {actual} where {recorded!r} is recorded"
+            )
         if document["store"] != store_id:
-            raise ConfigError(FILE_NAME, f"it is of store {document['store']!r}, not of {store_id!r}")
-        return {int(each): list(map(_parsed, some[:PLACES_MAX])) for each, some in document["containers"].items()}
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError) as error:
+            raise ConfigError(
+                FILE_NAME, f"it is of store {document['store']!r}, not of {store_id!r}"
+            )
+        return {
+            int(each): list(map(_parsed, some[:PLACES_MAX]))
+            for each, some in document["containers"].items()
+        }
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ConfigError(FILE_NAME, f"it is not a list of losses: {error!r}") from None
 
 
@@ -71,7 +91,9 @@ def _parsed(document: Mapping[str, Any]) -> LostPlace:
     numbers = ("start_offset", "length", "block_offset", "block_segment_id", "block_start_offset")
     return LostPlace(
         segment_id=int(document["segment_id"]),
-        chunk=ChunkRecord(object_name=str(chunk["object_name"]), **{name: int(chunk[name]) for name in numbers}),
+        chunk=ChunkRecord(
+            object_name=str(chunk["object_name"]), **{name: int(chunk[name]) for name in numbers}
+        ),
         start_offset=int(document["start_offset"]),
         end_offset=int(document["end_offset"]),
         detail=str(document["detail"])[:DETAIL_MAX],

@@ -1,13 +1,14 @@
-"""LossKeeper: what reads of an open store found lost in Tier 2: kept in a file, told in health, and looked at again (loop).
+"""LossKeeper: what reads of an open store found lost in Tier 2: kept in a file, told in health, and
+looked at again (loop).
 
 Rules of this file:
 
 - one task, begun by `start` and ended by `stop`; nothing else rests on it;
 - while nothing is lost it waits, and asks nobody for anything;
-- a place is looked at again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S apart; a tier that does not
-  answer ends the round;
-- the file is written after a change, SAVE_AFTER_S later, and at the end. Places of containers that are not served
-  here stay in it.
+- a place is looked at again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
+  apart; a tier that does not answer ends the round;
+- the file is written after a change, SAVE_AFTER_S later, and at the end. Places of containers that
+  are not served here stay in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_reader import BlockReader
-from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+from tier2.object_storage import (
+    InvalidRangeError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +64,18 @@ class ContainerWatch:
         self._losses = losses
         self._keeper = keeper
 
-    def failed(self, segment_id: int, chunk: ChunkRecord, start_offset: int, end_offset: int, error: Exception) -> None:
+    def failed(
+        self,
+        segment_id: int,
+        chunk: ChunkRecord,
+        start_offset: int,
+        end_offset: int,
+        error: Exception,
+    ) -> None:
         """A fetch has failed."""
-        if self._losses.lost(segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()):
+        if self._losses.lost(
+            segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()
+        ):
             self._keeper.changed(first_look=True)
 
     def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
@@ -70,7 +85,10 @@ class ContainerWatch:
 
 
 class LossKeeper:
-    """The losses of one open store. `path` is of the file; `look` is awaited after a loss, to see whether the marker is there."""
+    """The losses of one open store.
+
+    `path` is of the file; `look` is awaited after a loss, to see whether the marker is there.
+    """
 
     def __init__(
         self,
@@ -87,7 +105,9 @@ class LossKeeper:
         self._path = path
         self._store_id = store_id
         self._look = look
-        self._losses = {container_id: SeenLosses(metadata) for container_id, metadata in containers.items()}
+        self._losses = {
+            container_id: SeenLosses(metadata) for container_id, metadata in containers.items()
+        }
         self._metadata = containers
         self._elsewhere: dict[int, list[LostPlace]] = {}
         self._executor = runtime.executor("losses", 1)
@@ -106,7 +126,9 @@ class LossKeeper:
         loop = asyncio.get_running_loop()
         disk = self._runtime.disk
         try:
-            kept = await loop.run_in_executor(self._executor, load_losses, self._path, disk, self._store_id)
+            kept = await loop.run_in_executor(
+                self._executor, load_losses, self._path, disk, self._store_id
+            )
         except (ConfigError, OSError) as error:
             _log.warning("what reads had found lost is not known any more: %s", error)
             kept = {}
@@ -196,12 +218,16 @@ class LossKeeper:
         except StorageUnavailableError as error:
             _log.info("what is lost is looked at again later: %s", error)
 
-    async def _fetch_again(self, container_id: int, losses: SeenLosses, places: list[LostPlace]) -> None:
+    async def _fetch_again(
+        self, container_id: int, losses: SeenLosses, places: list[LostPlace]
+    ) -> None:
         reader = BlockReader(self._storage, container_id, self._runtime)
         try:
             for place in places:
                 try:
-                    await reader.read(place.chunk, place.start_offset, place.end_offset - place.start_offset)
+                    await reader.read(
+                        place.chunk, place.start_offset, place.end_offset - place.start_offset
+                    )
                 except (DataCorruptionError, ObjectNotFoundError, InvalidRangeError):
                     if losses.places.pop(place.key, None) is not None:
                         losses.places[place.key] = place  # behind the others: their turn is next
@@ -217,7 +243,11 @@ class LossKeeper:
             return
         known: Places = {
             **self._elsewhere,
-            **{each: list(losses.places.values()) for each, losses in self._losses.items() if losses.places},
+            **{
+                each: list(losses.places.values())
+                for each, losses in self._losses.items()
+                if losses.places
+            },
         }
         text = render_losses(known, self._store_id)
         try:

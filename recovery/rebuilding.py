@@ -1,18 +1,24 @@
-"""A container's metadata, rebuilt from what Tier 2 holds: a checkpoint, perhaps, and blocks found in objects. Pure.
+"""A container's metadata, rebuilt from what Tier 2 holds: a checkpoint, perhaps, and blocks found
+in objects. Pure.
 
-Theory of operation. Bytes of a segment at an offset never change once acknowledged, and only acknowledged bytes are
-ever uploaded: so any two blocks that hold a byte of one segment agree on it, whatever attempt, epoch or consolidation
-made them. Rebuilding is therefore covering: the chunks the checkpoint knows and the blocks found are laid over
-one another, and each segment gets what is covered without a gap. Rules (docs/restore.md):
+Theory of operation. Bytes of a segment at an offset never change once acknowledged, and only
+acknowledged bytes are ever uploaded: so any two blocks that hold a byte of one segment agree on it,
+whatever attempt, epoch or consolidation made them. Rebuilding is therefore covering: the chunks the
+checkpoint knows and the blocks found are laid over one another, and each segment gets what is
+covered without a gap. Rules (docs/restore.md):
 
-- an id the checkpoint could know and does not is of a segment deleted or merged before it: its blocks are passed over;
-- a segment keeps its name, and its *last* run without a gap: gaps come from truncation, which drops what is before them;
-  each earlier run becomes a segment with a made-up name, for a gap may also be a loss: nothing found is dropped;
-- a merge that was not linked is linked if its source is whole or the target has the bytes, else the target ends before
-  it and the source is a segment again;
+- an id the checkpoint could know and does not is of a segment deleted or merged before it: its
+  blocks are passed over;
+- a segment keeps its name, and its *last* run without a gap: gaps come from truncation, which drops
+  what is before them; each earlier run becomes a segment with a made-up name, for a gap may also be
+  a loss: nothing found is dropped;
+- a merge that was not linked is linked if its source is whole or the target has the bytes, else the
+  target ends before it and the source is a segment again;
 - of two segments with one name the younger has it: the name was free when it was made;
-- of an object that is there in another size than recorded the whole blocks count; what the others held is lost, and named;
-- a name that no caller could have given (a control character, bytes that are no text) is replaced by a made-up one.
+- of an object that is there in another size than recorded the whole blocks count; what the others
+  held is lost, and named;
+- a name that no caller could have given (a control character, bytes that are no text) is replaced
+  by a made-up one.
 """
 
 from __future__ import annotations
@@ -27,7 +33,12 @@ from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from recovery.restore_losses import GONE, losses_of
 from recovery.restore_report import FoundBlock, Gap, SegmentRestore
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, MergeRecord, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    LiveObject,
+    MergeRecord,
+    SegmentMetadata,
+)
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 
@@ -48,7 +59,9 @@ class Rebuilt(NamedTuple):
 
 
 def join(chunks: Iterable[ChunkRecord], start_offset: int) -> list[Run]:
-    """The stretches covered from `start_offset` on, each by the fewest chunks, cut where they overlap. O(n log n)."""
+    """The stretches covered from `start_offset` on, each by the fewest chunks, cut where they
+    overlap. O(n log n).
+    """
     waiting = sorted(chunks, key=lambda chunk: (chunk.start_offset, chunk.end_offset))
     runs: list[Run] = []
     run: Run = []
@@ -76,7 +89,9 @@ def _cut(chunk: ChunkRecord, position: int) -> ChunkRecord:
     """The chunk from `position` on."""
     skipped = position - chunk.start_offset
     return chunk._replace(
-        start_offset=position, length=chunk.length - skipped, block_start_offset=chunk.block_start_offset + skipped
+        start_offset=position,
+        length=chunk.length - skipped,
+        block_start_offset=chunk.block_start_offset + skipped,
     )
 
 
@@ -93,8 +108,10 @@ def rebuild(
 ) -> Rebuilt:
     """The metadata of a container.
 
-    `blocks` are of objects that were walked, since the checkpoint does not know them or knows another size; `cut` are those
-    whose ends are missing. `objects` are all of this container that are there. Ids from `first_id` on are free. `fits` says whether a name is one of this container's. O(n log n) in chunks and blocks.
+    `blocks` are of objects that were walked, since the checkpoint does not know them or knows
+    another size; `cut` are those whose ends are missing. `objects` are all of this container that
+    are there. Ids from `first_id` on are free. `fits` says whether a name is one of this
+    container's. O(n log n) in chunks and blocks.
     """
     return _Rebuilding(container_id, checkpoint, blocks, objects, first_id, now_ms, fits, cut).run()
 
@@ -127,18 +144,22 @@ class _Rebuilding:
     def run(self) -> Rebuilt:
         known = self._known.segments
         found = dict.fromkeys((*self._blocks, *self._cut))
-        made_later = [id_ for id_ in found if id_ not in known and id_ > self._known.sequence_number]
+        made_later = [
+            id_ for id_ in found if id_ not in known and id_ > self._known.sequence_number
+        ]
         for segment_id in (*known, *made_later):
             self._resolve(segment_id)
         linked = self._linked()
-        # The younger of one name has it; a source that comes back as a segment gets its own only if nobody has.
+        # The younger of one name has it; a source that comes back as a segment gets its own only if
+        # nobody has.
         order = sorted((*known, *made_later), reverse=True)
         order.sort(key=lambda id_: id_ in known and known[id_].merged_into is not None)
         for segment_id in order:
             if segment_id not in linked:
                 self._make(segment_id)
         self._result.sequence_number = self._last_id
-        # Encoded and decoded, so that whatever is counted from the segments is counted in one place only.
+        # Encoded and decoded, so that whatever is counted from the segments is counted in one place
+        # only.
         metadata = decode_checkpoint(encode_checkpoint(self._result))
         metadata.check()
         return Rebuilt(metadata, sorted(self._reports, key=lambda report: report.segment_id))
@@ -154,7 +175,9 @@ class _Rebuilding:
                 found += self._chunks_there(segment)
                 for merge in segment.merges:
                     found += self._chunks_of_source(merge)
-            runs = self._runs[segment_id] = join(found, segment.start_offset if segment is not None else 0)
+            runs = self._runs[segment_id] = join(
+                found, segment.start_offset if segment is not None else 0
+            )
         return runs
 
     def _chunks_there(self, segment: SegmentMetadata) -> Iterable[ChunkRecord]:
@@ -169,7 +192,9 @@ class _Rebuilding:
         return there is not None and there.size == self._known.objects[object_name].record.size
 
     def _is_in_whole_block(self, chunk: ChunkRecord) -> bool:
-        """Whether its block was found whole where the chunk says it is, in an object that is not."""
+        """Whether its block was found whole where the chunk says it is, in an object that is
+        not.
+        """
         block = self._placed.get((chunk.object_name, chunk.block_offset))
         return (
             block is not None
@@ -179,7 +204,10 @@ class _Rebuilding:
         )
 
     def _elsewhere(self, chunk: ChunkRecord) -> Iterable[ChunkRecord]:
-        """The chunk in the object its block was copied to. Needed for blocks of sources linked long ago: only chunks lead there."""
+        """The chunk in the object its block was copied to.
+
+        Needed for blocks of sources linked long ago: only chunks lead there.
+        """
         blocks = self._blocks.get(chunk.block_segment_id, ())
         end = bisect_right(blocks, chunk.block_start_offset, key=lambda block: block.start_offset)
         for block in reversed(blocks[max(0, end - _LOOKS_MAX) : end]):
@@ -188,14 +216,22 @@ class _Rebuilding:
                 return
 
     def _chunks_of_source(self, merge: MergeRecord) -> Iterable[ChunkRecord]:
-        """The source's chunks at their place in the target, if it is whole: merges are all or nothing."""
+        """The source's chunks at their place in the target, if it is whole: merges are all or
+        nothing.
+        """
         runs = self._resolve(merge.source_id)
-        if len(runs) == 1 and runs[0][0].start_offset == 0 and runs[0][-1].end_offset == merge.length:
+        if (
+            len(runs) == 1
+            and runs[0][0].start_offset == 0
+            and runs[0][-1].end_offset == merge.length
+        ):
             for chunk in runs[0]:
                 yield chunk._replace(start_offset=chunk.start_offset + merge.offset)
 
     def _linked(self) -> set[int]:
-        """Ids of merged sources whose bytes their targets have; what was merged into those goes with them."""
+        """Ids of merged sources whose bytes their targets have; what was merged into those goes
+        with them.
+        """
         linked: set[int] = set()
         for segment in self._known.segments.values():
             for merge in segment.merges:
@@ -220,7 +256,9 @@ class _Rebuilding:
         known = self._known.segments.get(segment_id)
         runs = self._runs[segment_id]
         name, notes = self._name_of(segment_id, known)
-        segment = SegmentMetadata(segment_id, name, known.created_ms if known is not None else self._now_ms)
+        segment = SegmentMetadata(
+            segment_id, name, known.created_ms if known is not None else self._now_ms
+        )
         cut = self._cut.get(segment_id, ())
         stored = max((block.end_offset for block in cut), default=0)
         stored = max(stored, known.storage_length) if known is not None else stored
@@ -232,7 +270,9 @@ class _Rebuilding:
             segment.length = segment.storage_length = runs[-1][-1].end_offset
         else:
             # Offsets that were given out are not given again.
-            segment.start_offset = segment.length = segment.storage_length = max(stored, segment.start_offset)
+            segment.start_offset = segment.length = segment.storage_length = max(
+                stored, segment.start_offset
+            )
         if known is not None:
             segment.last_modified_ms = known.last_modified_ms
             segment.attributes = dict(known.attributes)
@@ -240,12 +280,17 @@ class _Rebuilding:
             if known.sealed and not segment.sealed:
                 notes.append(f"it was sealed at {known.length}; it is open, for bytes are missing")
             if known.merged_into is not None:
-                notes.append(f"it had been merged into segment {known.merged_into}, which does not have its bytes")
+                notes.append(
+                    f"it had been merged into segment {known.merged_into}, which does "
+                    "not have its bytes"
+                )
         pieces = [self._make_piece(segment, run) for run in runs[:-1]]
         notes += [f"what was found before a gap is segment {piece!r}" for piece in pieces]
         # Of a segment that no checkpoint knows a truncation would leave the same as a loss.
         unclear = gaps[0] if known is None and runs and gaps and not gaps[0].start_offset else None
-        losses = losses_of(segment, known, [gap for gap in gaps if gap is not unclear], cut, self._why)
+        losses = losses_of(
+            segment, known, [gap for gap in gaps if gap is not unclear], cut, self._why
+        )
         report = self._add(segment, known.length if known is not None else None, gaps, notes)
         self._reports[-1] = replace(
             report,
@@ -265,25 +310,40 @@ class _Rebuilding:
 
     def _make_piece(self, whole: SegmentMetadata, run: Run) -> str:
         """A segment of its own for bytes before a gap, at the offsets they had."""
-        name = self._made_up(f"recovered/{self._result.container_id:08x}/{whole.segment_id}/{run[0].start_offset}")
+        name = self._made_up(
+            f"recovered/{self._result.container_id:08x}/{whole.segment_id}/{run[0].start_offset}"
+        )
         self._last_id = next(self._ids)
         piece = SegmentMetadata(self._last_id, name, self._now_ms)
         piece.start_offset = run[0].start_offset
         if whole.segment_id in self._known.segments:
-            piece.start_offset = max(piece.start_offset, self._known.segments[whole.segment_id].start_offset)
+            piece.start_offset = max(
+                piece.start_offset, self._known.segments[whole.segment_id].start_offset
+            )
         piece.length = piece.storage_length = run[-1].end_offset
         piece.chunks = run
-        self._add(piece, None, (), [f"bytes of segment {whole.name!r} (id {whole.segment_id}) from before a gap in it"])
+        self._add(
+            piece,
+            None,
+            (),
+            [f"bytes of segment {whole.name!r} (id {whole.segment_id}) from before a gap in it"],
+        )
         return name
 
     def _add(
-        self, segment: SegmentMetadata, known_length: int | None, gaps: Sequence[Gap], notes: Sequence[str]
+        self,
+        segment: SegmentMetadata,
+        known_length: int | None,
+        gaps: Sequence[Gap],
+        notes: Sequence[str],
     ) -> SegmentRestore:
         self._result.segments[segment.segment_id] = segment
         self._result.names[segment.name] = segment.segment_id
         for chunk in segment.chunks:
             if chunk.object_name not in self._result.objects:
-                self._result.objects[chunk.object_name] = LiveObject(self._record_of(chunk.object_name))
+                self._result.objects[chunk.object_name] = LiveObject(
+                    self._record_of(chunk.object_name)
+                )
         report = SegmentRestore(
             container_id=self._result.container_id,
             segment_id=segment.segment_id,
@@ -299,7 +359,9 @@ class _Rebuilding:
 
     def _record_of(self, object_name: str) -> ObjectRecord:
         known, there = self._known.objects.get(object_name), self._objects[object_name]
-        return ObjectRecord(object_name, there.size, there.modified_ms if known is None else known.record.created_ms)
+        return ObjectRecord(
+            object_name, there.size, there.modified_ms if known is None else known.record.created_ms
+        )
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -320,7 +382,9 @@ class _Rebuilding:
         return made_up, [f"it was called {name!r}, which is no name of this container"]
 
     def _written_name(self, segment_id: int) -> str:
-        return next((block.segment_name for block in self._all_blocks(segment_id) if block.segment_name), "")
+        return next(
+            (block.segment_name for block in self._all_blocks(segment_id) if block.segment_name), ""
+        )
 
     def _no_name(self, segment_id: int) -> str:
         return next((block.no_name for block in self._all_blocks(segment_id) if block.no_name), "")
@@ -329,7 +393,9 @@ class _Rebuilding:
         return itertools.chain(self._blocks.get(segment_id, ()), self._cut.get(segment_id, ()))
 
     def _made_up(self, base: str) -> str:
-        """A free name of this container that begins with `base`; tries about as many as there are containers."""
+        """A free name of this container that begins with `base`; tries about as many as there are
+        containers.
+        """
         name, number = base, 0
         while name in self._result.names or not self._fits(name):
             number += 1
@@ -339,7 +405,9 @@ class _Rebuilding:
 
 def _by_segment(blocks: Iterable[FoundBlock]) -> dict[int, list[FoundBlock]]:
     found: dict[int, list[FoundBlock]] = {}
-    for block in sorted(blocks, key=lambda block: (block.segment_id, block.start_offset, block.object_name)):
+    for block in sorted(
+        blocks, key=lambda block: (block.segment_id, block.start_offset, block.object_name)
+    ):
         found.setdefault(block.segment_id, []).append(block)
     return found
 

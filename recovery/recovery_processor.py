@@ -1,7 +1,7 @@
 """From an opened (fenced) log to a container's state: read every frame, replay every operation.
 
-The log is read faster than its bytes can be moved out of memory. Replay waits for them: dropped, each of them would have to be
-looked for in the log once more.
+The log is read faster than its bytes can be moved out of memory. Replay waits for them: dropped,
+each of them would have to be looked for in the log once more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class HomeOfBytes(Protocol):
         """What may be brought at one go after `wait_roomy`."""
 
     async def wait_roomy(self) -> None:
-        """Return, without awaiting if they have room already, when what was brought has found room, or will find none."""
+        """Return, without awaiting if they have room already, when what was brought has found room,
+        or will find none.
+        """
 
 
 async def recover(
@@ -52,7 +54,8 @@ async def recover(
     on_commit: Callable[[Sequence[Operation]], None],
     home: HomeOfBytes,
 ) -> RecoveryReport:
-    """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones, at the speed of `home`.
+    """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones, at the
+    speed of `home`.
 
     Raises DataCorruptionError (nothing was changed on disk by it). A log without operations leaves
     the metadata empty: the caller writes the first checkpoint.
@@ -70,7 +73,8 @@ async def recover(
                 is_append = type(operation) is AppendOperation
                 run_bytes += len(record)
                 if appends and (not is_append or run_bytes > home.room_bytes):
-                    # As live (`commit_runs`): what is told of an operation sees the metadata as of it.
+                    # As live (`commit_runs`): what is told of an operation sees the metadata as of
+                    # it.
                     on_commit(appends)
                     appends, run_bytes = [], len(record)
                     await home.wait_roomy()

@@ -1,8 +1,9 @@
 """Operations in, metadata out: the rules of reading a container's log from its beginning. Pure.
 
-The log begins with a checkpoint; everything behind it goes through the same metadata updater as live
-operations. "Operations but no checkpoint" is corruption, not an empty log. At the end every byte that
-Tier 2 does not hold must have been met: anything else means the log was truncated past un-flushed data.
+The log begins with a checkpoint; everything behind it goes through the same metadata updater as
+live operations. "Operations but no checkpoint" is corruption, not an empty log. At the end every
+byte that Tier 2 does not hold must have been met: anything else means the log was truncated past
+un-flushed data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Replay:
         except OperationFormatError as error:
             raise DataCorruptionError(f"log address {first_address:#x}", str(error)) from error
 
-    def apply(self, record: Buffer, first_address: LogAddress, last_address: LogAddress) -> Operation:
+    def apply(
+        self, record: Buffer, first_address: LogAddress, last_address: LogAddress
+    ) -> Operation:
         """Decode and replay one record."""
         operation = self.decode(record, first_address)
         self.apply_operation(operation, len(record), first_address, last_address)
@@ -50,7 +53,9 @@ class Replay:
     def apply_operation(
         self, operation: Operation, length: int, first_address: LogAddress, last_address: LogAddress
     ) -> None:
-        """Replay one operation, `length` bytes in the frames from `first_address` to `last_address`."""
+        """Replay one operation, `length` bytes in the frames from `first_address` to
+        `last_address`.
+        """
         if type(operation) is AppendOperation:
             self._first_met.setdefault(operation.segment_id, operation.offset)
         if self.operations:
@@ -60,7 +65,8 @@ class Replay:
         else:
             raise DataCorruptionError(
                 f"log address {first_address:#x}",
-                f"the log begins with {type(operation).__name__} {operation.sequence_number}, not with a checkpoint",
+                f"the log begins with {type(operation).__name__} "
+                f"{operation.sequence_number}, not with a checkpoint",
             )
         self.operations += 1
         self.bytes += length
@@ -76,12 +82,16 @@ class Replay:
         """Check that nothing acknowledged is missing. Raises DataCorruptionError."""
         for segment, offset in self.missing():
             raise DataCorruptionError(
-                f"container {self._updater.metadata.container_id}, segment {segment.name!r} offset {offset}",
+                f"container {self._updater.metadata.container_id}, segment "
+                f"{segment.name!r} offset {offset}",
                 f"neither Tier 2 (up to {segment.storage_length}) nor the log holds it",
             )
 
     def missing(self) -> Iterator[tuple[SegmentMetadata, int]]:
-        """Each segment with acknowledged bytes that are nowhere, and the offset of the first. After the last `apply`."""
+        """Each segment with acknowledged bytes that are nowhere, and the offset of the first.
+
+        After the last `apply`.
+        """
         for segment in self._updater.metadata.segments.values():
             offset = self._first_missing(segment)
             if offset is not None:
@@ -92,6 +102,9 @@ class Replay:
         position = segment.storage_length
         while (merge := segment.find_merge(position)) is not None:
             position = merge.end_offset
-        if position >= segment.length or self._first_met.get(segment.segment_id, segment.length) <= position:
+        if (
+            position >= segment.length
+            or self._first_met.get(segment.segment_id, segment.length) <= position
+        ):
             return None
         return position

@@ -1,15 +1,18 @@
 """A store made anew from what Tier 2 holds, when its log and its disk are lost (docs/restore.md).
 
-Theory of operation. The bucket is listed; for each container the newest readable checkpoint of its metadata is
-taken, what the checkpoint does not know is walked by its blocks' headers, and both become the metadata of the container
-(`recovery.rebuilding`). The new store has one log a container, and in it one operation: a checkpoint of that metadata.
-From then on it is a store as any other. Rules of this file:
+Theory of operation. The bucket is listed; for each container the newest readable checkpoint of its
+metadata is taken, what the checkpoint does not know is walked by its blocks' headers, and both
+become the metadata of the container (`recovery.rebuilding`). The new store has one log a container,
+and in it one operation: a checkpoint of that metadata. From then on it is a store as any other.
+Rules of this file:
 
-- nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that are there;
-- epochs, sequence numbers and ids of the new store are above all that the bucket shows, with room for those that were lost
-  with the log: none is given twice;
-- the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder that is none. With logs on
-  BookKeeper the root node becomes the store's just before that, and whoever opens the store there from then on has all of it;
+- nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that
+  are there;
+- epochs, sequence numbers and ids of the new store are above all that the bucket shows, with room
+  for those that were lost with the log: none is given twice;
+- the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder
+  that is none. With logs on BookKeeper the root node becomes the store's just before that, and
+  whoever opens the store there from then on has all of it;
 - what cannot be known is said in the report.
 """
 
@@ -32,7 +35,13 @@ from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation
 from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.rebuilding import rebuild
-from recovery.restore_report import CheckpointUsed, ContainerRestore, Damage, FoundBlock, RestoreReport
+from recovery.restore_report import (
+    CheckpointUsed,
+    ContainerRestore,
+    Damage,
+    FoundBlock,
+    RestoreReport,
+)
 from recovery.restored_logs import LogsInFolder, RestoredLogs
 from recovery.store_check import check_store
 from segmentstore.config import StoreConfig
@@ -57,7 +66,9 @@ from tier2.object_storage import ObjectStorage
 SEQUENCE_GAP = 1 << 32
 """Sequence numbers left out for operations that were lost with the log."""
 EPOCH_GAP = 16
-"""Epochs left out: an owner that died before it wrote anything to Tier 2 took one that no name shows."""
+"""Epochs left out: an owner that died before it wrote anything to Tier 2 took one that no name
+shows.
+"""
 _FRAMES_IN_FLIGHT = 16
 
 _T = TypeVar("_T")
@@ -82,15 +93,18 @@ async def restore_store(
     memory: MemoryStorages | None = None,
     on_progress: Progress = _no_progress,
 ) -> RestoreReport:
-    """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL) holds.
+    """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL)
+    holds.
 
-    `logs` is where its logs are made, None for the folder.
-    With `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless `predecessors` says that each
-    was restored from the one before, or `store_id` names the one that is wanted: then what carries its tag, and what its own
-    metadata name, is restored, and the rest left alone. The old store must never run on this bucket again once the new one was opened.
-    Raises InvalidArgumentError (several stores; `location` is a URL), NotAStoreError (the folder is not empty; the bucket holds nothing of a store), DataCorruptionError (what is
-    in the bucket cannot be of one store), StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for 1,000
-    objects, one GET a container, and one or few GETs for each object the newest checkpoint does not know.
+    `logs` is where its logs are made, None for the folder. With `dry_run` nothing is made. Several
+    stores that ever were on this bucket are refused, unless `predecessors` says that each was
+    restored from the one before, or `store_id` names the one that is wanted: then what carries its
+    tag, and what its own metadata name, is restored, and the rest left alone. The old store must
+    never run on this bucket again once the new one was opened. Raises InvalidArgumentError (several
+    stores; `location` is a URL), NotAStoreError (the folder is not empty; the bucket holds nothing
+    of a store), DataCorruptionError (what is in the bucket cannot be of one store),
+    StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for 1,000 objects, one GET a
+    container, and one or few GETs for each object the newest checkpoint does not know.
     """
     location = os.path.abspath(checked_folder(location))
     wanted = _wanted_store(store_id, predecessors=predecessors)
@@ -102,13 +116,21 @@ async def restore_store(
         await _on_disk(executor, location, _check_folder, location, runtime)
         await logs.check()
         report, metadata = await _rebuild_all(
-            storage, location, runtime, on_progress, dry_run=dry_run, predecessors=predecessors, wanted=wanted
+            storage,
+            location,
+            runtime,
+            on_progress,
+            dry_run=dry_run,
+            predecessors=predecessors,
+            wanted=wanted,
         )
         if not dry_run:
             lock = await _on_disk(executor, location, _take_folder, location, runtime)
             try:
                 await _write(report, metadata, tier2, logs, executor, runtime)
-                report.findings = await check_store(await logs.written(len(metadata)), storage, runtime)
+                report.findings = await check_store(
+                    await logs.written(len(metadata)), storage, runtime
+                )
             finally:
                 lock.close()
         return report
@@ -117,7 +139,7 @@ async def restore_store(
         await storage.close()
 
 
-# --- what was --------------------------------------------------------------------------------------
+# --- what was -------------------------------------------------------------------------------------
 
 
 async def _rebuild_all(
@@ -132,11 +154,15 @@ async def _rebuild_all(
 ) -> tuple[RestoreReport, list[ContainerMetadata]]:
     bucket = await list_bucket(storage)
     if bucket.is_empty:
-        raise NotAStoreError(storage.url, "Tier 2 holds no object and no checkpoint of a segment store")
+        raise NotAStoreError(
+            storage.url, "Tier 2 holds no object and no checkpoint of a segment store"
+        )
     if wanted is not None:
         _narrow(bucket, wanted, storage.url)
     elif len(bucket.stores) > 1 and not predecessors:
-        detail = f"the stores {', '.join(bucket.stores)} have been here: which one is to be restored?"
+        detail = (
+            f"the stores {', '.join(bucket.stores)} have been here: which one is to be restored?"
+        )
         advice = "name it by store_id, or say that they are predecessors of one another"
         raise InvalidArgumentError("tier2", storage.url, f"{detail} ({advice})")
     report = RestoreReport(
@@ -152,8 +178,12 @@ async def _rebuild_all(
     used: dict[int, CheckpointUsed] = {}
     found: dict[int, ContainerRestore] = {}
     for container_id in sorted({*bucket.objects, *bucket.checkpoints}):
-        checkpoint, damaged = await newest_checkpoint(storage, bucket.checkpoints.get(container_id, []))
-        found[container_id] = ContainerRestore(container_id=container_id, checkpoint=checkpoint, damaged=damaged)
+        checkpoint, damaged = await newest_checkpoint(
+            storage, bucket.checkpoints.get(container_id, [])
+        )
+        found[container_id] = ContainerRestore(
+            container_id=container_id, checkpoint=checkpoint, damaged=damaged
+        )
         if checkpoint is not None:
             used[container_id] = checkpoint
             bucket.claim(container_id, checkpoint.metadata.objects)
@@ -163,19 +193,26 @@ async def _rebuild_all(
         objects = bucket.objects.get(container_id, {})
         unknown, container.passed_over = unknown_objects(objects, container.checkpoint)
         container.objects, container.surveyed = len(objects), len(unknown)
-        blocks[container_id], broken = await survey(storage, container_id, unknown, partial(on_progress, container_id))
+        blocks[container_id], broken = await survey(
+            storage, container_id, unknown, partial(on_progress, container_id)
+        )
         cut[container_id] = [damage.cut for damage in broken if damage.cut is not None]
         container.damaged += map(str, broken)
         container.unreadable = _unknown_names(broken, container.checkpoint)
     count = _count_of_containers(used, found, blocks, report)
     metadata = []
     for container_id in range(count):
-        container = found.get(container_id) or ContainerRestore(container_id=container_id, checkpoint=None)
+        container = found.get(container_id) or ContainerRestore(
+            container_id=container_id, checkpoint=None
+        )
         report.containers.append(container)
         found_here, cut_here = blocks.get(container_id, []), cut.get(container_id, [])
         metadata.append(_rebuild_one(container, bucket, found_here, cut_here, count, runtime))
         if container_id not in found:
-            report.notes.append(f"of container {container_id} there is nothing: no object, and no copy of its metadata")
+            report.notes.append(
+                f"of container {container_id} there is nothing: no object, and no copy "
+                "of its metadata"
+            )
     report.others_objects = sum(map(len, bucket.others.values()))
     if wanted is not None:
         report.old_store_id = str(wanted)
@@ -189,7 +226,9 @@ def _wanted_store(store_id: str | None, *, predecessors: bool) -> uuid.UUID | No
     if store_id is None:
         return None
     if predecessors:
-        raise InvalidArgumentError("store_id", store_id, "either one store is wanted, or all that were here")
+        raise InvalidArgumentError(
+            "store_id", store_id, "either one store is wanted, or all that were here"
+        )
     try:
         return uuid.UUID(store_id)
     except (ValueError, AttributeError, TypeError):
@@ -200,19 +239,29 @@ def _narrow(bucket: Bucket, wanted: uuid.UUID, url: str) -> None:
     bucket.narrow(wanted)
     if bucket.is_empty:
         there = (
-            f"those that have a marker there: {', '.join(bucket.stores)}" if bucket.stores else "no store has a marker"
+            f"those that have a marker there: {', '.join(bucket.stores)}"
+            if bucket.stores
+            else "no store has a marker"
         )
-        raise NotAStoreError(url, f"Tier 2 holds no object and no checkpoint of store {wanted} ({there})")
+        raise NotAStoreError(
+            url, f"Tier 2 holds no object and no checkpoint of store {wanted} ({there})"
+        )
 
 
 def _unknown_names(broken: list[Damage], checkpoint: CheckpointUsed | None) -> list[str]:
     """Objects that were not read to their end, and of which no checkpoint says what they held."""
     names = [damage.object_name for damage in broken]
-    return names if checkpoint is None else [name for name in names if name not in checkpoint.metadata.objects]
+    return (
+        names
+        if checkpoint is None
+        else [name for name in names if name not in checkpoint.metadata.objects]
+    )
 
 
 def _check_that_one_store_wrote_them(bucket: Bucket) -> None:
-    """A store restored from another one begins above all its epochs: no epoch of a container has copies of two."""
+    """A store restored from another one begins above all its epochs: no epoch of a container has
+    copies of two.
+    """
     for container_id, checkpoints in bucket.checkpoints.items():
         writers: dict[int, bytes] = {}
         for stored in checkpoints:
@@ -229,11 +278,17 @@ def _count_of_containers(
     blocks: dict[int, list[FoundBlock]],
     report: RestoreReport,
 ) -> int:
-    """How many containers the store had. Raises DataCorruptionError if the bucket contradicts itself."""
+    """How many containers the store had.
+
+    Raises DataCorruptionError if the bucket contradicts itself.
+    """
     highest = max(found)
     said = sorted({checkpoint.containers for checkpoint in used.values()})
     if len(said) > 1 or (said and said[0] <= highest):
-        detail = f"checkpoints speak of stores with {said} containers, and there are objects of container {highest}"
+        detail = (
+            f"checkpoints speak of stores with {said} containers, and there are objects of "
+            f"container {highest}"
+        )
         raise DataCorruptionError(report.url, f"{detail}: more than one store has written here")
     if said:
         newest = max(used.values(), key=lambda checkpoint: (checkpoint.time_ms, checkpoint.epoch))
@@ -241,9 +296,13 @@ def _count_of_containers(
         others = sorted({checkpoint.store_id for checkpoint in used.values()} - {newest.store_id})
         if others:
             # So it is after a restore whose store never came to write all of its checkpoints.
-            report.notes.append(f"checkpoints of other containers are of the store {', '.join(others)}")
+            report.notes.append(
+                f"checkpoints of other containers are of the store {', '.join(others)}"
+            )
         return said[0]
-    report.notes.append("there is no readable checkpoint: all that is known comes from the headers of blocks")
+    report.notes.append(
+        "there is no readable checkpoint: all that is known comes from the headers of blocks"
+    )
     names = {
         block.segment_name: container_id
         for container_id in found
@@ -253,7 +312,9 @@ def _count_of_containers(
     for count in range(highest + 1, CONTAINERS_MAX + 1):
         if all(container_of(name, count) == container_id for name, container_id in names.items()):
             return count
-    report.notes.append("no number of containers fits the names found: names are made up where they do not fit")
+    report.notes.append(
+        "no number of containers fits the names found: names are made up where they do not fit"
+    )
     return highest + 1
 
 
@@ -293,12 +354,13 @@ def _rebuild_one(
 def _note_what_is_unknown(report: RestoreReport, used: dict[int, CheckpointUsed]) -> None:
     if used:
         report.notes.append(
-            "unknown since the checkpoints: seals, truncations, deletions, merges, attributes, segments of which nothing"
+            "unknown since the checkpoints: seals, truncations, deletions, merges, "
+            "attributes, segments of which nothing"
             " was flushed, and appends that were not flushed"
         )
 
 
-# --- the new store ---------------------------------------------------------------------------------
+# --- the new store --------------------------------------------------------------------------------
 
 
 async def _write(
@@ -309,16 +371,29 @@ async def _write(
     executor: Executor,
     runtime: Runtime,
 ) -> None:
-    # The markers of those before it are still there: who restores a store means it to be where they were.
+    # The markers of those before it are still there: who restores a store means it to be where they
+    # were.
     config = StoreConfig(
-        containers=len(metadata), tier1=logs.tier1, tier2=tier2, shared_tier2=bool(report.stores_there)
+        containers=len(metadata),
+        tier1=logs.tier1,
+        tier2=tier2,
+        shared_tier2=bool(report.stores_there),
     )
     store_id = new_store_id(runtime)
     await logs.begin(store_id)
     for each in metadata:
         await _write_log(logs.log(each.container_id, store_id, report.epoch, config), each, runtime)
     await logs.finish(StoreIdentity(store_id, config.containers, tier2))
-    await _on_disk(executor, report.location, write_store_file, report.location, store_id, config, runtime, store_id)
+    await _on_disk(
+        executor,
+        report.location,
+        write_store_file,
+        report.location,
+        store_id,
+        config,
+        runtime,
+        store_id,
+    )
     report.store_id = store_id
 
 
@@ -358,7 +433,9 @@ def _check_folder(location: str, runtime: Runtime) -> None:
         raise NotAStoreError(location, "it is not a folder")
     there = [name for name in disk.list_directory(location) if name != LOCK_NAME]
     if there:
-        raise NotAStoreError(location, f"a restore makes a new store, and the folder is not empty ({there[0]})")
+        raise NotAStoreError(
+            location, f"a restore makes a new store, and the folder is not empty ({there[0]})"
+        )
 
 
 def _take_folder(location: str, runtime: Runtime) -> DiskFile:
@@ -376,7 +453,9 @@ def _take_folder(location: str, runtime: Runtime) -> DiskFile:
     return lock
 
 
-async def _on_disk(executor: Executor, location: str, call: Callable[..., _T], *arguments: object) -> _T:
+async def _on_disk(
+    executor: Executor, location: str, call: Callable[..., _T], *arguments: object
+) -> _T:
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
     except OSError as error:

@@ -1,7 +1,7 @@
 """What Tier 2 has lost of a segment: each gap told by the objects that held it. Pure.
 
-A checkpoint says which object held each byte; so does the header of a block whose end is missing. What neither says
-was lost in an object that nothing names any more.
+A checkpoint says which object held each byte; so does the header of a block whose end is missing.
+What neither says was lost in an object that nothing names any more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from recovery.restore_report import FoundBlock, Gap, Loss
 from segmentstore.contracts.metadata import SegmentMetadata
 
 NOBODY_KNOWS = "nothing says which object held it"
-GONE = "the object is gone: lost, unless the segment was truncated or deleted after the copy of its metadata was made"
+GONE = (
+    "the object is gone: lost, unless the segment was truncated or deleted after the copy of "
+    "its metadata was made"
+)
 
 
 class _Held(NamedTuple):
@@ -35,14 +38,18 @@ def losses_of(
 ) -> list[Loss]:
     """What was lost in the gaps of a segment, by offset; neighbours of one object are one loss.
 
-    `made` is the segment of the new store, `known` what a checkpoint knows of it, `cut` are its blocks whose ends are
-    missing, and `why` says what happened to an object. The container is left 0. O(gaps log chunks + lost chunks).
+    `made` is the segment of the new store, `known` what a checkpoint knows of it, `cut` are its
+    blocks whose ends are missing, and `why` says what happened to an object. The container is left
+    0. O(gaps log chunks + lost chunks).
     """
     losses: list[Loss] = []
     for gap in gaps:
         for held in _cover(gap, _holders(gap, known, cut, why)):
             last = losses[-1] if losses else None
-            if last is not None and (last.end_offset, last.object_name) == (held.start_offset, held.object_name):
+            if last is not None and (last.end_offset, last.object_name) == (
+                held.start_offset,
+                held.object_name,
+            ):
                 losses[-1] = last._replace(end_offset=held.end_offset)
                 continue
             losses.append(Loss(0, made.segment_id, made.name, *held))
@@ -54,15 +61,24 @@ def _holders(
 ) -> list[_Held]:
     """Who held bytes of the gap, by offset."""
     found = [
-        _Held(block.start_offset, block.end_offset, block.object_name, f"its block at {block.block_offset} is cut off")
+        _Held(
+            block.start_offset,
+            block.end_offset,
+            block.object_name,
+            f"its block at {block.block_offset} is cut off",
+        )
         for block in cut
         if block.start_offset < gap.end_offset and block.end_offset > gap.start_offset
     ]
     chunks = known.chunks if known is not None else []
-    for chunk in chunks[bisect_right(chunks, gap.start_offset, key=lambda chunk: chunk.end_offset) :]:
+    for chunk in chunks[
+        bisect_right(chunks, gap.start_offset, key=lambda chunk: chunk.end_offset) :
+    ]:
         if chunk.start_offset >= gap.end_offset:
             break
-        found.append(_Held(chunk.start_offset, chunk.end_offset, chunk.object_name, why(chunk.object_name)))
+        found.append(
+            _Held(chunk.start_offset, chunk.end_offset, chunk.object_name, why(chunk.object_name))
+        )
     return sorted(found)
 
 

@@ -1,4 +1,6 @@
-"""What a restore from Tier 2 alone found and made: the records of its report, and of what was surveyed. Pure."""
+"""What a restore from Tier 2 alone found and made: the records of its report, and of what was
+surveyed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from segmentstore.contracts.metadata import ContainerMetadata
 
 
 class FoundBlock(NamedTuple):
-    """A block met in an object: what its header says, and where it lies. Lengths and offsets in bytes."""
+    """A block met in an object: what its header says, and where it lies.
+
+    Lengths and offsets in bytes.
+    """
 
     object_name: str
     block_offset: int
@@ -19,7 +24,9 @@ class FoundBlock(NamedTuple):
     start_offset: int
     length: int
     segment_name: str
-    """As the segment was called when the block was written; empty in blocks that do not say, or say `no_name`."""
+    """As the segment was called when the block was written; empty in blocks that do not say, or say
+    `no_name`.
+    """
     no_name: str = ""
     """What the header says where no segment may be called so; it may hold anything."""
 
@@ -37,7 +44,9 @@ class Gap(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Bytes [start_offset, end_offset) of a segment that were in Tier 2, and that nothing there holds now."""
+    """Bytes [start_offset, end_offset) of a segment that were in Tier 2, and that nothing there
+    holds now.
+    """
 
     container_id: int
     segment_id: int
@@ -63,7 +72,9 @@ class Damage(NamedTuple):
     """Place in the object where the walk ended."""
     detail: str
     cut: FoundBlock | None = None
-    """The block whose end is missing, where its header could be read: what was lost with it is known."""
+    """The block whose end is missing, where its header could be read: what was lost with it is
+    known.
+    """
 
     def __str__(self) -> str:
         return f"object {self.object_name} from {self.position} on: {self.detail}"
@@ -80,13 +91,19 @@ class SegmentRestore:
     restored_to: int
     """Its length now: every byte from the start offset to here is in Tier 2."""
     known_length: int | None
-    """Length that the checkpoint knows of; None for a segment made after it. It may have been longer in the end."""
+    """Length that the checkpoint knows of; None for a segment made after it.
+
+    It may have been longer in the end.
+    """
     gaps: Sequence[Gap] = ()
     """Below `restored_to`, or below what the checkpoint or a cut block says Tier 2 had."""
     losses: Sequence[Loss] = ()
     """The gaps again, by the objects that held them; without `unclear_bytes`."""
     unclear_bytes: int = 0
-    """Of the gaps: before all that was found of a segment no checkpoint knows. Truncated, or lost."""
+    """Of the gaps: before all that was found of a segment no checkpoint knows.
+
+    Truncated, or lost.
+    """
     notes: Sequence[str] = ()
 
     @property
@@ -96,13 +113,17 @@ class SegmentRestore:
 
     @property
     def unflushed_bytes(self) -> int:
-        """Known to have been acknowledged, and never seen in Tier 2: they were lost with the log."""
+        """Known to have been acknowledged, and never seen in Tier 2: they were lost with the
+        log.
+        """
         stored = max((loss.end_offset for loss in self.losses), default=0)
         return max(0, (self.known_length or 0) - max(self.restored_to, stored))
 
     @property
     def missing_bytes(self) -> int:
-        """Known to have been acknowledged, and not restored: what Tier 2 has lost, and what it never had."""
+        """Known to have been acknowledged, and not restored: what Tier 2 has lost, and what it
+        never had.
+        """
         return self.lost_bytes + self.unflushed_bytes
 
 
@@ -131,12 +152,16 @@ class ContainerRestore:
     surveyed: int = 0
     """Of these, walked from header to header, since the checkpoint does not know them."""
     passed_over: int = 0
-    """Objects left out: of an older epoch and unknown to the checkpoint, or none of their blocks wanted."""
+    """Objects left out: of an older epoch and unknown to the checkpoint, or none of their blocks
+    wanted.
+    """
     segments: list[SegmentRestore] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """Objects that could not be read, a sentence each."""
     unreadable: list[str] = field(default_factory=list)
-    """Names of damaged objects that the checkpoint does not know: what else they held nobody can tell."""
+    """Names of damaged objects that the checkpoint does not know: what else they held nobody can
+    tell.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

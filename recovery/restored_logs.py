@@ -1,9 +1,12 @@
-"""Where the logs of a store that is restored are made: in its folder, or on BookKeeper (docs/restore.md).
+"""Where the logs of a store that is restored are made: in its folder, or on BookKeeper
+(docs/restore.md).
 
 Rules of this file:
 
-- on BookKeeper the root node is taken first: one that is a store's or has logs is refused, and ours nobody else can take, or open;
-- it becomes the store's when all logs are whole. From then on the store is there, whatever becomes of the folder.
+- on BookKeeper the root node is taken first: one that is a store's or has logs is refused, and ours
+  nobody else can take, or open;
+- it becomes the store's when all logs are whole. From then on the store is there, whatever becomes
+  of the folder.
 """
 
 from __future__ import annotations
@@ -49,12 +52,16 @@ class RestoredLogs(Protocol):
         """The setting."""
 
     async def check(self) -> None:
-        """Raise ConfigError or NotAStoreError unless a new store can be made there; also TierUnavailableError."""
+        """Raise ConfigError or NotAStoreError unless a new store can be made there; also
+        TierUnavailableError.
+        """
 
     async def begin(self, store_id: str) -> None:
         """Take the place for this store, whose id nobody else has. Raises as `check` does."""
 
-    def log(self, container_id: int, store_id: str, epoch: int, config: StoreConfig) -> DurableDataLog:
+    def log(
+        self, container_id: int, store_id: str, epoch: int, config: StoreConfig
+    ) -> DurableDataLog:
         """A container's log, not opened yet, whose first owner is of this epoch."""
 
     async def finish(self, identity: StoreIdentity) -> None:
@@ -79,7 +86,9 @@ class LogsInFolder:
     async def begin(self, store_id: str) -> None:
         """The folder is locked by who makes it."""
 
-    def log(self, container_id: int, store_id: str, epoch: int, config: StoreConfig) -> DurableDataLog:
+    def log(
+        self, container_id: int, store_id: str, epoch: int, config: StoreConfig
+    ) -> DurableDataLog:
         assert store_id
         return FileLog(
             log_directory(self._location, container_id),
@@ -98,9 +107,14 @@ class LogsInFolder:
 
 
 class LogsOnBookKeeper:
-    """Logs below the root node that the URL `tier1` names. `ledgers` and `nodes` are the caller's to close."""
+    """Logs below the root node that the URL `tier1` names.
 
-    def __init__(self, tier1: str, ledgers: LedgerStore, nodes: MetadataNodes, runtime: Runtime) -> None:
+    `ledgers` and `nodes` are the caller's to close.
+    """
+
+    def __init__(
+        self, tier1: str, ledgers: LedgerStore, nodes: MetadataNodes, runtime: Runtime
+    ) -> None:
         self.tier1 = tier1
         self._location = BookKeeperLocation.parse(tier1)
         self._ledgers = ledgers
@@ -115,7 +129,9 @@ class LogsOnBookKeeper:
         with _translated():
             await take(self._nodes, self._location.path, store_id)
 
-    def log(self, container_id: int, store_id: str, epoch: int, config: StoreConfig) -> DurableDataLog:
+    def log(
+        self, container_id: int, store_id: str, epoch: int, config: StoreConfig
+    ) -> DurableDataLog:
         return BookKeeperLog(
             container_id,
             self._runtime,
@@ -133,7 +149,10 @@ class LogsOnBookKeeper:
             await make(self._nodes, self._location.path, identity)
 
     async def written(self, containers: int) -> Mapping[int, LogElsewhere]:
-        return {number: LogElsewhere(_Frames(await self._frames(number)), "entry") for number in range(containers)}
+        return {
+            number: LogElsewhere(_Frames(await self._frames(number)), "entry")
+            for number in range(containers)
+        }
 
     async def _frames(self, container_id: int) -> list[FrameReport]:
         """All of them: one checkpoint, no more than the metadata it was made of."""

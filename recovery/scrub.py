@@ -1,13 +1,18 @@
-"""Scrub: a walk through every object the log says is live, block by block, that can be stopped and gone on with.
+"""Scrub: a walk through every object the log says is live, block by block, that can be stopped and
+gone on with.
 
 Rules of this file:
 
-- the order is by container, then by object name; the position is moved on only when everything up to it was looked at;
-- an object that is gone from the metadata when it is reached, or while it is read, is passed over: nobody wants it;
-- anything found is looked at once more with the chunks as they are then: the metadata of an open store move on;
-- a store that does not answer is never taken for corruption: the walk ends with StorageUnavailableError, and goes on
-  from its position when it is run again;
-- bytes are asked for at a bounded rate, and large metadata are gone through in turns with the rest of the loop.
+- the order is by container, then by object name; the position is moved on only when everything up
+  to it was looked at;
+- an object that is gone from the metadata when it is reached, or while it is read, is passed over:
+  nobody wants it;
+- anything found is looked at once more with the chunks as they are then: the metadata of an open
+  store move on;
+- a store that does not answer is never taken for corruption: the walk ends with
+  StorageUnavailableError, and goes on from its position when it is run again;
+- bytes are asked for at a bounded rate, and large metadata are gone through in turns with the rest
+  of the loop.
 """
 
 from __future__ import annotations
@@ -37,7 +42,10 @@ Live = Callable[[], ContainerMetadata | None]
 
 
 class Pace:
-    """Holds whoever asks for bytes to `bytes_per_s` on the loop's clock; 0: to nothing. No burst is saved up."""
+    """Holds whoever asks for bytes to `bytes_per_s` on the loop's clock; 0: to nothing.
+
+    No burst is saved up.
+    """
 
     def __init__(self, bytes_per_s: float) -> None:
         self._rate = bytes_per_s
@@ -46,7 +54,9 @@ class Pace:
     @property
     def piece_bytes(self) -> int:
         """What is fetched at once: at most what a second allows, within reason."""
-        return min(PIECE_BYTES, max(PIECE_BYTES_MIN, int(self._rate))) if self._rate else PIECE_BYTES
+        return (
+            min(PIECE_BYTES, max(PIECE_BYTES_MIN, int(self._rate))) if self._rate else PIECE_BYTES
+        )
 
     async def take(self, count: int) -> None:
         """Wait until `count` bytes may be asked for."""
@@ -64,7 +74,10 @@ async def _nothing() -> None:
 
 
 class Scrub:
-    """Passes over `containers` (by id). Keeps `state` as it goes; `moved_on` is awaited whenever it has moved on."""
+    """Passes over `containers` (by id).
+
+    Keeps `state` as it goes; `moved_on` is awaited whenever it has moved on.
+    """
 
     def __init__(
         self,
@@ -90,7 +103,10 @@ class Scrub:
         self._moved_on = moved_on
 
     async def run_pass(self) -> None:
-        """Go on with the current pass, to its end; nothing happens if it is finished. Raises StorageUnavailableError."""
+        """Go on with the current pass, to its end; nothing happens if it is finished.
+
+        Raises StorageUnavailableError.
+        """
         current = self.state.current
         if current.finished_at_ms is not None:
             return
@@ -116,13 +132,15 @@ class Scrub:
         while group := list(islice(remaining, self._at_once)):
             sizes = sum(_size(metadata, name) for name in group)
             looked = await gather_outcomes(
-                *(self._look(container_id, name, chunks.pop(name, [])) for name in group), name="scrub object"
+                *(self._look(container_id, name, chunks.pop(name, [])) for name in group),
+                name="scrub object",
             )
             for each in looked:
                 if isinstance(each, BaseException):
                     raise each
             if live() is None:
-                # It has stopped: its objects are not gone, and what was passed over for that is still to come.
+                # It has stopped: its objects are not gone, and what was passed over for that is
+                # still to come.
                 return
             for each in looked:
                 self._count(each)
@@ -141,7 +159,9 @@ class Scrub:
         else:
             current.passed_over += 1
 
-    async def _look(self, container_id: int, name: str, chunks: Sequence[ChunkRecord]) -> ObjectCheck | None:
+    async def _look(
+        self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
+    ) -> ObjectCheck | None:
         """Check one object; None if it is gone from the metadata."""
         looked = await self._check(container_id, name, chunks)
         if looked is None or not looked.findings:
@@ -151,11 +171,16 @@ class Scrub:
             return None
         # Merges, truncations and consolidation may have moved its chunks since they were gathered.
         fresh = [
-            chunk for segment in metadata.segments.values() for chunk in segment.chunks if chunk.object_name == name
+            chunk
+            for segment in metadata.segments.values()
+            for chunk in segment.chunks
+            if chunk.object_name == name
         ]
         return await self._check(container_id, name, fresh)
 
-    async def _check(self, container_id: int, name: str, chunks: Sequence[ChunkRecord]) -> ObjectCheck | None:
+    async def _check(
+        self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
+    ) -> ObjectCheck | None:
         record = self._record(container_id, name)
         if record is None:
             return None
@@ -177,7 +202,9 @@ class Scrub:
 
 
 async def _chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:
-    """Every chunk under its object, gathered in turns with the rest of the loop: of no single moment."""
+    """Every chunk under its object, gathered in turns with the rest of the loop: of no single
+    moment.
+    """
     result: dict[str, list[ChunkRecord]] = defaultdict(list)
     gathered = 0
     for segment in list(metadata.segments.values()):

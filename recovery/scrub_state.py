@@ -2,10 +2,11 @@
 
 Rules of this file:
 
-- what is lost with the file is time, never a byte: it may be deleted, and is never needed to open a store;
+- what is lost with the file is time, never a byte: it may be deleted, and is never needed to open a
+  store;
 - findings kept are bounded; those beyond are counted;
-- a file that is not understood, was damaged, or is another store's is refused with its reason, and its reader decides
-  whether to begin anew: a wrong position would be bytes that nobody looks at.
+- a file that is not understood, was damaged, or is another store's is refused with its reason, and
+  its reader decides whether to begin anew: a wrong position would be bytes that nobody looks at.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class ScrubPass:
                 self.notes += 1
         self.findings += findings
         if len(self.findings) > FINDINGS_MAX:
-            self.findings = sorted(self.findings, key=lambda each: each.severity is not Severity.HARMFUL)[:FINDINGS_MAX]
+            self.findings = sorted(
+                self.findings, key=lambda each: each.severity is not Severity.HARMFUL
+            )[:FINDINGS_MAX]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +81,9 @@ class ScrubState:
 
     @property
     def harmful(self) -> int:
-        """Harmful findings that stand: of this pass, or of the one before if this one has none yet."""
+        """Harmful findings that stand: of this pass, or of the one before if this one has none
+        yet.
+        """
         if self.current.harmful or self.current.finished_at_ms is not None or self.previous is None:
             return self.current.harmful
         return self.previous.harmful
@@ -111,15 +116,22 @@ def parse_state(text: str, store_id: str) -> ScrubState:
         document = json.loads(text)
         version = document["version"]
         if version != FILE_VERSION:
-            raise ConfigError(FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}")
+            raise ConfigError(
+                FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}"
+            )
         recorded, actual = document.pop("checksum"), _checksum(document)
         if recorded != actual:
-            raise ConfigError(FILE_NAME, f"it was changed: checksum {actual} where {recorded!r} is recorded")
+            raise ConfigError(
+                FILE_NAME, f"it was changed: checksum {actual} where {recorded!r} is recorded"
+            )
         if document["store"] != store_id:
-            raise ConfigError(FILE_NAME, f"it is of store {document['store']!r}, not of {store_id!r}")
+            raise ConfigError(
+                FILE_NAME, f"it is of store {document['store']!r}, not of {store_id!r}"
+            )
         previous = document["previous"]
         return ScrubState(
-            current=_parsed(document["current"]), previous=_parsed(previous) if previous is not None else None
+            current=_parsed(document["current"]),
+            previous=_parsed(previous) if previous is not None else None,
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ConfigError(FILE_NAME, f"it is not the state of a scrub: {error!r}") from None
@@ -171,10 +183,17 @@ def _parsed(document: dict[str, Any]) -> ScrubPass:
     return ScrubPass(
         started_at_ms=int(document["started_at_ms"]),
         finished_at_ms=int(finished) if finished is not None else None,
-        position=ScrubPosition(int(position["container_id"]), str(position["object_name"])) if position else None,
+        position=ScrubPosition(int(position["container_id"]), str(position["object_name"]))
+        if position
+        else None,
         **{name: int(document[name]) for name in _NUMBERS},
         findings=[
-            Finding(Severity(each["severity"]), str(each["kind"]), str(each["place"]), str(each["detail"]))
+            Finding(
+                Severity(each["severity"]),
+                str(each["kind"]),
+                str(each["place"]),
+                str(each["detail"]),
+            )
             for each in document["findings"][:FINDINGS_MAX]
         ],
     )

@@ -1,10 +1,12 @@
-"""SeenLosses: bytes of one container that reads found lost in Tier 2, until they are there again or nobody wants them. Pure.
+"""SeenLosses: bytes of one container that reads found lost in Tier 2, until they are there again or
+nobody wants them. Pure.
 
 Rules of this file:
 
 - a place is what one fetch asked for: an object, a block and a range of the segment it belongs to;
-- it is forgotten when a fetch of it succeeds, when the metadata do not know its object any more, and when the segment does not
-  have those bytes there any more (truncated, deleted, replaced). Nothing else ends it: not time, and not a restart;
+- it is forgotten when a fetch of it succeeds, when the metadata do not know its object any more,
+  and when the segment does not have those bytes there any more (truncated, deleted, replaced).
+  Nothing else ends it: not time, and not a restart;
 - places are bounded; those beyond are counted, and found again by who reads them.
 """
 
@@ -64,9 +66,17 @@ class SeenLosses:
         """Of these, places that were not kept because there were too many."""
 
     def lost(
-        self, segment_id: int, chunk: ChunkRecord, start_offset: int, end_offset: int, error: Exception, now_ms: int
+        self,
+        segment_id: int,
+        chunk: ChunkRecord,
+        start_offset: int,
+        end_offset: int,
+        error: Exception,
+        now_ms: int,
     ) -> bool:
-        """Note a fetch that failed; whether that was a loss: not of what nobody wants any more, or of a tier that is away."""
+        """Note a fetch that failed; whether that was a loss: not of what nobody wants any more, or
+        of a tier that is away.
+        """
         if not isinstance(error, DataCorruptionError | ObjectNotFoundError | InvalidRangeError):
             return False
         detail = "it is gone" if isinstance(error, ObjectNotFoundError) else str(error)
@@ -80,7 +90,9 @@ class SeenLosses:
             if len(self.places) >= PLACES_MAX:
                 self.beyond += 1
                 return True
-        self.places[place.key] = place if known is None else place._replace(first_seen_ms=known.first_seen_ms)
+        self.places[place.key] = (
+            place if known is None else place._replace(first_seen_ms=known.first_seen_ms)
+        )
         return True
 
     def found(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> bool:
@@ -104,7 +116,10 @@ class SeenLosses:
             self.places.setdefault(place.key, place)
 
     def prune(self) -> bool:
-        """Forget what nobody wants any more; whether that was anything. O(places), and O(chunks) after a merge."""
+        """Forget what nobody wants any more; whether that was anything.
+
+        O(places), and O(chunks) after a merge.
+        """
         gone = [key for key, place in self.places.items() if not self._is_wanted(place)]
         moved = self._owners({self.places[key] for key in gone})
         for key in gone:
@@ -129,7 +144,10 @@ class SeenLosses:
             named.add(name)
             segment = self._metadata.segments.get(place.segment_id)
             called = repr(segment.name) if segment is not None else f"id {place.segment_id}"
-            yield f"object {name}, segment {called} offsets {place.start_offset} to {place.end_offset}: {place.detail}"
+            yield (
+                f"object {name}, segment {called} offsets {place.start_offset} to "
+                f"{place.end_offset}: {place.detail}"
+            )
 
     def _is_wanted(self, place: LostPlace) -> bool:
         segment = self._metadata.segments.get(place.segment_id)
@@ -142,10 +160,15 @@ class SeenLosses:
         return chunk is not None and _block(chunk) == _block(place.chunk)
 
     def _owners(self, places: set[LostPlace]) -> list[LostPlace]:
-        """Those of the places that another segment has by now: a merge gives a source's chunks to its target."""
+        """Those of the places that another segment has by now: a merge gives a source's chunks to
+        its target.
+        """
         metadata, blocks = self._metadata, defaultdict[tuple[str, int], list[LostPlace]](list)
         for place in places:
-            if place.segment_id not in metadata.segments and place.chunk.object_name in metadata.objects:
+            if (
+                place.segment_id not in metadata.segments
+                and place.chunk.object_name in metadata.objects
+            ):
                 blocks[_block(place.chunk)].append(place)
         if not blocks:
             return []
@@ -165,7 +188,9 @@ def _moved(place: LostPlace, segment: SegmentMetadata, chunk: ChunkRecord) -> Lo
     end = start + place.end_offset - place.start_offset
     if start < chunk.start_offset or end > chunk.end_offset:
         return None
-    return place._replace(segment_id=segment.segment_id, chunk=chunk, start_offset=start, end_offset=end)
+    return place._replace(
+        segment_id=segment.segment_id, chunk=chunk, start_offset=start, end_offset=end
+    )
 
 
 def _block(chunk: ChunkRecord) -> tuple[str, int]:

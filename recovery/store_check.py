@@ -1,10 +1,12 @@
-"""A stopped store read from end to end, without changing a byte of it: whether all that was acknowledged is there and right.
+"""A stopped store read from end to end, without changing a byte of it: whether all that was
+acknowledged is there and right.
 
-Each log is read and replayed as recovery does it, through the same `Replay`; what it adds up to is checked
-against itself and against Tier 2. Rules:
+Each log is read and replayed as recovery does it, through the same `Replay`; what it adds up to is
+checked against itself and against Tier 2. Rules:
 
-- nothing is written, opened for writing, or locked here: the caller holds the store's lock and the logs' locks; of logs that
-  cannot be locked (on BookKeeper) it finds out afterwards whether one was opened meanwhile;
+- nothing is written, opened for writing, or locked here: the caller holds the store's lock and the
+  logs' locks; of logs that cannot be locked (on BookKeeper) it finds out afterwards whether one was
+  opened meanwhile;
 - a fault in one container does not hide what is wrong with another;
 - a tier that does not answer is never taken for corruption (TierUnavailableError).
 """
@@ -55,7 +57,9 @@ class LogElsewhere(NamedTuple):
     """A log that is not files in a folder."""
 
     frames: Callable[[], Iterator[FrameReport]]
-    """As `read_only_frames` gives them; none of a log that was never written to. Gone through in a thread that may block.
+    """As `read_only_frames` gives them; none of a log that was never written to.
+
+    Gone through in a thread that may block.
 
     May raise TierUnavailableError, StoreInUseError, DataCorruptionError and ConfigError.
     """
@@ -72,11 +76,14 @@ async def check_store(
     memory: MemoryStorages | None = None,
     store_id: str | None = None,
 ) -> list[Finding]:
-    """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or its URL) these are.
+    """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or
+    its URL) these are.
 
-    With its `store_id` objects of unknown owner are told from orphans. `logs` has every container of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of every live object. Harmful
-    findings come first. Costs the replay of all logs and one `head` an object; deep, one read of all objects.
-    Raises TierUnavailableError, ConfigError (a newer format), StoreInUseError (from a log elsewhere).
+    With its `store_id` objects of unknown owner are told from orphans. `logs` has every container
+    of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of
+    every live object. Harmful findings come first. Costs the replay of all logs and one `head` an
+    object; deep, one read of all objects. Raises TierUnavailableError, ConfigError (a newer
+    format), StoreInUseError (from a log elsewhere).
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("check", 1)
@@ -92,9 +99,13 @@ async def check_store(
         raise TierUnavailableError("tier1", str(error)) from error
     finally:
         executor.shutdown(wait=False)
-    storage = open_object_storage(tier2, runtime, memory=memory) if isinstance(tier2, str) else tier2
+    storage = (
+        open_object_storage(tier2, runtime, memory=memory) if isinstance(tier2, str) else tier2
+    )
     try:
-        findings += await _check_tier2(storage, containers, store_tag(store_id) if store_id else b"", deep=deep)
+        findings += await _check_tier2(
+            storage, containers, store_tag(store_id) if store_id else b"", deep=deep
+        )
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     finally:
@@ -112,10 +123,16 @@ class _LogCheck:
     disk: Disk
     findings: list[Finding] = field(default_factory=list)
     metadata: ContainerMetadata | None = None
-    """What the log adds up to; None if it cannot be known. Empty if the log has never been written to."""
+    """What the log adds up to; None if it cannot be known.
+
+    Empty if the log has never been written to.
+    """
 
     def run(self) -> None:
-        """Fill in `findings` and `metadata`. Raises OSError, ConfigError, and what a log elsewhere raises."""
+        """Fill in `findings` and `metadata`.
+
+        Raises OSError, ConfigError, and what a log elsewhere raises.
+        """
         metadata = ContainerMetadata(self.container_id)
         replay = Replay(MetadataUpdater(metadata), LogPositions())
         try:
@@ -125,7 +142,8 @@ class _LogCheck:
             self.findings.append(harmful("log", error.where, error.detail))
             return
         except (AssertionError, KeyError) as error:
-            # The updater's own invariants: the operation is well-formed and does not fit what came before it.
+            # The updater's own invariants: the operation is well-formed and does not fit what came
+            # before it.
             place = f"container {self.container_id}, operation behind {metadata.sequence_number}"
             self.findings.append(harmful("log", place, f"replay cannot apply it: {error!r}"))
             return
@@ -152,7 +170,9 @@ class _LogCheck:
                 self.findings.append(harmful("log", place, report.detail))
                 return False
             if report.status == "torn":
-                self.findings.append(note("torn-tail", place, f"{report.detail}; nobody was promised it"))
+                self.findings.append(
+                    note("torn-tail", place, f"{report.detail}; nobody was promised it")
+                )
             elif report.status == "ok":
                 frame = LogFrame(report.address, report.sequence, report.epoch, report.payload)
                 for record in reader.feed(frame):
@@ -165,28 +185,42 @@ class _LogCheck:
         operation = replay.apply(record.data, record.first_frame_address, record.last_frame_address)
         if first or not isinstance(operation, CheckpointOperation):
             return
-        place = f"log address {record.first_frame_address:#x} checkpoint {operation.sequence_number}"
+        place = (
+            f"log address {record.first_frame_address:#x} checkpoint {operation.sequence_number}"
+        )
         try:
             different = differences(decode_checkpoint(operation.blob), metadata)
         except OperationFormatError as error:
             self.findings.append(harmful("checkpoint", place, str(error)))
             return
         if different:
-            shown = ", ".join(different[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
-            self.findings.append(harmful("checkpoint", place, f"it is not what the log adds up to: {shown}"))
+            shown = ", ".join(different[:3]) + (
+                f" and {len(different) - 3} more" if len(different) > 3 else ""
+            )
+            self.findings.append(
+                harmful("checkpoint", place, f"it is not what the log adds up to: {shown}")
+            )
 
     def _nothing_there(self, directory: str) -> bool:
-        """A log that was never opened is empty; log files without the state record are not a log any more."""
+        """A log that was never opened is empty; log files without the state record are not a log
+        any more.
+        """
         if self.disk.is_directory(directory) and any(
             file_number(name) is not None for name in self.disk.list_directory(directory)
         ):
-            self.findings.append(harmful("log", directory, "there are log files, and the state record is gone"))
+            self.findings.append(
+                harmful("log", directory, "there are log files, and the state record is gone")
+            )
             return False
         return True
 
 
 async def _check_tier2(
-    storage: ObjectStorage, containers: Mapping[int, ContainerMetadata | None], tag: bytes, *, deep: bool
+    storage: ObjectStorage,
+    containers: Mapping[int, ContainerMetadata | None],
+    tag: bytes,
+    *,
+    deep: bool,
 ) -> list[Finding]:
     findings: list[Finding] = []
     for container_id, metadata in containers.items():
@@ -197,7 +231,13 @@ async def _check_tier2(
         for start in range(0, len(names), OBJECTS_AT_ONCE):
             results = await asyncio.gather(
                 *(
-                    check_object(storage, container_id, metadata.objects[name].record, chunks.get(name, []), deep=deep)
+                    check_object(
+                        storage,
+                        container_id,
+                        metadata.objects[name].record,
+                        chunks.get(name, []),
+                        deep=deep,
+                    )
                     for name in names[start : start + OBJECTS_AT_ONCE]
                 )
             )

@@ -6,7 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from segmentstore.contracts.attributes import VALUE_MAX, VALUE_MIN, AttributeUpdate, KeyedUpdate, UpdateType, keyed
+from segmentstore.contracts.attributes import (
+    VALUE_MAX,
+    VALUE_MIN,
+    AttributeUpdate,
+    KeyedUpdate,
+    UpdateType,
+    keyed,
+)
 from segmentstore.contracts.errors import InvalidArgumentError
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001 - get_running_loop without its error: an append can afford it
@@ -20,7 +27,9 @@ UPDATES_MAX = 1024
 def checked_offset(argument: str, value: object, low: int = 0) -> None:
     """Raise InvalidArgumentError unless `value` is an int from `low` to 2^63 - 1."""
     if type(value) is not int or not low <= value <= OFFSET_MAX:
-        raise InvalidArgumentError(argument, value, f"it is a whole number from {low} to {OFFSET_MAX}")
+        raise InvalidArgumentError(
+            argument, value, f"it is a whole number from {low} to {OFFSET_MAX}"
+        )
 
 
 def checked_wait(value: object) -> None:
@@ -30,22 +39,35 @@ def checked_wait(value: object) -> None:
 
 
 def checked_updates(updates: Sequence[object]) -> tuple[KeyedUpdate, ...]:
-    """The updates in the engine's form. Raises InvalidArgumentError for the first that is malformed."""
+    """The updates in the engine's form.
+
+    Raises InvalidArgumentError for the first that is malformed.
+    """
     try:
         updates = tuple(updates)
     except TypeError:
-        raise InvalidArgumentError("attributes", updates, "it is a sequence of AttributeUpdate") from None
+        raise InvalidArgumentError(
+            "attributes", updates, "it is a sequence of AttributeUpdate"
+        ) from None
     if len(updates) > UPDATES_MAX:
-        raise InvalidArgumentError("attributes", len(updates), f"at most {UPDATES_MAX} updates in one call")
+        raise InvalidArgumentError(
+            "attributes", len(updates), f"at most {UPDATES_MAX} updates in one call"
+        )
     result = []
     for update in updates:
         if not isinstance(update, AttributeUpdate) or not isinstance(update.id, uuid.UUID):
-            raise InvalidArgumentError("attributes", update, "each is an AttributeUpdate whose id is a uuid.UUID")
+            raise InvalidArgumentError(
+                "attributes", update, "each is an AttributeUpdate whose id is a uuid.UUID"
+            )
         if not isinstance(update.type, UpdateType):
             raise InvalidArgumentError("attributes", update, "its type is an UpdateType")
         for number in (update.value, update.expected):
-            if number is not None and (type(number) is not int or not VALUE_MIN <= number <= VALUE_MAX):
-                raise InvalidArgumentError("attributes", update, "values are signed 64-bit integers")
+            if number is not None and (
+                type(number) is not int or not VALUE_MIN <= number <= VALUE_MAX
+            ):
+                raise InvalidArgumentError(
+                    "attributes", update, "values are signed 64-bit integers"
+                )
         if update.value is None:
             raise InvalidArgumentError("attributes", update, "it has no value")
         result.append(keyed(update))

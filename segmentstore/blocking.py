@@ -1,17 +1,19 @@
-"""The same store without `await`, usable from many threads: an event loop of its own in one background thread.
+"""The same store without `await`, usable from many threads: an event loop of its own in one
+background thread.
 
     with segmentstore.blocking.open("var/store") as store:
         store.create_segment("logs/web-1")
         store.append("logs/web-1", b"hello")               # waits until durable
         future = store.append_nowait("logs/web-1", b"...")   # a concurrent.futures.Future
 
-Appends of one thread to a segment land in the order of its calls. A call costs a hop to the loop's thread and back
-(about 50 us): who needs throughput pipelines with `append_nowait` or batches.
+Appends of one thread to a segment land in the order of its calls. A call costs a hop to the loop's
+thread and back (about 50 us): who needs throughput pipelines with `append_nowait` or batches.
 
-A call that an exception interrupts while it waits (KeyboardInterrupt, a signal handler that raises) gives
-up waiting, as a cancelled one of the asyncio API does: a change goes on and may take effect; everything else
-ends. `close` and the clean-up of `open` go on by themselves; called again, `close` waits for the same end.
-Done-callbacks of `append_nowait` run on the store's own thread: what would wait there raises WrongThreadError.
+A call that an exception interrupts while it waits (KeyboardInterrupt, a signal handler that raises)
+gives up waiting, as a cancelled one of the asyncio API does: a change goes on and may take effect;
+everything else ends. `close` and the clean-up of `open` go on by themselves; called again, `close`
+waits for the same end. Done-callbacks of `append_nowait` run on the store's own thread: what would
+wait there raises WrongThreadError.
 """
 
 from __future__ import annotations
@@ -43,9 +45,12 @@ T = TypeVar("T")
 
 
 class SegmentReader:
-    """A plain iterator over a segment's bytes; `offset` is where the next chunk begins. For one thread at a time.
+    """A plain iterator over a segment's bytes; `offset` is where the next chunk begins.
 
-    The offset moves with the delivery of a chunk: a `next` that is interrupted while it waits skips nothing.
+    For one thread at a time.
+
+    The offset moves with the delivery of a chunk: a `next` that is interrupted while it waits skips
+    nothing.
     """
 
     def __init__(self, thread: StoreThread, reader: AsyncSegmentReader, keeps: object) -> None:
@@ -67,7 +72,8 @@ class SegmentReader:
             offset = self._offset
             data = self._thread.run(lambda: self._reader.fetch(offset))  # noqa: B023 - used within this round
             end = offset + len(data)
-            # From here on nothing is called: no signal handler runs between the move and the delivery.
+            # From here on nothing is called: no signal handler runs between the move and the
+            # delivery.
             if self._offset != offset:
                 continue  # one has read on while this waited
             if end == offset:
@@ -93,7 +99,9 @@ class SegmentWriter:
         """Append one event and wait until it is durable."""
         return self._thread.run(lambda: self._writer.append(data, event_number), change=True)
 
-    def append_nowait(self, data: Buffer, event_number: int | None = None) -> concurrent.futures.Future[int | None]:
+    def append_nowait(
+        self, data: Buffer, event_number: int | None = None
+    ) -> concurrent.futures.Future[int | None]:
         """Append one event; the future gives its offset, None if it was there already."""
         data = snapshot(data)
         return self._thread.submit(lambda: self._writer.append(data, event_number), change=True)
@@ -102,13 +110,18 @@ class SegmentWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Nothing to release."""
 
 
 class SegmentStore:
-    """An open store; every method means what `segmentstore.SegmentStore`'s of the same name means, and waits."""
+    """An open store; every method means what `segmentstore.SegmentStore`'s of the same name means,
+    and waits.
+    """
 
     def __init__(self, thread: StoreThread, store: AsyncSegmentStore) -> None:
         self._thread = thread
@@ -122,12 +135,17 @@ class SegmentStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the store and end its thread. Idempotent; interrupted, it goes on, and another call waits for its end.
+        """Close the store and end its thread.
+
+        Idempotent; interrupted, it goes on, and another call waits for its end.
 
         In a forked child there is nothing to release.
         """
@@ -141,7 +159,9 @@ class SegmentStore:
         attributes: Sequence[AttributeUpdate] = (),
     ) -> int:
         """Append and wait until durable; gives the offset."""
-        return self._thread.run(lambda: self._store.append(name, data, expected_offset, attributes), change=True)
+        return self._thread.run(
+            lambda: self._store.append(name, data, expected_offset, attributes), change=True
+        )
 
     def append_nowait(
         self,
@@ -150,12 +170,17 @@ class SegmentStore:
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> concurrent.futures.Future[int]:
-        """Append without waiting; the future gives the offset once durable. `data` may be changed after the call.
+        """Append without waiting; the future gives the offset once durable.
 
-        The future's `cancel` succeeds only while the append is not begun, and then it has no effect.
+        `data` may be changed after the call.
+
+        The future's `cancel` succeeds only while the append is not begun, and then it has no
+        effect.
         """
         data = snapshot(data)
-        return self._thread.submit(lambda: self._store.append(name, data, expected_offset, attributes), change=True)
+        return self._thread.submit(
+            lambda: self._store.append(name, data, expected_offset, attributes), change=True
+        )
 
     def append_batch(
         self,
@@ -166,11 +191,15 @@ class SegmentStore:
     ) -> int:
         """Append several byte strings as one and wait; gives the offset of the first."""
         items = [snapshot(item) for item in items]
-        return self._thread.run(lambda: self._store.append_batch(name, items, expected_offset, attributes), change=True)
+        return self._thread.run(
+            lambda: self._store.append_batch(name, items, expected_offset, attributes), change=True
+        )
 
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
         """An exactly-once writer session."""
-        return SegmentWriter(self._thread, self._call(lambda: self._store.writer(name, writer_id)), self)
+        return SegmentWriter(
+            self._thread, self._call(lambda: self._store.writer(name, writer_id)), self
+        )
 
     def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
         """Read from an offset; waits up to `wait` seconds at the tail."""
@@ -178,7 +207,9 @@ class SegmentStore:
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """A plain iterator of chunks."""
-        return SegmentReader(self._thread, self._call(lambda: self._store.reader(name, offset, follow=follow)), self)
+        return SegmentReader(
+            self._thread, self._call(lambda: self._store.reader(name, offset, follow=follow)), self
+        )
 
     def create_segment(self, name: str, attributes: Sequence[AttributeUpdate] = ()) -> SegmentInfo:
         """Make an empty segment."""
@@ -216,7 +247,9 @@ class SegmentStore:
         """Update attributes, all or none."""
         self._thread.run(lambda: self._store.update_attributes(name, updates), change=True)
 
-    def get_attributes(self, name: str, ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, int]:
+    def get_attributes(
+        self, name: str, ids: Iterable[uuid.UUID] | None = None
+    ) -> dict[uuid.UUID, int]:
         """Attribute values."""
         return self._thread.run(lambda: self._store.get_attributes(name, ids))
 
@@ -256,11 +289,15 @@ class SegmentStore:
 
 
 def open(  # noqa: A001 - the public name, as in `segmentstore.open`
-    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: Unpack[StoreOptions]
+    location: str | os.PathLike[str],
+    *,
+    runtime: Runtime | None = None,
+    **options: Unpack[StoreOptions],
 ) -> SegmentStore:
     """Open a store as `segmentstore.open` does, and wait until it serves.
 
-    Interrupted, it waits until everything is released again; interrupted in that too, the thread does it alone.
+    Interrupted, it waits until everything is released again; interrupted in that too, the thread
+    does it alone.
     """
     thread = StoreThread(lambda: open_async(location, runtime=runtime, **options))
     try:

@@ -1,9 +1,11 @@
-"""The one task of an open store that the program's event loop lists: cancelled, it closes the store.
+"""The one task of an open store that the program's event loop lists: cancelled, it closes the
+store.
 
-Who cancels all tasks of a loop wants everything on it to end, be it a program's own shutdown or `asyncio.run` whose main
-coroutine has returned. The engine's own tasks are not among them (contracts/owned_tasks.py), so nothing is cut off in the
-middle. This task takes the wish for all of them: the store closes as by `close()`, calls from then on are told why, and
-whoever waits for the cancelled tasks, as `asyncio.run` does, waits for the end of the close.
+Who cancels all tasks of a loop wants everything on it to end, be it a program's own shutdown or
+`asyncio.run` whose main coroutine has returned. The engine's own tasks are not among them
+(contracts/owned_tasks.py), so nothing is cut off in the middle. This task takes the wish for all of
+them: the store closes as by `close()`, calls from then on are told why, and whoever waits for the
+cancelled tasks, as `asyncio.run` does, waits for the end of the close.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from segmentstore.contracts.errors import TasksCancelledError
 _log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 30.0
-"""Longest that a cancelled watch holds up the end of a loop: a log that does not answer may keep a close from ending."""
+"""Longest that a cancelled watch holds up the end of a loop: a log that does not answer may keep a
+close from ending.
+"""
 
 
 class CancellationWatch:
-    """Watches on behalf of a store with these containers. `begin_close` gives the task that closes it."""
+    """Watches on behalf of a store with these containers.
+
+    `begin_close` gives the task that closes it.
+    """
 
     def __init__(
-        self, location: str, containers: Iterable[SegmentContainer], begin_close: Callable[[], asyncio.Task[None]]
+        self,
+        location: str,
+        containers: Iterable[SegmentContainer],
+        begin_close: Callable[[], asyncio.Task[None]],
     ) -> None:
         self._location = location
         self._containers = containers
@@ -35,7 +45,9 @@ class CancellationWatch:
         self._closing: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         # Listed on purpose, and kept by its owner: a loop alone would let go of it.
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"segmentstore {location}")
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"segmentstore {location}"
+        )
 
     def end(self, closing: asyncio.Task[None]) -> None:
         """The task that closes the store has ended, and so does this."""

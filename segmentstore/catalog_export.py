@@ -1,14 +1,18 @@
-"""Exports of the catalog: the metadata of containers as snapshots in Tier 2, on command and by schedule.
+"""Exports of the catalog: the metadata of containers as snapshots in Tier 2, on command and by
+schedule.
 
-Theory of operation. One turn of the event loop takes a copy of a container's committed metadata, as a checkpoint does: consistent
-as of one sequence number, and for less than a checkpoint costs. A thread makes the tables of the copy, and four requests put them
-(`tier2.catalog`, docs/formats/catalog.md). Rules of this file:
+Theory of operation. One turn of the event loop takes a copy of a container's committed metadata, as
+a checkpoint does: consistent as of one sequence number, and for less than a checkpoint costs. A
+thread makes the tables of the copy, and four requests put them (`tier2.catalog`,
+docs/formats/catalog.md). Rules of this file:
 
 - one export at a time in a store: each holds a copy of the metadata and its tables;
-- an export reads and writes Tier 2 alone; whatever fails shows in `health`, is tried again if it was the schedule's, and stops
-  nothing else;
-- what is old is deleted after an export, never instead of one: an export has succeeded once its manifest is put;
-- pyarrow is loaded by the first export, in its thread. A store that exports nothing does not need it.
+- an export reads and writes Tier 2 alone; whatever fails shows in `health`, is tried again if it
+  was the schedule's, and stops nothing else;
+- what is old is deleted after an export, never instead of one: an export has succeeded once its
+  manifest is put;
+- pyarrow is loaded by the first export, in its thread. A store that exports nothing does not need
+  it.
 """
 
 from __future__ import annotations
@@ -112,20 +116,26 @@ class CatalogExporter:
         self._store_id = store_id
         self._containers = config.containers
         self._every_s = every_s
-        self._back_off = BackOff(RETRY_MIN_S, min(RETRY_MAX_S, max(RETRY_MIN_S, every_s)), runtime.random)
+        self._back_off = BackOff(
+            RETRY_MIN_S, min(RETRY_MAX_S, max(RETRY_MIN_S, every_s)), runtime.random
+        )
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._exports = 0
         self._last_export_ms: int | None = None
         self._health = {
             source.container_id: TierHealth(
-                f"container {source.container_id}: catalog export to tier2 {storage.url}", runtime.clock
+                f"container {source.container_id}: catalog export to tier2 {storage.url}",
+                runtime.clock,
             )
             for source in sources
         }
 
     def start(self) -> None:
-        """Begin to export by schedule, if there is one: a first time once `every_s` is over. Once."""
+        """Begin to export by schedule, if there is one: a first time once `every_s` is over.
+
+        Once.
+        """
         assert self._task is None, "it starts once"
         if self._every_s:
             self._task = own_task(self._run(), name="catalog export")
@@ -137,7 +147,10 @@ class CatalogExporter:
             await asyncio.wait((self._task,))
 
     async def export_all(self) -> list[CatalogExport]:
-        """Export every container served here, by container. Raises what `export` raises, once all were tried."""
+        """Export every container served here, by container.
+
+        Raises what `export` raises, once all were tried.
+        """
         done: list[CatalogExport] = []
         failures: list[Exception] = []
         for source in self._sources:
@@ -150,7 +163,9 @@ class CatalogExporter:
         return done
 
     def hook(self, source: ExportSource) -> Callable[[], Awaitable[str]]:
-        """For whoever is asked to export one container: the name of the snapshot's manifest comes back."""
+        """For whoever is asked to export one container: the name of the snapshot's manifest comes
+        back.
+        """
 
         async def export() -> str:
             return (await self.export(source)).manifest
@@ -160,8 +175,9 @@ class CatalogExporter:
     async def export(self, source: ExportSource) -> CatalogExport:
         """Export one container as it is when its turn comes.
 
-        Raises MissingExtraError (pyarrow), TierUnavailableError, ContainerStoppedError, NotPrimaryError. Costs a
-        checkpoint's copy on the loop at most, some five microseconds a chunk in a thread, four requests and a listing.
+        Raises MissingExtraError (pyarrow), TierUnavailableError, ContainerStoppedError,
+        NotPrimaryError. Costs a checkpoint's copy on the loop at most, some five microseconds a
+        chunk in a thread, four requests and a listing.
         """
         require_extra("arrow", "an export of the catalog")
         async with self._lock:
@@ -182,7 +198,9 @@ class CatalogExporter:
 
     def health(self) -> list[str]:
         """What is wrong, one sentence each; empty when all is well."""
-        return [finding for each in self._health.values() if (finding := each.describe()) is not None]
+        return [
+            finding for each in self._health.values() if (finding := each.describe()) is not None
+        ]
 
     def statistics(self) -> ExportStatistics:
         """Numbers as of now. O(containers)."""
@@ -211,7 +229,9 @@ class CatalogExporter:
             self._runtime,
             store_id=self._store_id,
             containers=self._containers,
-            snapshot=catalog_names.SnapshotName(copy.container_id, epoch, copy.sequence_number, unique_id),
+            snapshot=catalog_names.SnapshotName(
+                copy.container_id, epoch, copy.sequence_number, unique_id
+            ),
             time_ms=time_ms,
             encoded=encoded,
         )
@@ -231,7 +251,9 @@ class CatalogExporter:
                 due[source.container_id] = began + self._every_s + await self._scheduled(source)
 
     async def _scheduled(self, source: ExportSource) -> float:
-        """Export one container if it serves; how much sooner (negative) than by schedule its next turn is."""
+        """Export one container if it serves; how much sooner (negative) than by schedule its next
+        turn is.
+        """
         try:
             source.check_running()
         except Exception:  # noqa: BLE001 - its own health says so
@@ -257,8 +279,8 @@ async def export_metadata(
 ) -> CatalogExport:
     """Export a container that nobody has open, from its metadata, which nobody changes meanwhile.
 
-    `time_ms`: of a moment, wall time, before `epoch` and `metadata` were read, and at which nobody had it open.
-    Raises MissingExtraError (pyarrow), TierUnavailableError.
+    `time_ms`: of a moment, wall time, before `epoch` and `metadata` were read, and at which nobody
+    had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
     require_extra("arrow", "an export of the catalog")
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it
@@ -292,7 +314,11 @@ async def _delete_old(storage: ObjectStorage, runtime: Runtime, manifest: Manife
 
     try:
         await catalog_snapshots.delete_old_snapshots(
-            storage, manifest.container_id, manifest.epoch, runtime.clock.time_ms(), store_id=manifest.store_id
+            storage,
+            manifest.container_id,
+            manifest.epoch,
+            runtime.clock.time_ms(),
+            store_id=manifest.store_id,
         )
     except StorageUnavailableError as error:
         # The export has succeeded; the next one deletes what this one left.

@@ -1,8 +1,9 @@
 """Settings of a store: what they are, where they come from, and the file they are kept in.
 
-A value comes from the first of: the option given to `open`, the environment (`SEGMENTSTORE_<NAME>`), `store.toml`
-in the store's folder, the default. What is fixed at creation is written to `store.toml` then; naming another value
-later is refused. The file's page: docs/formats/store-toml.md.
+A value comes from the first of: the option given to `open`, the environment
+(`SEGMENTSTORE_<NAME>`), `store.toml` in the store's folder, the default. What is fixed at creation
+is written to `store.toml` then; naming another value later is refused. The file's page:
+docs/formats/store-toml.md.
 """
 
 from __future__ import annotations
@@ -64,24 +65,31 @@ def _seconds(default: float, low: float = 0.0, high: float = 10.0**9) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """All settings with their defaults. Sizes in bytes, times in seconds. Byte bounds are for each container."""
+    """All settings with their defaults.
+
+    Sizes in bytes, times in seconds. Byte bounds are for each container.
+    """
 
     # Fixed when the store is made.
     containers: int = _bytes(1, 1, 65536)
     """Segment containers: each has a log, a sequencer and a storage writer of its own."""
     tier1: str = "file"
-    """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed), or on BookKeeper
-    (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open one store."""
+    """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed),
+    or on BookKeeper (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open
+    one store.
+    """
     tier2: str = ""
-    """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the store's.
-    `open` takes a `pathlib.Path` too, and makes it absolute."""
+    """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the
+    store's. `open` takes a `pathlib.Path` too, and makes it absolute.
+    """
 
     # What this process does.
     serve: str = "all"
     """Containers that are opened here: "all", or as "0,2-3"."""
     take_over: bool = False
-    """Whether containers on BookKeeper are taken from an owner that was seen alive, which fences it. One that has ended is
-    followed without this."""
+    """Whether containers on BookKeeper are taken from an owner that was seen alive, which fences
+    it. One that has ended is followed without this.
+    """
 
     # What callers may do.
     append_bytes_max: int = _bytes(8 * MIB, 1, APPEND_BYTES_LIMIT)
@@ -111,11 +119,16 @@ class StoreConfig:
     extent_bytes: int = _bytes(64 * KIB, 16, 16 * MIB)
     """Unit of checksums in a block: the least that is fetched to serve one byte."""
     compression: str = "none"
-    """What becomes of bytes on their way to Tier 2: "none" or "zstd". Each block says its own; readers know both."""
+    """What becomes of bytes on their way to Tier 2: "none" or "zstd".
+
+    Each block says its own; readers know both.
+    """
     unflushed_target_bytes: int = _bytes(64 * MIB)
     """Everything pending is flushed when it adds up to so much."""
     unflushed_bytes_max: int = _bytes(4 * GIB)
-    """Writers are slowed towards, and held at, so many un-flushed bytes: bounds the log when Tier 2 is away."""
+    """Writers are slowed towards, and held at, so many un-flushed bytes: bounds the log when Tier 2
+    is away.
+    """
     uploads_max: int = _bytes(4, 1, 256)
     """Objects uploaded at the same time."""
     upload_bytes_max: int = _bytes(256 * MIB)
@@ -123,18 +136,30 @@ class StoreConfig:
     consolidation: bool = True
     """Whether small and mostly dead objects are made into large ones, in the background."""
     consolidation_bytes: int = _bytes(256 * MIB, 1, 4 * GIB)
-    """What is made of them has about so many bytes; 64 to 512 MiB is sensible. Held in memory, where the store cannot copy."""
+    """What is made of them has about so many bytes; 64 to 512 MiB is sensible.
+
+    Held in memory, where the store cannot copy.
+    """
     consolidation_download_bytes_per_s: int = _bytes(0, 0)
-    """Bytes a second that consolidation of the store may download where Tier 2 cannot copy, on the average; 0: no bound."""
+    """Bytes a second that consolidation of the store may download where Tier 2 cannot copy, on the
+    average; 0: no bound.
+    """
     shared_tier2: bool = False
-    """Whether other stores are meant to keep their objects where this one does. Else it is not made, nor opened for the first
-    time, where another one is; and where one came later no orphans are looked for."""
+    """Whether other stores are meant to keep their objects where this one does.
+
+    Else it is not made, nor opened for the first time, where another one is; and where one came
+    later no orphans are looked for.
+    """
     deletion_lag_s: float = _seconds(4 * 3600.0)
     """Objects nothing refers to stay so long before they are deleted."""
     orphan_sweep_spacing_s: float = _seconds(60.0)
-    """One listing request of the store in so much time looks for objects that a crash left in Tier 2; 0: nobody looks."""
+    """One listing request of the store in so much time looks for objects that a crash left in Tier
+    2; 0: nobody looks.
+    """
     mailbox_poll_s: float = _seconds(30.0)
-    """One listing request of each container in so much time looks for messages of jobs; 0: nobody looks."""
+    """One listing request of each container in so much time looks for messages of jobs; 0: nobody
+    looks.
+    """
 
     # Reading.
     tail_bytes_max: int = _bytes(256 * MIB)
@@ -152,9 +177,13 @@ class StoreConfig:
 
     # Watching.
     catalog_export_s: float = _seconds(0.0)
-    """The catalog of each container is exported to Tier 2 once in so much time, for jobs; 0: only when asked for."""
+    """The catalog of each container is exported to Tier 2 once in so much time, for jobs; 0: only
+    when asked for.
+    """
     scrub_bytes_per_s: int = _bytes(0, 0)
-    """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody does it."""
+    """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody
+    does it.
+    """
     metrics_port: int = _bytes(0, 0, 65535)
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
     metrics_host: str = "127.0.0.1"
@@ -163,7 +192,9 @@ class StoreConfig:
     """Whether other processes of this machine may append through a socket in the store's folder."""
 
     def __repr__(self) -> str:
-        values = ((setting.name, getattr(self, setting.name)) for setting in dataclasses.fields(self))
+        values = (
+            (setting.name, getattr(self, setting.name)) for setting in dataclasses.fields(self)
+        )
         return f"StoreConfig({', '.join(f'{name}={_shown(value)}' for name, value in values)})"
 
     def __post_init__(self) -> None:
@@ -174,23 +205,36 @@ class StoreConfig:
                 raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
         served_ranges(self.serve, self.containers)
         if self.compression not in COMPRESSIONS:
-            raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(COMPRESSIONS)}")
+            raise ConfigError(
+                "compression", f"{self.compression!r} is not one of {', '.join(COMPRESSIONS)}"
+            )
         for small, large in (
             ("append_bytes_max", "queue_bytes_max"),
             ("flush_bytes", "object_bytes"),
             ("object_bytes", "upload_bytes_max"),
         ):
             if getattr(self, small) > getattr(self, large):
-                raise ConfigError(small, f"{getattr(self, small)} is more than {large}, {getattr(self, large)}")
+                raise ConfigError(
+                    small, f"{getattr(self, small)} is more than {large}, {getattr(self, large)}"
+                )
         if self.fetched_bytes_max < 2 * self.piece_bytes:
-            raise ConfigError("fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes")
+            raise ConfigError(
+                "fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes"
+            )
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
-            raise ConfigError("log_file_bytes", f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more")
+            raise ConfigError(
+                "log_file_bytes",
+                f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more",
+            )
 
     @property
     def served(self) -> list[int]:
         """The containers that are opened here, ascending."""
-        return [container_id for part in served_ranges(self.serve, self.containers) for container_id in part]
+        return [
+            container_id
+            for part in served_ranges(self.serve, self.containers)
+            for container_id in part
+        ]
 
     @property
     def served_count(self) -> int:
@@ -206,11 +250,15 @@ def served_ranges(text: str, containers: int) -> list[range]:
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         numbers = (first, last) if dash else (first, first)
-        if not all(number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers):
+        if not all(
+            number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers
+        ):
             raise ConfigError("serve", f"{text!r} is not all, or numbers of containers as 0,2-3")
         low, high = map(int, numbers)
         if not low <= high < containers:
-            raise ConfigError("serve", f"{part.strip()} is not in 0 to {containers - 1}, the store's containers")
+            raise ConfigError(
+                "serve", f"{part.strip()} is not in 0 to {containers - 1}, the store's containers"
+            )
         found.append(range(low, high + 1))
     found.sort(key=lambda part: part.start)
     for before, after in itertools.pairwise(found):
@@ -246,7 +294,9 @@ def parse_store_file(text: str) -> StoreFile:
         raise ConfigError(FILE_NAME, f"not TOML: {error}") from None
     version = document.pop("version", None)
     if version != FILE_VERSION:
-        raise ConfigError(FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}")
+        raise ConfigError(
+            FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}"
+        )
     store_id = document.pop("store_id", None)
     try:
         store_id = str(uuid.UUID(store_id))
@@ -255,13 +305,16 @@ def parse_store_file(text: str) -> StoreFile:
     for name in FIXED:
         if name not in document:
             raise ConfigError(FILE_NAME, f"{name} is missing")
-    return StoreFile(store_id=store_id, settings={name: _typed(name, value) for name, value in document.items()})
+    return StoreFile(
+        store_id=store_id, settings={name: _typed(name, value) for name, value in document.items()}
+    )
 
 
 def render_store_file(store_id: str, config: StoreConfig) -> str:
     """The text of a new store's `store.toml`."""
     lines = [
-        "# A segment store. What stands here was fixed when it was made; other settings may be added below",
+        "# A segment store. What stands here was fixed when it was made; other settings "
+        "may be added below",
         "# and are then the defaults of whoever opens it (docs/formats/store-toml.md).",
         f"version = {FILE_VERSION}",
         f'store_id = "{store_id}"',
@@ -275,20 +328,37 @@ def render_store_file(store_id: str, config: StoreConfig) -> str:
 
 
 def merge_settings(
-    options: Mapping[str, object], environment: Mapping[str, str], file: Mapping[str, object], *, existing: bool
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    file: Mapping[str, object],
+    *,
+    existing: bool,
 ) -> StoreConfig:
-    """The settings in force. Raises ConfigError for an unknown or malformed one, or a fixed one that differs.
+    """The settings in force.
 
-    Of a `tier1` on BookKeeper it is fixed which store it names; who opens the store sees whether the servers have it.
+    Raises ConfigError for an unknown or malformed one, or a fixed one that differs.
+
+    Of a `tier1` on BookKeeper it is fixed which store it names; who opens the store sees whether
+    the servers have it.
     """
     values: dict[str, object] = dict(file)
     stored = values.get("tier2")
-    for source in (_from_environment(environment), {name: _typed(name, value) for name, value in options.items()}):
+    for source in (
+        _from_environment(environment),
+        {name: _typed(name, value) for name, value in options.items()},
+    ):
         for name, value in source.items():
             if name in _URLS:
                 refuse_secrets(str(value), file.get(name), setting=name)
-            fixed = existing and name in FIXED and not (name == "tier2" and stands_for(value, stored))
-            if fixed and name == "tier1" and is_bookkeeper_url(str(value)) and is_bookkeeper_url(str(values[name])):
+            fixed = (
+                existing and name in FIXED and not (name == "tier2" and stands_for(value, stored))
+            )
+            if (
+                fixed
+                and name == "tier1"
+                and is_bookkeeper_url(str(value))
+                and is_bookkeeper_url(str(values[name]))
+            ):
                 check_may_follow(str(values[name]), str(value))
                 fixed = False
             if fixed and value != values[name]:
@@ -312,10 +382,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that looks like one of ours and is none. Cheap: called at each opening."""
+    """A sentence for each variable that looks like one of ours and is none.
+
+    Cheap: called at each opening.
+    """
     known = {ENVIRONMENT_PREFIX + name.upper() for name in _FIELDS} | OTHER_VARIABLES
     return [
-        f"{key} in the environment is no setting of a segment store, and is ignored{did_you_mean(key, known)}"
+        f"{key} in the environment is no setting of a segment store, and is "
+        f"ignored{did_you_mean(key, known)}"
         for key in environment
         if key.startswith(ENVIRONMENT_PREFIX) and key not in known
     ]

@@ -1,11 +1,16 @@
-"""SegmentContainer: owner of a set of segments. Builds one log's machinery, joins the parts, stops them together.
+"""SegmentContainer: owner of a set of segments.
+
+Builds one log's machinery, joins the parts, stops them together.
 
 The parts know nothing of each other; what flows between them flows through here:
 
-- the operation processor commits operations -> `_on_commit` tells the read index and the storage writer;
+- the operation processor commits operations -> `_on_commit` tells the read index and the storage
+  writer;
 - the storage writer asks for bytes and commits what it uploaded -> this is its WriterDataSource;
-- Tier 2 has moved on -> the log is truncated behind it, and whoever was throttled is looked at again;
-- the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait (`LogRescan`);
+- Tier 2 has moved on -> the log is truncated behind it, and whoever was throttled is looked at
+  again;
+- the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
+  (`LogRescan`);
 - any part fails for good -> everything stops, and everybody who waits is told.
 
 Life: new -> recovering -> running -> stopped; it never runs twice.
@@ -66,7 +71,9 @@ from tier2.object_storage import ObjectStorage, StorageUnavailableError
 _log = logging.getLogger(__name__)
 
 _LANDING_PATIENCE_S = 5.0
-"""Longest that an ordinary close waits for uploads on their way, and as long again for a copy of the metadata."""
+"""Longest that an ordinary close waits for uploads on their way, and as long again for a copy of
+the metadata.
+"""
 
 
 class ContainerState(enum.Enum):
@@ -111,17 +118,29 @@ class SegmentContainer:
         self._updater = MetadataUpdater(self.metadata)
         self._positions = LogPositions()
         self._reader = BlockReader(
-            storage, container_id, runtime, extent_bytes=config.extent_bytes, object_size=self._object_size
+            storage,
+            container_id,
+            runtime,
+            extent_bytes=config.extent_bytes,
+            object_size=self._object_size,
         )
         self.read_index = ReadIndex(
-            self.metadata, cache, addresses, self._reader, self._refill, read_index_config(config, storage), runtime
+            self.metadata,
+            cache,
+            addresses,
+            self._reader,
+            self._refill,
+            read_index_config(config, storage),
+            runtime,
         )
         self.writer = StorageWriter(self, storage, writer_config(config), runtime)
         self.writer.on_advance = self._storage_advanced
         self.writer.on_failure = self._failed
         self.read_index.unflushed_bytes = lambda: self.writer.unflushed_bytes
         self.read_index.call_when_spilled(self._spilled)
-        self._rescan = LogRescan(log, self.metadata, self._positions, self.read_index, self.writer, self.check_primary)
+        self._rescan = LogRescan(
+            log, self.metadata, self._positions, self.read_index, self.writer, self.check_primary
+        )
         self.backup = MetadataBackup(self, storage, store_id, config.containers, runtime)
         self._processor: OperationProcessor | None = None
         self._truncating: asyncio.Task[None] | None = None
@@ -131,16 +150,21 @@ class SegmentContainer:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self, view: SegmentStoreError | None = None) -> None:
-        """Open the log (fencing whoever had it), recover, serve. On any failure everything is released again.
+        """Open the log (fencing whoever had it), recover, serve.
 
-        With `view` the log is not ours, and reads alone are served: nothing is sequenced, flushed, deleted or answered.
-        There is no processor then, and the storage writer ends before it begins; refused calls name `view` as the cause.
+        On any failure everything is released again.
+
+        With `view` the log is not ours, and reads alone are served: nothing is sequenced, flushed,
+        deleted or answered. There is no processor then, and the storage writer ends before it
+        begins; refused calls name `view` as the cause.
         """
         assert self.state is ContainerState.NEW
         self.state = ContainerState.RECOVERING
         try:
             await self.log.open()
-            self.recovery = await recover(self.log, self._updater, self._positions, self._on_commit, self.read_index)
+            self.recovery = await recover(
+                self.log, self._updater, self._positions, self._on_commit, self.read_index
+            )
             if view is not None:
                 await self._begin_view(view, self.recovery)
                 return
@@ -174,7 +198,8 @@ class SegmentContainer:
             self.backup.start()
         except BaseException as error:
             self.failure = error
-            # In a task of its own: whoever is cancelled once more here must not leave half of it open.
+            # In a task of its own: whoever is cancelled once more here must not leave half of it
+            # open.
             self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
             await outlast(self._stopping)
             if not self._stopping.cancelled():
@@ -189,10 +214,12 @@ class SegmentContainer:
         self.stop_cause, self.state = reason, ContainerState.RUNNING
 
     async def _refuse_a_lost_log(self) -> None:
-        """The log holds nothing. If it ever held something, an owner of it would in time delete what a restore wants.
+        """The log holds nothing.
 
-        A log may hold nothing because the making of the store was cut off: of that one Tier 2 has no copy. A log in memory
-        holds nothing at every opening, by design.
+        If it ever held something, an owner of it would in time delete what a restore wants.
+
+        A log may hold nothing because the making of the store was cut off: of that one Tier 2 has
+        no copy. A log in memory holds nothing at every opening, by design.
         """
         if self._made or self._config.tier1 == "memory":
             return
@@ -203,11 +230,16 @@ class SegmentContainer:
         if copy is not None:
             # Or a new owner has begun it since we looked.
             await self.log.check_primary()
-            detail = f"the log is gone, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
+            detail = (
+                f"the log is gone, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
+            )
             raise DataCorruptionError(f"log of container {self.container_id}", detail)
 
     async def stop(self) -> None:
-        """Let what was taken become durable, then stop. Works under full throttle and after a failure. Idempotent."""
+        """Let what was taken become durable, then stop.
+
+        Works under full throttle and after a failure. Idempotent.
+        """
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._processor.close(self.stop_cause)
             await self.writer.land(_LANDING_PATIENCE_S)
@@ -220,7 +252,11 @@ class SegmentContainer:
 
     def _failed(self, error: BaseException) -> None:
         """A part has failed for good: stop everything else. Called on the loop, from anywhere."""
-        if self.failure is not None or self._stopping is not None or self.state is ContainerState.STOPPED:
+        if (
+            self.failure is not None
+            or self._stopping is not None
+            or self.state is ContainerState.STOPPED
+        ):
             return
         self.failure = error
         _log.error("container %d stops: %s", self.container_id, describe(error))
@@ -235,19 +271,26 @@ class SegmentContainer:
         if self._truncating is not None:
             await asyncio.wait([self._truncating])
         if self._processor is not None:
-            self._processor.fail(self.failure or self.stop_cause or ContainerStoppedError(self.container_id))
+            self._processor.fail(
+                self.failure or self.stop_cause or ContainerStoppedError(self.container_id)
+            )
         await self.read_index.close()
         await self._reader.close()
         await self.log.close()
 
     def forked(self, process_id: int) -> None:
-        """This process is a fork of the owner's: from here on no call does anything, and nothing is stopped either."""
+        """This process is a fork of the owner's: from here on no call does anything, and nothing is
+        stopped either.
+        """
         self.failure = ForkedStoreError(process_id)
         self.state = ContainerState.STOPPED
 
     @property
     def processor(self) -> OperationProcessor:
-        """The running processor. Raises ContainerStoppedError or NotPrimaryError when there is none to serve."""
+        """The running processor.
+
+        Raises ContainerStoppedError or NotPrimaryError when there is none to serve.
+        """
         processor = self._processor
         if processor is None or self.state is not ContainerState.RUNNING:
             raise self.stopped_error()
@@ -275,7 +318,9 @@ class SegmentContainer:
             raise SegmentNotFoundError(name)
         return self.metadata.segments[segment_id]
 
-    async def read_segment(self, segment_id: int, offset: int, length_max: int, wait: float | None) -> bytes:
+    async def read_segment(
+        self, segment_id: int, offset: int, length_max: int, wait: float | None
+    ) -> bytes:
         """Read by id. Raises what `ReadIndex.read` raises, and ContainerStoppedError."""
         self.check_running()
         return await self.read_index.read(segment_id, offset, length_max, wait)
@@ -287,7 +332,9 @@ class SegmentContainer:
         """Of the log as opened by this container."""
         return self.log.epoch
 
-    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[bytes] | GoneError]:
+    async def read_unflushed(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> Sequence[Sequence[bytes] | GoneError]:
         """Committed bytes for an upload, from wherever they lie."""
         return await self.read_index.read_unflushed(ranges)
 
@@ -296,7 +343,9 @@ class SegmentContainer:
         await self.processor.submit(operation, own=True)
 
     async def check_primary(self) -> None:
-        """Raise NotPrimaryError, and stop, if another owner has opened the log; TierUnavailableError if nobody can tell."""
+        """Raise NotPrimaryError, and stop, if another owner has opened the log;
+        TierUnavailableError if nobody can tell.
+        """
         try:
             await self.log.check_primary()
         except NotPrimaryError as error:
@@ -304,7 +353,9 @@ class SegmentContainer:
             raise
 
     def object_in_use(self, name: str) -> bool:
-        """True while a read, or a consolidation, has the object open, or an upload of it is not all committed."""
+        """True while a read, or a consolidation, has the object open, or an upload of it is not all
+        committed.
+        """
         return self._reader.in_use(name) or self.writer.in_use(name)
 
     def _object_size(self, name: str) -> int | None:
@@ -314,7 +365,9 @@ class SegmentContainer:
     # --- what flows -------------------------------------------------------------------------------
 
     def _on_commit(self, operations: Sequence[Operation]) -> None:
-        """Committed operations, live or replayed, in order: the read index first, then the storage writer."""
+        """Committed operations, live or replayed, in order: the read index first, then the storage
+        writer.
+        """
         index = self.read_index
         for operation in operations:
             if type(operation) is AppendOperation:
@@ -326,7 +379,8 @@ class SegmentContainer:
     def _on_other_commit(self, operation: Operation) -> None:
         index = self.read_index
         if isinstance(operation, StorageUpdateOperation):
-            # Segments deleted while their bytes were on the way to Tier 2 are passed over here as in the metadata.
+            # Segments deleted while their bytes were on the way to Tier 2 are passed over here as
+            # in the metadata.
             segments = self.metadata.segments
             for segment_id in {segment_id for segment_id, _ in operation.chunks}:
                 if segment_id in segments:
@@ -347,7 +401,8 @@ class SegmentContainer:
         elif isinstance(operation, DeleteOperation):
             index.deleted(operation.segment_id)
         elif isinstance(operation, CheckpointOperation):
-            # Its place is known once this turn is over: perhaps everything before it is in Tier 2 already.
+            # Its place is known once this turn is over: perhaps everything before it is in Tier 2
+            # already.
             asyncio.get_running_loop().call_soon(self._begin_truncation)
             if self.state is ContainerState.RECOVERING:
                 index.adopt_merges()
@@ -365,13 +420,16 @@ class SegmentContainer:
             return asked
         if self.log.full and not self.log.short:
             return asked  # for the moment until the next file is there: no flush helps
-        # Writers must never wait for bytes that nobody moves: a cache may refuse long before the targets.
+        # Writers must never wait for bytes that nobody moves: a cache may refuse long before the
+        # targets.
         self.writer.hurry()
         if self.log.full:
             # What room is left in the log is not for callers.
             return replace(asked, relief_bytes=self.log.relief_bytes)
         unflushed = self.writer.unflushed_bytes
-        room_held = int(config.tail_bytes_max * (1.0 - self.read_index.pressure))  # the cache may refuse
+        room_held = int(
+            config.tail_bytes_max * (1.0 - self.read_index.pressure)
+        )  # the cache may refuse
         room = min(config.unflushed_bytes_max - unflushed, room_held)
         # Half the mean: of segments that use about the same none goes before the others.
         fair = unflushed // (2 * max(1, self.writer.pending_segments))
@@ -390,7 +448,10 @@ class SegmentContainer:
             self._processor.relieve()
 
     async def _refill(self, wanted: Mapping[int, int]) -> None:
-        """Bring back un-flushed bytes that memory and cache have lost. The read index asks for one at a time."""
+        """Bring back un-flushed bytes that memory and cache have lost.
+
+        The read index asks for one at a time.
+        """
         await self._rescan.run(wanted)
 
     # --- the log's head ---------------------------------------------------------------------------
@@ -407,11 +468,14 @@ class SegmentContainer:
             self._begin_truncation()
 
     def _make_room(self) -> None:
-        """The log's disk is full: flush, then write a checkpoint where one lets more be truncated, then truncate."""
+        """The log's disk is full: flush, then write a checkpoint where one lets more be truncated,
+        then truncate.
+        """
         assert self._processor is not None
         self.writer.hurry()
         if self._positions.newer_would_free(self.writer.first_unflushed_sequence()):
-            # Once, even if nothing was logged since: the checkpoint may be in an older file than what comes.
+            # Once, even if nothing was logged since: the checkpoint may be in an older file than
+            # what comes.
             self._processor.checkpoint_soon(even_if_empty=not self._made_room)
             self._made_room = True
         self._begin_truncation()
@@ -428,7 +492,11 @@ class SegmentContainer:
         self.check_running()
 
     def _begin_truncation(self) -> None:
-        if self._truncating is not None or self.state is not ContainerState.RUNNING or self._processor is None:
+        if (
+            self._truncating is not None
+            or self.state is not ContainerState.RUNNING
+            or self._processor is None
+        ):
             return
         if self._positions.truncation_point(self.writer.first_unflushed_sequence()) is None:
             return
@@ -473,5 +541,7 @@ class SegmentContainer:
         if self._processor is not None and self.state is ContainerState.RUNNING:
             throttled_by = self._processor.statistics().throttled_by
             if throttled_by:
-                findings.append(f"container {self.container_id}: writers are held back by {throttled_by}")
+                findings.append(
+                    f"container {self.container_id}: writers are held back by {throttled_by}"
+                )
         return findings

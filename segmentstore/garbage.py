@@ -1,7 +1,9 @@
-"""Everything in Tier 2 that nobody needs, of a whole store: looked for and collected at once, or only counted.
+"""Everything in Tier 2 that nobody needs, of a whole store: looked for and collected at once, or
+only counted.
 
-What a storage writer does slowly and all the time, done now: one listing of all objects, handed page by page to the
-orphan sweepers of the containers, then what is due is deleted. The rules stay theirs; nothing here judges or deletes.
+What a storage writer does slowly and all the time, done now: one listing of all objects, handed
+page by page to the orphan sweepers of the containers, then what is due is deleted. The rules stay
+theirs; nothing here judges or deletes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from durablelog.bookkeeper.ledger_store import LedgerError
-from durablelog.bookkeeper.orphan_ledgers import OrphanLedger, OrphanSearch, find_orphans, holds_entries, remove_orphan
+from durablelog.bookkeeper.orphan_ledgers import (
+    OrphanLedger,
+    OrphanSearch,
+    find_orphans,
+    holds_entries,
+    remove_orphan,
+)
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
@@ -28,15 +36,23 @@ from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredO
 from tier2.store_markers import stores_at
 
 GarbageState = Literal[
-    "deleted", "waiting", "due", "orphan", "aborted upload", "unfinished upload", "orphan ledger", "deleted ledger"
+    "deleted",
+    "waiting",
+    "due",
+    "orphan",
+    "aborted upload",
+    "unfinished upload",
+    "orphan ledger",
+    "deleted ledger",
 ]
 """What became, or would become, of something nobody needs.
 
-`deleted`: gone, and confirmed to be. `waiting`: nothing refers to it; deleted once the deletion lag is over. `due`: the lag
-is over, and it is still there: a read has it open, Tier 2 did not answer, or nothing was to be deleted. `orphan`: no
-operation of the log names it, and it was not condemned: nothing was to be changed, or too much waits already.
-`aborted upload` and `unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted ledger`:
-a ledger of the store on BookKeeper that no log lists.
+`deleted`: gone, and confirmed to be. `waiting`: nothing refers to it; deleted once the deletion lag
+is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not answer,
+or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not condemned:
+nothing was to be changed, or too much waits already. `aborted upload` and `unfinished upload`: an
+upload in parts that nobody would finish. `orphan ledger` and `deleted ledger`: a ledger of the
+store on BookKeeper that no log lists.
 """
 
 
@@ -88,7 +104,10 @@ class StoppedContainer(NamedTuple):
 async def collect_garbage(
     containers: Sequence[SegmentContainer], storage: ObjectStorage, clock: Clock
 ) -> GarbageReport:
-    """Condemn all orphans, abort abandoned uploads, delete what is due. See `SegmentStore.collect_garbage`."""
+    """Condemn all orphans, abort abandoned uploads, delete what is due.
+
+    See `SegmentStore.collect_garbage`.
+    """
     before = {container.container_id: dict(container.metadata.garbage) for container in containers}
     items: list[GarbageItem] = []
     problems: list[str] = []
@@ -115,21 +134,27 @@ async def collect_garbage(
 async def collect_orphan_ledgers(
     report: GarbageReport, tier1: SharedTier1, store_id: str, served: Collection[int]
 ) -> GarbageReport:
-    """Find, fence and delete ledgers that no log of these containers lists, all of them ours by now.
+    """Find, fence and delete ledgers that no log of these containers lists, all of them ours by
+    now.
 
-    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted, or holds entries, is told in the
-    report.
+    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted, or holds
+    entries, is told in the report.
     """
     clients = tier1.clients
     async with translated():
-        found = await find_orphans(clients.ledgers, clients.nodes, tier1.location.path, store_id, served)
+        found = await find_orphans(
+            clients.ledgers, clients.nodes, tier1.location.path, store_id, served
+        )
     items, problems = list(report.items), [*report.problems, *found.problems]
     for orphan in found.orphans:
         try:
             gone = await remove_orphan(clients.ledgers, orphan)
         except LedgerError as error:
             items.append(_ledger_item("orphan ledger", orphan))
-            problems.append(f"container {orphan.container_id}: ledger {orphan.ledger_id} could not be deleted: {error}")
+            problems.append(
+                f"container {orphan.container_id}: ledger {orphan.ledger_id} could not "
+                f"be deleted: {error}"
+            )
         else:
             if gone:
                 items.append(_ledger_item("deleted ledger", orphan))
@@ -140,12 +165,20 @@ async def collect_orphan_ledgers(
 
 def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
     return GarbageItem(
-        state, orphan.container_id, orphan.length, None, f"ledger {orphan.ledger_id} of epoch {orphan.epoch}"
+        state,
+        orphan.container_id,
+        orphan.length,
+        None,
+        f"ledger {orphan.ledger_id} of epoch {orphan.epoch}",
     )
 
 
 async def survey_garbage(
-    containers: Mapping[int, StoppedContainer], storage: ObjectStorage, store_id: str, lag_s: float, runtime: Runtime
+    containers: Mapping[int, StoppedContainer],
+    storage: ObjectStorage,
+    store_id: str,
+    lag_s: float,
+    runtime: Runtime,
 ) -> GarbageReport:
     """What `collect_garbage` would find in a store that nobody has open; changes nothing.
 
@@ -163,14 +196,24 @@ async def survey_garbage(
                 known = containers.get(container_id)
                 if known is None:
                     continue
-                verdict = judge_object(stored.name, known.metadata, known.last_epoch + 1, nothing, tag)
+                verdict = judge_object(
+                    stored.name, known.metadata, known.last_epoch + 1, nothing, tag
+                )
                 if verdict is Verdict.ORPHAN:
-                    items.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
+                    items.append(
+                        GarbageItem("orphan", container_id, stored.size, None, stored.name)
+                    )
                 elif verdict is Verdict.UNKNOWN_OWNER:
                     others.add(stored)
                 elif verdict is not Verdict.KNOWN and verdict is not Verdict.LEFT_ALONE:
-                    detail = f"{stored.name} is of an epoch after the last of the log, {known.last_epoch}"
-                    problems.setdefault(container_id, f"container {container_id}: {detail}: this log is not the newest")
+                    detail = (
+                        f"{stored.name} is of an epoch after the last of the log, "
+                        f"{known.last_epoch}"
+                    )
+                    problems.setdefault(
+                        container_id,
+                        f"container {container_id}: {detail}: this log is not the newest",
+                    )
         uploads = await storage.list_unfinished()
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
@@ -193,7 +236,10 @@ async def _sweep(
     problems: list[str],
     notes: list[str],
 ) -> list[GarbageItem]:
-    """One sweep of all containers. What was condemned is added to `before`; the rest of what was found is returned."""
+    """One sweep of all containers.
+
+    What was condemned is added to `before`; the rest of what was found is returned.
+    """
     sweepers = {container.container_id: container.writer.orphan_sweeper for container in containers}
     metadata_of = {container.container_id: container.metadata for container in containers}
     left: list[GarbageItem] = []
@@ -204,7 +250,10 @@ async def _sweep(
         for container_id, sweeper in sweepers.items():
             await sweeper.remove_probes()
             aborted = await sweeper.abort_abandoned(uploads)
-            left += [GarbageItem("aborted upload", container_id, None, None, upload.name) for upload in aborted]
+            left += [
+                GarbageItem("aborted upload", container_id, None, None, upload.name)
+                for upload in aborted
+            ]
         async for page in storage.list():
             pages: dict[int, list[StoredObject]] = defaultdict(list)
             for container_id, stored in _by_container(page):
@@ -226,8 +275,12 @@ async def _sweep(
                 for stored in found:
                     if stored.name in taken and stored.name in metadata.garbage:
                         before[container_id][stored.name] = metadata.garbage[stored.name]
-                    elif stored.name not in metadata.objects and stored.name not in metadata.garbage:
-                        left.append(GarbageItem("orphan", container_id, stored.size, None, stored.name))
+                    elif (
+                        stored.name not in metadata.objects and stored.name not in metadata.garbage
+                    ):
+                        left.append(
+                            GarbageItem("orphan", container_id, stored.size, None, stored.name)
+                        )
     except SweepStoppedError as error:
         problems.append(f"nothing was searched for orphans: {error}")
     problems += others.problems()
@@ -257,7 +310,10 @@ class _Others:
         """What there is to say of those that nobody answers for."""
         if not self._unknown.count:
             return []
-        return [f"{self._unknown} are of unknown owner: orphans that an older version or a store before this one left"]
+        return [
+            f"{self._unknown} are of unknown owner: orphans that an older version or a "
+            "store before this one left"
+        ]
 
     def notes(self) -> list[str]:
         """Whose the others are."""
@@ -296,7 +352,9 @@ def _remaining_ms(lag_ms: int, clock_ms: int, _name: str, garbage: GarbageObject
 def _waiting(
     metadata: ContainerMetadata, remaining: Callable[[str, GarbageObject], int], now_ms: int
 ) -> Iterator[GarbageItem]:
-    """What waits; `remaining` tells how much of an object's lag is left, `until` says that by the wall clock."""
+    """What waits; `remaining` tells how much of an object's lag is left, `until` says that by the
+    wall clock.
+    """
     for name, garbage in metadata.garbage.items():
         left_ms = remaining(name, garbage)
         state: GarbageState = "waiting" if left_ms else "due"
@@ -304,6 +362,8 @@ def _waiting(
         yield GarbageItem(state, metadata.container_id, garbage.record.size, until, name)
 
 
-def _report(items: list[GarbageItem], problems: Sequence[str], notes: Sequence[str]) -> GarbageReport:
+def _report(
+    items: list[GarbageItem], problems: Sequence[str], notes: Sequence[str]
+) -> GarbageReport:
     items.sort(key=lambda item: (item.state, item.container_id, item.name))
     return GarbageReport(items=tuple(items), problems=tuple(problems), notes=tuple(notes))

@@ -1,15 +1,18 @@
-"""LocalConnection: one process's conversation with a store that this process has open (docs/formats/local-face.md).
+"""LocalConnection: one process's conversation with a store that this process has open
+(docs/formats/local-face.md).
 
 Rules of this file:
 
-- requests are begun in the order in which they came. Appends are on their way together; every other request waits for the
-  appends before it, and holds up what is behind it;
-- what was taken and not yet answered is bounded in bytes and in number; at the bound nothing is read, so that the other side
-  is held back by its own socket. The same holds for one that does not read its answers;
-- a writer's session ends with its first refusal, as SegmentWriter's does: later events of it get the same refusal until the
-  other side begins a new session. So events never land with a hole between them, however many were sent ahead;
-- a message that is none is refused and the conversation goes on; it ends where the end of a frame cannot be told, or where the
-  order of events could not be kept.
+- requests are begun in the order in which they came. Appends are on their way together; every other
+  request waits for the appends before it, and holds up what is behind it;
+- what was taken and not yet answered is bounded in bytes and in number; at the bound nothing is
+  read, so that the other side is held back by its own socket. The same holds for one that does not
+  read its answers;
+- a writer's session ends with its first refusal, as SegmentWriter's does: later events of it get
+  the same refusal until the other side begins a new session. So events never land with a hole
+  between them, however many were sent ahead;
+- a message that is none is refused and the conversation goes on; it ends where the end of a frame
+  cannot be told, or where the order of events could not be kept.
 """
 
 from __future__ import annotations
@@ -97,7 +100,11 @@ class LocalConnection:
     """One connection, served by one task."""
 
     def __init__(
-        self, store: SegmentStore, store_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        store: SegmentStore,
+        store_id: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self._store = store
         self._store_id = store_id
@@ -113,7 +120,10 @@ class LocalConnection:
         self._serving = False
 
     async def serve(self) -> None:
-        """Greet, then answer until the other side hangs up. Ends with the connection closed, whatever happens."""
+        """Greet, then answer until the other side hangs up.
+
+        Ends with the connection closed, whatever happens.
+        """
         try:
             await self._converse()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -126,7 +136,8 @@ class LocalConnection:
                     async with asyncio.timeout(_CLOSE_PATIENCE_S):
                         await self._quiet()
             finally:
-                # Also if the store is closed while answers are waited for: the other side is not to wait for ever.
+                # Also if the store is closed while answers are waited for: the other side is not to
+                # wait for ever.
                 self._writer.close()
                 try:
                     with suppress(TimeoutError, ConnectionError):
@@ -150,7 +161,10 @@ class LocalConnection:
             if code is Code.FAILED:
                 _log.error("a request over the local face failed", exc_info=error)
         self._answer(
-            request, Refused(code, name, str(error) if isinstance(error, LocalProtocolError) else describe(error))
+            request,
+            Refused(
+                code, name, str(error) if isinstance(error, LocalProtocolError) else describe(error)
+            ),
         )
 
     async def _converse(self) -> None:
@@ -162,7 +176,9 @@ class LocalConnection:
             raise LocalProtocolError(Code.GREETING_FIRST, detail) from None
         self.greeted = True
         served = 0
-        while (frame := await self._frame(self._store.config.append_bytes_max + FRAME_ROOM)) is not None:
+        while (
+            frame := await self._frame(self._store.config.append_bytes_max + FRAME_ROOM)
+        ) is not None:
             self._serving = True
             try:
                 request, message = decode_request(frame)
@@ -184,14 +200,18 @@ class LocalConnection:
             raise ConnectionResetError
         request, message = decode_request(frame)
         if not isinstance(message, Hello):
-            raise LocalProtocolError(Code.GREETING_FIRST, "a connection begins with a greeting", request)
+            raise LocalProtocolError(
+                Code.GREETING_FIRST, "a connection begins with a greeting", request
+            )
         if message.version != VERSION:
             detail = f"version {message.version} is not spoken here, but version {VERSION}"
             raise LocalProtocolError(Code.VERSION_UNKNOWN, detail, request)
         self._answer(request, Welcome(VERSION, self._store_id, self._store.config.append_bytes_max))
 
     async def _frame(self, length_max: int) -> bytes | None:
-        """The next frame once there is room for it; None if the other side has hung up between two."""
+        """The next frame once there is room for it; None if the other side has hung up between
+        two.
+        """
         try:
             prefix = await self._reader.readexactly(LENGTH_BYTES)
         except asyncio.IncompleteReadError as error:
@@ -200,7 +220,8 @@ class LocalConnection:
             return None
         length = frame_length(prefix, length_max)
         while self._outstanding and (
-            self._outstanding_bytes + length > OUTSTANDING_BYTES_MAX or self._outstanding >= OUTSTANDING_MAX
+            self._outstanding_bytes + length > OUTSTANDING_BYTES_MAX
+            or self._outstanding >= OUTSTANDING_MAX
         ):
             await self._next_answer()
         return await self._reader.readexactly(length)
@@ -241,7 +262,9 @@ class LocalConnection:
             return
         try:
             if session.writer is None:
-                session.writer = self._store.writer(message.segment, uuid.UUID(bytes=message.writer_id))
+                session.writer = self._store.writer(
+                    message.segment, uuid.UUID(bytes=message.writer_id)
+                )
             future = session.writer.append(message.data, message.event_number)
         except SegmentStoreError as error:
             session.refusal = error
@@ -252,7 +275,9 @@ class LocalConnection:
         self._outstanding_bytes += size
         future.add_done_callback(partial(self._appended, request, session, size))
 
-    def _appended(self, request: int, session: _Session, size: int, future: asyncio.Future[int | None]) -> None:
+    def _appended(
+        self, request: int, session: _Session, size: int, future: asyncio.Future[int | None]
+    ) -> None:
         session.in_flight -= 1
         self._outstanding -= 1
         self._outstanding_bytes -= size
@@ -274,12 +299,19 @@ class LocalConnection:
         return session
 
     def _forget_idle_sessions(self) -> None:
-        """Make room. A session that was refused is kept: forgotten, a later event would land behind a hole."""
+        """Make room.
+
+        A session that was refused is kept: forgotten, a later event would land behind a hole.
+        """
         kept = {
-            key: session for key, session in self._sessions.items() if session.in_flight or session.refusal is not None
+            key: session
+            for key, session in self._sessions.items()
+            if session.in_flight or session.refusal is not None
         }
         if len(kept) >= SESSIONS_MAX:
-            raise LocalProtocolError(Code.BUSY, f"{SESSIONS_MAX} writers of this connection are at work or refused")
+            raise LocalProtocolError(
+                Code.BUSY, f"{SESSIONS_MAX} writers of this connection are at work or refused"
+            )
         self._sessions = kept
 
     # --- everything else --------------------------------------------------------------------------
@@ -294,7 +326,9 @@ class LocalConnection:
                 return Done()
             case Describe():
                 info = await store.get_info(message.segment)
-                return Description(info.segment_id, info.start_offset, info.length, info.sealed, info.container_id)
+                return Description(
+                    info.segment_id, info.start_offset, info.length, info.sealed, info.container_id
+                )
             case Merge():
                 return await self._merge(message)
             case Delete():
@@ -320,12 +354,14 @@ class LocalConnection:
         updates: list[AttributeUpdate] = []
         if message.writer_id is not None:
             attribute = uuid.UUID(bytes=message.writer_id)
-            updates.append(AttributeUpdate(attribute, UpdateType.REPLACE_IF_GREATER, message.event_number))
+            updates.append(
+                AttributeUpdate(attribute, UpdateType.REPLACE_IF_GREATER, message.event_number)
+            )
         try:
             return Stored(await self._store.merge(message.target, message.source, updates))
         except (SegmentNotFoundError, BadAttributeUpdateError):
-            # Perhaps the same request was begun on a connection that broke, and is on its way to the log. What was accepted
-            # before an append is durable when that one is.
+            # Perhaps the same request was begun on a connection that broke, and is on its way to
+            # the log. What was accepted before an append is durable when that one is.
             with suppress(SegmentError):
                 await self._store.append(message.target, b"")
             if not updates or not await self._has_event(message.target, updates[0]):

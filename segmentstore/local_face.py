@@ -1,15 +1,19 @@
-"""LocalFace: the socket on which other processes of this machine append to a store that this one has open.
+"""LocalFace: the socket on which other processes of this machine append to a store that this one
+has open.
 
 Rules of this file:
 
-- the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's lock may replace what a crash
-  left there; nobody else opens a face;
-- a connection is one task, made by asyncio for it; closing ends it once what it took is answered, or after 5 s;
-- connections are bounded, and silent ones shut nobody out: one that does not greet in time ends, and at the bound a new
-  one takes the place of one that has not greeted, or of the one that has been idle longest;
+- the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's
+  lock may replace what a crash left there; nobody else opens a face;
+- a connection is one task, made by asyncio for it; closing ends it once what it took is answered,
+  or after 5 s;
+- connections are bounded, and silent ones shut nobody out: one that does not greet in time ends,
+  and at the bound a new one takes the place of one that has not greeted, or of the one that has
+  been idle longest;
 - closed before anything else of the store, so that nobody asks what is half closed.
 
-What is said over it: docs/formats/local-face.md. How a connection is served: segmentstore/local_connection.py.
+What is said over it: docs/formats/local-face.md. How a connection is served:
+segmentstore/local_connection.py.
 """
 
 from __future__ import annotations
@@ -50,14 +54,19 @@ class LocalFace:
 
     @classmethod
     async def open(cls, store: SegmentStore, location: str, store_id: str) -> LocalFace:
-        """Listen; the caller has the folder's lock. Raises ConfigError if the folder cannot hold a socket."""
+        """Listen; the caller has the folder's lock.
+
+        Raises ConfigError if the folder cannot hold a socket.
+        """
         face = cls(store, location, store_id)
         try:
             listener = _listener(location, face.path)
         except OSError as error:
             raise ConfigError("local_face", f"{face.path} cannot be made: {error}") from error
         try:
-            face._server = await asyncio.start_unix_server(face._connected, sock=listener, limit=READ_BYTES)
+            face._server = await asyncio.start_unix_server(
+                face._connected, sock=listener, limit=READ_BYTES
+            )
         except BaseException:
             listener.close()
             raise
@@ -83,7 +92,9 @@ class LocalFace:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = LocalConnection(self._store, self._store_id, reader, writer)
         if self._closing or not self._has_room():
-            connection.refuse(0, LocalProtocolError(Code.BUSY, f"{CONNECTIONS_MAX} connections are open already"))
+            connection.refuse(
+                0, LocalProtocolError(Code.BUSY, f"{CONNECTIONS_MAX} connections are open already")
+            )
             writer.close()
             return
         task = asyncio.current_task()

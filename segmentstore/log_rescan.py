@@ -1,9 +1,10 @@
 """LogRescan: one pass over the un-flushed log brings back what memory and cache have lost (loop).
 
-A pass costs as much as reading the whole un-flushed log, whatever it looks for. So it serves everybody who waits, and
-what else it passes that will be wanted next is kept: segments in the order in which they go to Tier 2, each wholly or not
-at all, because an upload that lacks a byte of a segment needs a pass of its own. For the same reason room is made by giving
-up what is held of those that lack bytes and go last, and of those that an upload has in hand already.
+A pass costs as much as reading the whole un-flushed log, whatever it looks for. So it serves
+everybody who waits, and what else it passes that will be wanted next is kept: segments in the order
+in which they go to Tier 2, each wholly or not at all, because an upload that lacks a byte of a
+segment needs a pass of its own. For the same reason room is made by giving up what is held of those
+that lack bytes and go last, and of those that an upload has in hand already.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class LogRescan:
         self._check_primary = check_primary
 
     async def run(self, wanted: Mapping[int, int]) -> None:
-        """Look for the missing bytes of `wanted` (see `ReadIndex`). The caller sees to it that one runs at a time."""
+        """Look for the missing bytes of `wanted` (see `ReadIndex`).
+
+        The caller sees to it that one runs at a time.
+        """
         beside = await self._worth_keeping(wanted)
         looked_for = wanted.keys() | beside
         first_needed = self._writer.first_unflushed_sequence()
@@ -57,7 +61,8 @@ class LogRescan:
                 for frame in batch:
                     for record, _, _ in reader.feed(frame):
                         self._offer(record, looked_for)
-                    # One step, however crowded: writers fill the tail too, and whoever waits for this pass must get on.
+                    # One step, however crowded: writers fill the tail too, and whoever waits for
+                    # this pass must get on.
                     if not (self._index.crowded and await self._index.wait_spilled()):
                         await asyncio.sleep(0)
                 if not beside and self._index.refill_answered:
@@ -66,7 +71,8 @@ class LogRescan:
             if isinstance(frames, AsyncGenerator):
                 await frames.aclose()
         if self._index.refill_in_vain:
-            # A new owner flushes and truncates: what is not in its log any more is not lost, but not ours to serve.
+            # A new owner flushes and truncates: what is not in its log any more is not lost, but
+            # not ours to serve.
             await self._check_primary()
 
     async def _worth_keeping(self, wanted: Mapping[int, int]) -> set[int]:
@@ -101,7 +107,9 @@ class LogRescan:
         return sum(end - start for start, end in self._index.missing_ranges(segment_id))
 
     async def _give_up(self, segment_id: int) -> None:
-        """Let go of what is held of a segment, if it lacks bytes besides: it costs a pass in any case, or is on its way."""
+        """Let go of what is held of a segment, if it lacks bytes besides: it costs a pass in any
+        case, or is on its way.
+        """
         if self._missing(segment_id) or segment_id in self._writer.busy_segments():
             self._index.give_up_unflushed(segment_id)
         await asyncio.sleep(0)
@@ -114,6 +122,8 @@ class LogRescan:
             segment = self._metadata.segments.get(operation.segment_id)
             if (
                 segment is not None
-                and segment.storage_length < operation.offset + len(operation.data) <= segment.length
+                and segment.storage_length
+                < operation.offset + len(operation.data)
+                <= segment.length
             ):
                 self._index.insert_refilled(operation.segment_id, operation.offset, operation.data)

@@ -1,8 +1,10 @@
-"""What the numbers of `store.stats()` are called as metrics, and what each means: one table, for programs and people.
+"""What the numbers of `store.stats()` are called as metrics, and what each means: one table, for
+programs and people.
 
-Rules: base units (bytes, seconds), names `segmentstore_<what>`; a counter only grows while the store is open and gets the
-ending `_total`; what is a gauge can fall. Numbers of containers have the label `container`. A number that is not in the
-table is served all the same, as a gauge by its own name. docs/metrics.md has every row (tests/store/test_metrics.py).
+Rules: base units (bytes, seconds), names `segmentstore_<what>`; a counter only grows while the
+store is open and gets the ending `_total`; what is a gauge can fall. Numbers of containers have the
+label `container`. A number that is not in the table is served all the same, as a gauge by its own
+name. docs/metrics.md has every row (tests/store/test_metrics.py).
 """
 
 from __future__ import annotations

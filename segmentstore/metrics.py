@@ -1,8 +1,9 @@
 """The numbers of a store as Prometheus reads them.
 
-`StoreCollector` turns a snapshot (`store.stats()`) into metric families each time it is asked; nothing is counted twice
-and nothing is kept here. Labels are of small sets: containers (summed above CONTAINERS_MAX), operations and error kinds
-of the provider, states. No names of segments or objects, no sentences.
+`StoreCollector` turns a snapshot (`store.stats()`) into metric families each time it is asked;
+nothing is counted twice and nothing is kept here. Labels are of small sets: containers (summed
+above CONTAINERS_MAX), operations and error kinds of the provider, states. No names of segments or
+objects, no sentences.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from segmentstore.metric_names import (
@@ -38,7 +44,10 @@ _CONTAINER = by_path(CONTAINER_METRICS)
 
 
 class StoreCollector(Collector):
-    """Asks for a snapshot at each collection. `take` raising TimeoutError or RuntimeError shows as `segmentstore_up` 0."""
+    """Asks for a snapshot at each collection.
+
+    `take` raising TimeoutError or RuntimeError shows as `segmentstore_up` 0.
+    """
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self._take = take
@@ -46,7 +55,8 @@ class StoreCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families of one snapshot."""
         up = GaugeMetricFamily(
-            PREFIX + "up", "1: the store answered; 0: its event loop did not answer in time, or is gone."
+            PREFIX + "up",
+            "1: the store answered; 0: its event loop did not answer in time, or is gone.",
         )
         try:
             snapshot = self._take()
@@ -78,10 +88,14 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield info
     findings = len(snapshot["health"])
     yield GaugeMetricFamily(
-        PREFIX + "healthy", "1 while nothing is wrong; stats()['health'] says what is.", int(not findings)
+        PREFIX + "healthy",
+        "1 while nothing is wrong; stats()['health'] says what is.",
+        int(not findings),
     )
     yield GaugeMetricFamily(PREFIX + "health_findings", "How many things are wrong.", findings)
-    for path, value in _numbers({key: part for key, part in snapshot.items() if key not in LEFT_OUT}):
+    for path, value in _numbers(
+        {key: part for key, part in snapshot.items() if key not in LEFT_OUT}
+    ):
         if path not in LEFT_OUT:
             family = _family(_STORE.get(path) or _unnamed(path), ())
             family.add_metric([], value)
@@ -104,7 +118,9 @@ def _operation_families(operations: Mapping[str, Mapping[str, Any]]) -> Iterator
         "Requests that failed, by the provider's code or what happened.",
         labels=("operation", "kind"),
     )
-    seconds = HistogramMetricFamily(PREFIX + "tier2_request_seconds", "How long requests took.", labels=("operation",))
+    seconds = HistogramMetricFamily(
+        PREFIX + "tier2_request_seconds", "How long requests took.", labels=("operation",)
+    )
     for operation, numbers in operations.items():
         for kind, count in _bounded(numbers["errors"]):
             errors.add_metric([operation, kind], count)
@@ -129,13 +145,19 @@ def _container_families(containers: Mapping[int, Snapshot]) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         PREFIX + "containers", "Containers by state; only running ones serve.", labels=("state",)
     )
-    for state, count in sorted(_count(str(numbers["state"]) for numbers in containers.values()).items()):
+    for state, count in sorted(
+        _count(str(numbers["state"]) for numbers in containers.values()).items()
+    ):
         states.add_metric([state], count)
     yield states
     held = GaugeMetricFamily(
-        PREFIX + "throttled_containers", "Containers that hold writers back, by what.", labels=("by",)
+        PREFIX + "throttled_containers",
+        "Containers that hold writers back, by what.",
+        labels=("by",),
     )
-    reasons = (str(numbers.get("processor", {}).get("throttled_by", "")) for numbers in containers.values())
+    reasons = (
+        str(numbers.get("processor", {}).get("throttled_by", "")) for numbers in containers.values()
+    )
     for reason, count in sorted(_count(reason for reason in reasons if reason).items()):
         held.add_metric([reason], count)
     yield held
@@ -149,7 +171,9 @@ def _container_families(containers: Mapping[int, Snapshot]) -> Iterator[Metric]:
                 of_path[label] = value
             else:
                 of_path[label] = (
-                    max(of_path[label], value) if row is not None and row.largest else of_path[label] + value
+                    max(of_path[label], value)
+                    if row is not None and row.largest
+                    else of_path[label] + value
                 )
     for path, by_label in values.items():
         family = _family(_CONTAINER.get(path) or _unnamed("container." + path), ("container",))

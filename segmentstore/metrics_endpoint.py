@@ -1,8 +1,9 @@
 """MetricsEndpoint: the port on which Prometheus finds a store's numbers.
 
-What is answered is prometheus_client's; the server's thread is a daemon, so a program that forgets to close its store still
-ends. Rules: a thread of the server reads nothing of the store, it asks the event loop for a snapshot and waits a bounded
-time; closing ends the server first, so that nobody asks a store that is half closed.
+What is answered is prometheus_client's; the server's thread is a daemon, so a program that forgets
+to close its store still ends. Rules: a thread of the server reads nothing of the store, it asks the
+event loop for a snapshot and waits a bounded time; closing ends the server first, so that nobody
+asks a store that is half closed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,17 @@ class MetricsEndpoint:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, take: Take, registry_of: Callable[[Take], CollectorRegistry], runtime: Runtime
+        cls,
+        host: str,
+        port: int,
+        take: Take,
+        registry_of: Callable[[Take], CollectorRegistry],
+        runtime: Runtime,
     ) -> MetricsEndpoint:
-        """Serve the snapshots that `take` gives on this event loop. Raises ConfigError if the port cannot be opened."""
+        """Serve the snapshots that `take` gives on this event loop.
+
+        Raises ConfigError if the port cannot be opened.
+        """
         loop = asyncio.get_running_loop()
 
         async def taken() -> Mapping[str, Any]:
@@ -54,7 +63,9 @@ class MetricsEndpoint:
             serving = await asyncio.shield(starting)
         except OSError as error:
             executor.shutdown(wait=False)
-            raise ConfigError("metrics_port", f"{host} port {port} cannot be opened: {error}") from None
+            raise ConfigError(
+                "metrics_port", f"{host} port {port} cannot be opened: {error}"
+            ) from None
         except asyncio.CancelledError:
             starting.add_done_callback(functools.partial(_give_up, executor))
             raise
@@ -63,7 +74,9 @@ class MetricsEndpoint:
         return cls(serving, executor)
 
     async def close(self) -> None:
-        """End the server, its connections and threads; scrapes that wait for us get their answer or none. To be called once."""
+        """End the server, its connections and threads; scrapes that wait for us get their answer or
+        none. To be called once.
+        """
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, _end, self._serving)
@@ -85,7 +98,9 @@ def _start(host: str, port: int, registry: CollectorRegistry, runtime: Runtime) 
         requests.shutdown(wait=False)
         raise
     server.set_app(make_wsgi_app(registry))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
+    )
     thread.start()
     return _Serving(server, thread, requests)
 
@@ -111,7 +126,10 @@ def _give_up(executor: Executor, starting: asyncio.Future[_Serving]) -> None:
 def _ask(
     loop: asyncio.AbstractEventLoop, taken: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]]
 ) -> Mapping[str, Any]:
-    """A snapshot, taken on the loop; from another thread. Raises TimeoutError, RuntimeError (the loop is closed)."""
+    """A snapshot, taken on the loop; from another thread.
+
+    Raises TimeoutError, RuntimeError (the loop is closed).
+    """
     question = taken()
     try:
         asking = asyncio.run_coroutine_threadsafe(question, loop)

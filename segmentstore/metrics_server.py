@@ -1,7 +1,8 @@
-"""The HTTP server of the metrics port: bounded in connections and in time, whoever connects and says nothing.
+"""The HTTP server of the metrics port: bounded in connections and in time, whoever connects and
+says nothing.
 
-A connection is served by a thread of a bounded pool. At the bound the oldest that has not said what it wants makes
-room; if all are being answered, the new one is refused with 503.
+A connection is served by a thread of a bounded pool. At the bound the oldest that has not said what
+it wants makes room; if all are being answered, the new one is refused with 503.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _REFUSAL: Final = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\
 class MetricsServer(WSGIServer):
     """Listens once it is made; `serve_forever` runs in a thread of its owner's. Raises OSError."""
 
-    def __init__(self, host: str, port: int, executor: Executor, lock: AbstractContextManager[object]) -> None:
+    def __init__(
+        self, host: str, port: int, executor: Executor, lock: AbstractContextManager[object]
+    ) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = found[0]
         self._executor = executor

@@ -1,13 +1,17 @@
-"""The stores this process has open: what becomes of one that nobody closes, and of one that is opened a second time.
+"""The stores this process has open: what becomes of one that nobody closes, and of one that is
+opened a second time.
 
 Rules of this file:
 
-- a store whose object is collected without `close` warns (ResourceWarning) and is closed, on its own event loop; what was
-  taken is made durable first. Where that loop is closed, nothing can be awaited any more: the locks are let go of,
-  and what the log has is recovered by the next owner, as after a crash. Acknowledged is durable either way;
-- the object may be collected in any thread, in the middle of anything: then no lock of Python's is taken;
-- whoever opens a folder whose store is being closed in this process waits for that. One that lives and is used is
-  left alone, but for an interactive session (docs/decisions/0031-stores-nobody-closed.md).
+- a store whose object is collected without `close` warns (ResourceWarning) and is closed, on its
+  own event loop; what was taken is made durable first. Where that loop is closed, nothing can be
+  awaited any more: the locks are let go of, and what the log has is recovered by the next owner, as
+  after a crash. Acknowledged is durable either way;
+- the object may be collected in any thread, in the middle of anything: then no lock of Python's is
+  taken;
+- whoever opens a folder whose store is being closed in this process waits for that. One that lives
+  and is used is left alone, but for an interactive session
+  (docs/decisions/0031-stores-nobody-closed.md).
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ class OpenStore:
     def watch(self, used: object, close: Callable[[], object] | None = None) -> None:
         """When `used`, by which the program has the store, is collected: warn, and close it.
 
-        `close` is called if the store is open then, from any thread, and only begins; without it the store is closed on its loop.
+        `close` is called if the store is open then, from any thread, and only begins; without it
+        the store is closed on its loop.
         """
         finalizer = weakref.finalize(used, _drop, self, close)
         # At the end of the process everything is let go of.
@@ -65,14 +70,20 @@ class OpenStore:
         return self._birth.here
 
     def begin_close(self) -> None:
-        """Have it closed on its loop, or let go of its locks where there is none any more. From any thread."""
+        """Have it closed on its loop, or let go of its locks where there is none any more.
+
+        From any thread.
+        """
         try:
             self.loop.call_soon_threadsafe(self._begin)
         except RuntimeError:
             self.let_go()
 
     def let_go(self) -> None:
-        """Its event loop is closed: give back the locks. Whoever opens the store next fences what may still run."""
+        """Its event loop is closed: give back the locks.
+
+        Whoever opens the store next fences what may still run.
+        """
         self.dropped = True
         for container in self.parts.containers:
             with suppress(OSError):
@@ -82,7 +93,10 @@ class OpenStore:
                 self.parts.lock.close()
 
     async def ended(self) -> None:
-        """Close it, if nobody has yet, and wait for the end; on any event loop. Raises TimeoutError."""
+        """Close it, if nobody has yet, and wait for the end; on any event loop.
+
+        Raises TimeoutError.
+        """
         closing = self.parts.close()
         try:
             future = asyncio.run_coroutine_threadsafe(closing, self.loop)
@@ -110,11 +124,14 @@ def register(parts: StoreParts) -> OpenStore:
 
 
 async def make_way(location: str) -> bool:
-    """After StoreInUseError: end those stores of this process that nobody uses any more; whether to try again."""
+    """After StoreInUseError: end those stores of this process that nobody uses any more; whether to
+    try again.
+    """
     found = _in_folder(location)
     if not found:
         return False
-    # What only waits to be collected is dropped by this, and no candidate any more if nothing had to be awaited.
+    # What only waits to be collected is dropped by this, and no candidate any more if nothing had
+    # to be awaited.
     count = len(found)
     del found
     gc.collect()
@@ -125,7 +142,10 @@ async def make_way(location: str) -> bool:
             entry.let_go()
         elif entry.ending or _is_interactive():
             if not entry.ending:
-                text = f"store {location} was still open in this session: it is closed, and opened again"
+                text = (
+                    f"store {location} was still open in this session: it is closed, and "
+                    "opened again"
+                )
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             try:
                 await entry.ended()

@@ -21,10 +21,17 @@ from segmentstore.store_files import StoreParts, open_store
 
 
 class OpeningStore:
-    """A store about to be opened: `store = await it`, or `async with it as store`. Nothing happens before."""
+    """A store about to be opened: `store = await it`, or `async with it as store`.
+
+    Nothing happens before.
+    """
 
     def __init__(
-        self, location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+        self,
+        location: str,
+        options: Mapping[str, object],
+        environment: Mapping[str, str],
+        runtime: Runtime,
     ) -> None:
         self._location = location
         self._options = options
@@ -33,12 +40,15 @@ class OpeningStore:
         self._store: SegmentStore | None = None
 
     async def _open(self) -> SegmentStore:
-        return await open_or_release(self._open_all(), SegmentStore.close, "open store and its ports")
+        return await open_or_release(
+            self._open_all(), SegmentStore.close, "open store and its ports"
+        )
 
     async def _open_all(self) -> SegmentStore:
         parts = await self._open_parts()
         try:
-            # What serves others must not keep alive what the program uses: it has the store by an object of its own.
+            # What serves others must not keep alive what the program uses: it has the store by an
+            # object of its own.
             await self._listen(SegmentStore(parts), parts)
         except BaseException:
             closing = parts.begin_close()
@@ -58,7 +68,9 @@ class OpeningStore:
             from segmentstore.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415
 
             host, port = parts.config.metrics_host, parts.config.metrics_port
-            parts.endpoint = await MetricsEndpoint.open(host, port, store.stats, registry, self._runtime)
+            parts.endpoint = await MetricsEndpoint.open(
+                host, port, store.stats, registry, self._runtime
+            )
         if parts.config.local_face:
             from segmentstore.local_face import LocalFace  # noqa: PLC0415
 
@@ -81,24 +93,33 @@ class OpeningStore:
         return self._store
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._store is not None:
             await self._store.close()
 
 
 def open(  # noqa: A001 - the public name, as in `io.open`
-    location: str | os.PathLike[str], *, runtime: Runtime | None = None, **options: Unpack[StoreOptions]
+    location: str | os.PathLike[str],
+    *,
+    runtime: Runtime | None = None,
+    **options: Unpack[StoreOptions],
 ) -> OpeningStore:
     """Open the store in a folder, making it if the folder is empty or absent.
 
-    `options` are `segmentstore.StoreOptions`, the fields of `segmentstore.config.StoreConfig`; each overrides `SEGMENTSTORE_<NAME>` in the environment,
-    which overrides the store's `store.toml`. Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning). `runtime` replaces clock, randomness, threads and disk, for tests.
+    `options` are `segmentstore.StoreOptions`, the fields of `segmentstore.config.StoreConfig`; each
+    overrides `SEGMENTSTORE_<NAME>` in the environment, which overrides the store's `store.toml`.
+    Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning). `runtime` replaces clock,
+    randomness, threads and disk, for tests.
 
-    Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`), and
-    (when awaited or entered) NotAStoreError (the folder holds something else; nothing is touched),
-    StoreInUseError, ConfigError, MissingExtraError (a Tier or a setting needs one), DataCorruptionError (every file is left as it was), TierUnavailableError.
-    Costs the replay of the log since its last truncation point.
+    Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`),
+    and (when awaited or entered) NotAStoreError (the folder holds something else; nothing is
+    touched), StoreInUseError, ConfigError, MissingExtraError (a Tier or a setting needs one),
+    DataCorruptionError (every file is left as it was), TierUnavailableError. Costs the replay of
+    the log since its last truncation point.
     """
     path = checked_folder(location)
     for sentence in unknown_variables(os.environ):

@@ -9,8 +9,8 @@ from typing import TypedDict
 class StoreOptions(TypedDict, total=False):
     """Settings of one opening, each optional: `def opened(**options: Unpack[StoreOptions])`.
 
-    `segmentstore.config.StoreConfig` has the meaning, the default and the bounds of each, and a test keeps
-    the two equal. Sizes are in bytes, times in seconds.
+    `segmentstore.config.StoreConfig` has the meaning, the default and the bounds of each, and a
+    test keeps the two equal. Sizes are in bytes, times in seconds.
     """
 
     # Fixed when the store is made.

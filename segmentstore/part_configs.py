@@ -19,8 +19,11 @@ def read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndexC
         random_bytes=min(config.extent_bytes, config.piece_bytes),
         get_bytes_max=max(config.piece_bytes, storage.get_bytes_best),
         piece_bytes=config.piece_bytes,
-        # So many of the largest requests hide the latency of one; where that is small, more only costs memory.
-        read_ahead_bytes_max=min(config.read_ahead_bytes_max, _READ_AHEAD_GETS * storage.get_bytes_best),
+        # So many of the largest requests hide the latency of one; where that is small, more only
+        # costs memory.
+        read_ahead_bytes_max=min(
+            config.read_ahead_bytes_max, _READ_AHEAD_GETS * storage.get_bytes_best
+        ),
         fetched_bytes_max=config.fetched_bytes_max,
         catch_up_bytes_per_s=config.catch_up_bytes_per_s,
     )
@@ -28,8 +31,12 @@ def read_index_config(config: StoreConfig, storage: ObjectStorage) -> ReadIndexC
 
 def writer_config(config: StoreConfig) -> StorageWriterConfig:
     """Of the storage writer of one container."""
-    # Flushing under pressure must begin well before writers are held for it, or both would wait for each other.
-    held_at = min(config.unflushed_bytes_max, config.tail_bytes_max + config.cache_bytes_max // config.served_count)
+    # Flushing under pressure must begin well before writers are held for it, or both would wait for
+    # each other.
+    held_at = min(
+        config.unflushed_bytes_max,
+        config.tail_bytes_max + config.cache_bytes_max // config.served_count,
+    )
     return StorageWriterConfig(
         flush_bytes=config.flush_bytes,
         flush_age_s=config.flush_age_s,
@@ -43,7 +50,9 @@ def writer_config(config: StoreConfig) -> StorageWriterConfig:
         consolidation=config.consolidation,
         consolidation_bytes=config.consolidation_bytes,
         # Of the store, shared among its containers; rounded up, for 0 is no bound.
-        consolidation_download_bytes_per_s=-(-config.consolidation_download_bytes_per_s // config.containers),
+        consolidation_download_bytes_per_s=-(
+            -config.consolidation_download_bytes_per_s // config.containers
+        ),
         # The setting is the store's: its containers take turns.
         orphan_sweep_spacing_s=config.orphan_sweep_spacing_s * config.containers,
         mailbox_poll_s=config.mailbox_poll_s,

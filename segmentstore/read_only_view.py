@@ -1,14 +1,19 @@
-"""A store that is read without being owned: on a read-only file system, and wherever its log is on BookKeeper.
+"""A store that is read without being owned: on a read-only file system, and wherever its log is on
+BookKeeper.
 
 The engine is the ordinary one, over parts that cannot change anything: logs that are only viewed
-(durablelog/file/file_log_view.py, durablelog/bookkeeper/bookkeeper_log_view.py), a Tier 2 of which nothing but reads passes,
-a cache in memory, containers without processor and storage writer. Rules of this file:
+(durablelog/file/file_log_view.py, durablelog/bookkeeper/bookkeeper_log_view.py), a Tier 2 of which
+nothing but reads passes, a cache in memory, containers without processor and storage writer. Rules
+of this file:
 
-- nothing is locked or written, here or in Tier 2, which may be writable: a view that uploaded, deleted, marked or
-  answered anything would be a second owner. On BookKeeper nothing is claimed or fenced;
-- none of the store's background work is begun: scrub, copies of the metadata, catalog, mailbox, sweeps, metrics;
-- an owner elsewhere (another mount of the same folder, another process on BookKeeper) goes on undisturbed: the view is as
-  of its opening. What that owner deletes from Tier 2 later is missed by it;
+- nothing is locked or written, here or in Tier 2, which may be writable: a view that uploaded,
+  deleted, marked or answered anything would be a second owner. On BookKeeper nothing is claimed or
+  fenced;
+- none of the store's background work is begun: scrub, copies of the metadata, catalog, mailbox,
+  sweeps, metrics;
+- an owner elsewhere (another mount of the same folder, another process on BookKeeper) goes on
+  undisturbed: the view is as of its opening. What that owner deletes from Tier 2 later is missed by
+  it;
 - on BookKeeper all containers are shown, whatever `serve` says: that is what an owner takes.
 """
 
@@ -24,7 +29,13 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log_view import FileLogView
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
-from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME, StoreConfig, StoreFile, merge_settings
+from segmentstore.config import (
+    ENVIRONMENT_PREFIX,
+    FILE_NAME,
+    StoreConfig,
+    StoreFile,
+    merge_settings,
+)
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -53,7 +64,9 @@ _SERVE: Final = ENVIRONMENT_PREFIX + "SERVE"
 _TIER2: Final = ENVIRONMENT_PREFIX + "TIER2"
 """Empty, it says "the default", which on BookKeeper is where the store was made."""
 
-OpenClients = Callable[[BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]]
+OpenClients = Callable[
+    [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]
+]
 
 
 class _Viewed(NamedTuple):
@@ -67,15 +80,23 @@ class _Viewed(NamedTuple):
 
 
 async def open_view(
-    location: str, environment: Mapping[str, str], runtime: Runtime, *, clients: OpenClients = open_clients
+    location: str,
+    environment: Mapping[str, str],
+    runtime: Runtime,
+    *,
+    clients: OpenClients = open_clients,
 ) -> SegmentStore:
-    """A view of a store, as of now; reads are served, all else is refused (ContainerStoppedError names why).
+    """A view of a store, as of now; reads are served, all else is refused (ContainerStoppedError
+    names why).
 
-    `location` is the store's folder. Of a store on BookKeeper it need not be there, if SEGMENTSTORE_TIER1 says which.
-    Raises NotAStoreError, ConfigError (the log is in memory), DataCorruptionError, TierUnavailableError (an owner
-    elsewhere changed the log meanwhile: try again). Costs the replay of the logs, and in files looking through them before.
+    `location` is the store's folder. Of a store on BookKeeper it need not be there, if
+    SEGMENTSTORE_TIER1 says which. Raises NotAStoreError, ConfigError (the log is in memory),
+    DataCorruptionError, TierUnavailableError (an owner elsewhere changed the log meanwhile: try
+    again). Costs the replay of the logs, and in files looking through them before.
     """
-    return await open_or_release(_open_view(location, environment, runtime, clients), SegmentStore.close, "open view")
+    return await open_or_release(
+        _open_view(location, environment, runtime, clients), SegmentStore.close, "open view"
+    )
 
 
 async def _open_view(
@@ -83,12 +104,18 @@ async def _open_view(
 ) -> SegmentStore:
     executor = runtime.executor("open", 1)
     try:
-        file = await asyncio.get_running_loop().run_in_executor(executor, read_store_file, location, runtime)
+        file = await asyncio.get_running_loop().run_in_executor(
+            executor, read_store_file, location, runtime
+        )
     except OSError as error:
         raise TierUnavailableError("tier1", f"{location}: {error}") from error
     finally:
         executor.shutdown(wait=False)
-    tier1 = str(file.settings["tier1"]) if file is not None else environment.get(ENVIRONMENT_PREFIX + "TIER1", "")
+    tier1 = (
+        str(file.settings["tier1"])
+        if file is not None
+        else environment.get(ENVIRONMENT_PREFIX + "TIER1", "")
+    )
     if is_bookkeeper_url(tier1):
         viewed = await _on_bookkeeper(location, file, tier1, environment, runtime, clients)
     else:
@@ -109,12 +136,15 @@ async def _open_view(
     return SegmentStore(parts)
 
 
-def _in_files(location: str, file: StoreFile | None, environment: Mapping[str, str], runtime: Runtime) -> _Viewed:
+def _in_files(
+    location: str, file: StoreFile | None, environment: Mapping[str, str], runtime: Runtime
+) -> _Viewed:
     if file is None:
         raise NotAStoreError(location, f"it has no {FILE_NAME}")
     if file.settings["tier1"] != "file":
         detail = (
-            "a store on a read-only file system is read only where its log is in files, or on BookKeeper; this one's"
+            "a store on a read-only file system is read only where its log is in files, or "
+            "on BookKeeper; this one's"
         )
         raise ConfigError("tier1", f"{detail} is in memory: mount it writable")
     config = merge_settings({}, environment, file.settings, existing=True)
@@ -135,9 +165,17 @@ async def _on_bookkeeper(
     tier1 = SharedTier1(where, await clients(where, environment, runtime), runtime)
     try:
         identity = await tier1.identity(file)
-        fixed: dict[str, object] = {"tier1": url, "containers": identity.containers, "tier2": identity.tier2}
+        fixed: dict[str, object] = {
+            "tier1": url,
+            "containers": identity.containers,
+            "tier2": identity.tier2,
+        }
         settings = {**fixed, **file.settings} if file is not None else fixed
-        mine = {key: value for key, value in environment.items() if key != _SERVE and (value or key != _TIER2)}
+        mine = {
+            key: value
+            for key, value in environment.items()
+            if key != _SERVE and (value or key != _TIER2)
+        }
         config = merge_settings({}, mine, {**settings, "serve": "all"}, existing=True)
     except BaseException:
         await outlast(own_task(tier1.close(), name="close clients"))
@@ -146,7 +184,9 @@ async def _on_bookkeeper(
 
 
 def _make_parts(location: str, viewed: _Viewed, runtime: Runtime) -> StoreParts:
-    config = dataclasses.replace(viewed.config, cache_bytes_max=min(viewed.config.cache_bytes_max, _CACHE_BYTES_MAX))
+    config = dataclasses.replace(
+        viewed.config, cache_bytes_max=min(viewed.config.cache_bytes_max, _CACHE_BYTES_MAX)
+    )
     url = tier2_url(location, config)
     check_object_storage_url(url)
     storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))

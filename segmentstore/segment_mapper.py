@@ -1,9 +1,9 @@
 """Segment name to container id, by Pravega's own rule, so that a Pravega Controller agrees. Pure.
 
-Source: Pravega's NameUtils and SegmentToContainerMapper. A transaction's or transient segment's name keeps
-only its parent's, so a merge source lives with its target; then the stream's epoch is cut off; the rest is
-hashed (MurmurHash3 x64-128, seed below, over UTF-16LE code units) and mapped by jump consistent hash
-(Lamping and Veach, 2014).
+Source: Pravega's NameUtils and SegmentToContainerMapper. A transaction's or transient segment's
+name keeps only its parent's, so a merge source lives with its target; then the stream's epoch is
+cut off; the rest is hashed (MurmurHash3 x64-128, seed below, over UTF-16LE code units) and mapped
+by jump consistent hash (Lamping and Veach, 2014).
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _UINT64 = (1 << 64) - 1
 def container_of(name: str, containers: int) -> int:
     """The id, 0 to containers - 1, of the container the segment lives in."""
     hashed = mmh3.hash64(
-        _family(name).encode("utf-16-le", "surrogatepass"), seed=_HASH_SEED, x64arch=True, signed=False
+        _family(name).encode("utf-16-le", "surrogatepass"),
+        seed=_HASH_SEED,
+        x64arch=True,
+        signed=False,
     )
     return _jump(hashed[0], containers)
 

@@ -1,8 +1,11 @@
-"""SegmentStore: the Python face. Finds the container of a name, checks arguments at the door, and asks it.
+"""SegmentStore: the Python face.
 
-Appends are enqueued when the call is made and return a future: a caller can have thousands on the way
-without a task each, and those of a segment land in the order of the calls. Under back-pressure alone, appends to a
-segment that uses little may land before earlier ones to another. Everything else is a coroutine.
+Finds the container of a name, checks arguments at the door, and asks it.
+
+Appends are enqueued when the call is made and return a future: a caller can have thousands on the
+way without a task each, and those of a segment land in the order of the calls. Under back-pressure
+alone, appends to a segment that uses little may land before earlier ones to another. Everything
+else is a coroutine.
 """
 
 from __future__ import annotations
@@ -57,12 +60,14 @@ _HOMES_MAX = 100_000
 class SegmentStore:
     """An open store. Made by `segmentstore.open`; used on the event loop that opened it.
 
-    Every call raises WrongEventLoopError elsewhere, and may raise ContainerStoppedError (the container was closed, or failed: `cause` says why),
-    NotPrimaryError (another owner has the log; its kind ContainerNotServedError: the container is not in `serve`)
-    and, for changes on their way when that happened, AppendOutcomeUnknownError. In a forked child every call raises
+    Every call raises WrongEventLoopError elsewhere, and may raise ContainerStoppedError (the
+    container was closed, or failed: `cause` says why), NotPrimaryError (another owner has the log;
+    its kind ContainerNotServedError: the container is not in `serve`) and, for changes on their way
+    when that happened, AppendOutcomeUnknownError. In a forked child every call raises
     ForkedStoreError but `close`, which has nothing to release there and does nothing.
 
-    A program that cancels all tasks of the loop closes the store by it, as `close()` does; so does the end of `asyncio.run`.
+    A program that cancels all tasks of the loop closes the store by it, as `close()` does; so does
+    the end of `asyncio.run`.
     """
 
     def __init__(self, parts: StoreParts) -> None:
@@ -79,7 +84,10 @@ class SegmentStore:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -108,11 +116,12 @@ class SegmentStore:
     ) -> asyncio.Future[int]:
         """Append bytes; gives the offset at which they begin once they are durable.
 
-        Enqueued by the call itself. Whole and contiguous or not at all; may be empty. With `expected_offset`
-        only if the segment's length is that (BadOffsetError); with `attributes` only if all their conditions
-        hold (BadAttributeUpdateError, checked first). Also SegmentNotFoundError, SegmentSealedError,
-        AppendTooLargeError (above `append_bytes_max`), TierUnavailableError (too much waits already: nothing
-        was taken). All errors come through the future, but WrongEventLoopError. Cost: a few microseconds and a share of one sync.
+        Enqueued by the call itself. Whole and contiguous or not at all; may be empty. With
+        `expected_offset` only if the segment's length is that (BadOffsetError); with `attributes`
+        only if all their conditions hold (BadAttributeUpdateError, checked first). Also
+        SegmentNotFoundError, SegmentSealedError, AppendTooLargeError (above `append_bytes_max`),
+        TierUnavailableError (too much waits already: nothing was taken). All errors come through
+        the future, but WrongEventLoopError. Cost: a few microseconds and a share of one sync.
         """
         if running_loop() is not self._loop:
             self._check_loop()
@@ -141,7 +150,10 @@ class SegmentStore:
         expected_offset: int | None = None,
         attributes: Sequence[AttributeUpdate] = (),
     ) -> asyncio.Future[int]:
-        """Append several byte strings as one: atomic and contiguous. Gives the offset of the first; otherwise as `append`."""
+        """Append several byte strings as one: atomic and contiguous.
+
+        Gives the offset of the first; otherwise as `append`.
+        """
         try:
             data = b"".join(items)
         except TypeError:
@@ -150,19 +162,25 @@ class SegmentStore:
         return self.append(name, data, expected_offset, attributes)
 
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
-        """An exactly-once writer session: `async with store.writer(name, id) as writer`. Raises SegmentNotFoundError."""
+        """An exactly-once writer session: `async with store.writer(name, id) as writer`.
+
+        Raises SegmentNotFoundError.
+        """
         if not isinstance(writer_id, uuid.UUID):
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
         return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max, self)
 
     # --- reads ------------------------------------------------------------------------------------
 
-    async def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
+    async def read(
+        self, name: str, offset: int, max_length: int, wait: float | None = None
+    ) -> bytes:
         """At least one and at most `max_length` bytes from `offset`, from wherever they lie.
 
-        At the tail of an open segment: b"" at once, or after up to `wait` seconds without data. Raises
-        EndOfSegmentError at the end of a sealed one, SegmentTruncatedError below the start offset,
-        BadOffsetError beyond the length, SegmentNotFoundError, DataCorruptionError, TierUnavailableError.
+        At the tail of an open segment: b"" at once, or after up to `wait` seconds without data.
+        Raises EndOfSegmentError at the end of a sealed one, SegmentTruncatedError below the start
+        offset, BadOffsetError beyond the length, SegmentNotFoundError, DataCorruptionError,
+        TierUnavailableError.
         """
         home = self._home(name)
         checked_offset("offset", offset)
@@ -171,14 +189,23 @@ class SegmentStore:
         return await home.read_segment(home.find(name).segment_id, offset, max_length, wait)
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
-        """An async iterator of chunks from `offset`; with `follow` it waits for more until the segment is sealed."""
+        """An async iterator of chunks from `offset`; with `follow` it waits for more until the
+        segment is sealed.
+        """
         checked_offset("offset", offset)
-        return SegmentReader(self._home(name), name, offset, self._config.piece_bytes, follow=follow, keeps=self)
+        return SegmentReader(
+            self._home(name), name, offset, self._config.piece_bytes, follow=follow, keeps=self
+        )
 
     # --- segments ---------------------------------------------------------------------------------
 
-    async def create_segment(self, name: str, attributes: Sequence[AttributeUpdate] = ()) -> SegmentInfo:
-        """Make an empty segment. Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError."""
+    async def create_segment(
+        self, name: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> SegmentInfo:
+        """Make an empty segment.
+
+        Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError.
+        """
         home = self._home(name)
         operation = CreateOperation(name, updates=checked_updates(attributes))
         segment_id = await home.processor.submit(operation)
@@ -194,7 +221,10 @@ class SegmentStore:
         return _info(home.find(name), home.container_id)
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
-        """Segments whose names begin with `prefix`, by name; each as it is when it is given. O(n log n)."""
+        """Segments whose names begin with `prefix`, by name; each as it is when it is given.
+
+        O(n log n).
+        """
         self._check_loop()
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
@@ -213,23 +243,32 @@ class SegmentStore:
                 yield _info(container.metadata.segments[segment_id], container.container_id)
 
     async def seal(self, name: str) -> int:
-        """Allow no more appends, ever. Gives the final length. Raises SegmentSealedError if it is sealed already."""
+        """Allow no more appends, ever.
+
+        Gives the final length. Raises SegmentSealedError if it is sealed already.
+        """
         home = self._home(name)
         return cast("int", await home.processor.submit(SealOperation(home.find(name).segment_id)))
 
     async def truncate(self, name: str, offset: int) -> None:
-        """Drop the bytes below `offset`: at once for readers, later from Tier 2. Raises BadOffsetError outside the segment."""
+        """Drop the bytes below `offset`: at once for readers, later from Tier 2.
+
+        Raises BadOffsetError outside the segment.
+        """
         home = self._home(name)
         checked_offset("offset", offset)
         await home.processor.submit(TruncateOperation(home.find(name).segment_id, offset))
 
-    async def merge(self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()) -> int:
+    async def merge(
+        self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> int:
         """Append the whole source to the target and delete the source, as one step.
 
-        The source is sealed by it if it is not yet; its bytes are readable through the target at once.
-        `attributes` are updates on the target: refused, they refuse the merge. Gives the offset in the target
-        at which the source begins. Raises ContainerMismatchError (the two live in different containers),
-        SegmentSealedError (the target), SegmentTruncatedError (the source), BadAttributeUpdateError.
+        The source is sealed by it if it is not yet; its bytes are readable through the target at
+        once. `attributes` are updates on the target: refused, they refuse the merge. Gives the
+        offset in the target at which the source begins. Raises ContainerMismatchError (the two live
+        in different containers), SegmentSealedError (the target), SegmentTruncatedError (the
+        source), BadAttributeUpdateError.
         """
         home, source_home = self._home(target), self._home(source)
         if target == source:
@@ -237,7 +276,9 @@ class SegmentStore:
         target_id = home.find(target).segment_id
         source_id = source_home.find(source).segment_id
         if home is not source_home:
-            raise ContainerMismatchError(target, source, home.container_id, source_home.container_id)
+            raise ContainerMismatchError(
+                target, source, home.container_id, source_home.container_id
+            )
         operation = MergeOperation(target_id, source_id, updates=checked_updates(attributes))
         return cast("int", await home.processor.submit(operation))
 
@@ -253,11 +294,15 @@ class SegmentStore:
         home = self._home(name)
         keyed = checked_updates(updates)
         if keyed:
-            await home.processor.submit(UpdateAttributesOperation(home.find(name).segment_id, updates=keyed))
+            await home.processor.submit(
+                UpdateAttributesOperation(home.find(name).segment_id, updates=keyed)
+            )
         else:
             home.find(name)
 
-    async def get_attributes(self, name: str, ids: Iterable[uuid.UUID] | None = None) -> dict[uuid.UUID, int]:
+    async def get_attributes(
+        self, name: str, ids: Iterable[uuid.UUID] | None = None
+    ) -> dict[uuid.UUID, int]:
         """The segment's attributes, or those of `ids` that have a value."""
         home = self._home(name)
         home.check_running()
@@ -278,7 +323,10 @@ class SegmentStore:
     # --- the store --------------------------------------------------------------------------------
 
     async def flush(self, name: str | None = None) -> None:
-        """Move everything acknowledged so far (of one segment, or of all) to Tier 2. Waits while Tier 2 is away."""
+        """Move everything acknowledged so far (of one segment, or of all) to Tier 2.
+
+        Waits while Tier 2 is away.
+        """
         if name is not None:
             home = self._home(name)
             home.check_running()
@@ -292,7 +340,9 @@ class SegmentStore:
                 raise outcome
 
     async def checkpoint(self) -> None:
-        """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2 holds."""
+        """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2
+        holds.
+        """
         self._check_loop()
         failures: list[SegmentStoreError] = []
         for container in self._containers:
@@ -306,10 +356,11 @@ class SegmentStore:
     async def collect_garbage(self) -> GarbageReport:
         """Look through all of Tier 2 for what nobody needs, now, and delete what is due.
 
-        The store does so by itself, slowly; this is for people who do not want to wait. Objects that no operation of
-        the log names become garbage and are deleted once the deletion lag is over: by the store, or by a later call.
-        Costs one listing of all objects, and two requests for each that is deleted. Raises TierUnavailableError if Tier 2
-        does not answer; what was done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
+        The store does so by itself, slowly; this is for people who do not want to wait. Objects
+        that no operation of the log names become garbage and are deleted once the deletion lag is
+        over: by the store, or by a later call. Costs one listing of all objects, and two requests
+        for each that is deleted. Raises TierUnavailableError if Tier 2 does not answer; what was
+        done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
         look at each ledger of the cluster.
         """
         self._check_loop()
@@ -322,10 +373,12 @@ class SegmentStore:
         return report
 
     async def export_catalog(self) -> list[CatalogExport]:
-        """Put a snapshot of the catalog of each container served here into Tier 2, for jobs (docs/formats/catalog.md).
+        """Put a snapshot of the catalog of each container served here into Tier 2, for jobs
+        (docs/formats/catalog.md).
 
-        Each is consistent as of one sequence number. Raises MissingExtraError if pyarrow is missing, TierUnavailableError. Costs a
-        checkpoint's copy of the metadata, a pass over it in a thread, and some requests for each container.
+        Each is consistent as of one sequence number. Raises MissingExtraError if pyarrow is
+        missing, TierUnavailableError. Costs a checkpoint's copy of the metadata, a pass over it in
+        a thread, and some requests for each container.
         """
         self._birth.check()
         self._check_loop()
@@ -333,10 +386,12 @@ class SegmentStore:
         return await self._parts.exporter.export_all()
 
     async def process_mailbox(self) -> int:
-        """Answer what jobs ask of the containers served here, now; give the number of answers (docs/formats/mailbox.md).
+        """Answer what jobs ask of the containers served here, now; give the number of answers
+        (docs/formats/mailbox.md).
 
-        The store does so by itself, every `mailbox_poll_s`; this is for who does not want to wait. Raises TierUnavailableError;
-        what was answered by then is answered. Costs a listing of each container's mailbox.
+        The store does so by itself, every `mailbox_poll_s`; this is for who does not want to wait.
+        Raises TierUnavailableError; what was answered by then is answered. Costs a listing of each
+        container's mailbox.
         """
         self._check_loop()
         answered = 0
@@ -349,17 +404,19 @@ class SegmentStore:
         return answered
 
     def wake_mailbox(self) -> None:
-        """Have the containers served here look into their mailboxes now, for somebody who has put messages there. O(containers).
+        """Have the containers served here look into their mailboxes now, for somebody who has put
+        messages there. O(containers).
 
-        Does not wait; costs a look of each, at most four a second however often it is called. Nothing where
-        `mailbox_poll_s` is 0.
+        Does not wait; costs a look of each, at most four a second however often it is called.
+        Nothing where `mailbox_poll_s` is 0.
         """
         self._check_loop()
         for container in self._containers:
             container.writer.mailbox.pace.wake()
 
     def stats(self) -> StoreStats:
-        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is well.
+        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is
+        well.
 
         What each means is in docs/metrics.md. O(objects in Tier 2).
         """
@@ -367,7 +424,9 @@ class SegmentStore:
         return store_stats(self._parts)
 
     def metrics_text(self) -> bytes:
-        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves. See docs/metrics.md.
+        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves.
+
+        See docs/metrics.md.
 
         Raises MissingExtraError without the extra `metrics`.
         """
@@ -380,7 +439,9 @@ class SegmentStore:
     # --- helpers ----------------------------------------------------------------------------------
 
     def _begin_child(self) -> None:
-        """In a forked child: the store is the parent's; what it is made of is not even to be collected here."""
+        """In a forked child: the store is the parent's; what it is made of is not even to be
+        collected here.
+        """
         forks.keep_for_ever(self)
         self._homes.clear()
         for container in self._containers:
@@ -393,17 +454,24 @@ class SegmentStore:
             raise WrongEventLoopError
 
     def _home(self, name: object) -> SegmentContainer:
-        """The container a name lives in. Raises InvalidNameError, ContainerNotServedError, WrongEventLoopError."""
+        """The container a name lives in.
+
+        Raises InvalidNameError, ContainerNotServedError, WrongEventLoopError.
+        """
         self._check_loop()
         home = self._homes.get(name) if isinstance(name, str) else None
         if home is None:
-            # A forked child remembers no name: so it is found out here, and costs an append nothing.
+            # A forked child remembers no name: so it is found out here, and costs an append
+            # nothing.
             self._birth.check()
             try:
                 name = check_segment_name(name)
             except InvalidNameError:
-                # A restore of an earlier version may have made such a segment: it can be read, and deleted.
-                if not isinstance(name, str) or not any(name in each.metadata.names for each in self._containers):
+                # A restore of an earlier version may have made such a segment: it can be read, and
+                # deleted.
+                if not isinstance(name, str) or not any(
+                    name in each.metadata.names for each in self._containers
+                ):
                     raise
             container_id = container_of(name, self._config.containers)
             home = self._by_id.get(container_id)

@@ -30,13 +30,20 @@ _FOLLOW_WAIT_S = 60.0
 class SegmentReader:
     """An async iterator over a segment's bytes, in chunks as they come to hand.
 
-    `offset` is where the next chunk begins. Ends at the end of a sealed segment; without `follow` also at
-    the tail. Raises SegmentTruncatedError when truncation has passed it, SegmentNotFoundError when the
-    segment is deleted or merged away.
+    `offset` is where the next chunk begins. Ends at the end of a sealed segment; without `follow`
+    also at the tail. Raises SegmentTruncatedError when truncation has passed it,
+    SegmentNotFoundError when the segment is deleted or merged away.
     """
 
     def __init__(
-        self, container: SegmentContainer, name: str, offset: int, chunk_bytes: int, *, follow: bool, keeps: object
+        self,
+        container: SegmentContainer,
+        name: str,
+        offset: int,
+        chunk_bytes: int,
+        *,
+        follow: bool,
+        keeps: object,
     ) -> None:
         self._container = container
         self._segment_id = container.find(name).segment_id
@@ -70,7 +77,9 @@ class SegmentReader:
         wait = _FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
-                data = await self._container.read_segment(self._segment_id, offset, self._chunk_bytes, wait)
+                data = await self._container.read_segment(
+                    self._segment_id, offset, self._chunk_bytes, wait
+                )
             except EndOfSegmentError:
                 return b""
             if data or not self._follow:
@@ -81,16 +90,22 @@ class SegmentWriter:
     """Exactly-once appends of one writer id to one segment.
 
     The number of the last event is an attribute of the segment, updated in the very operation that
-    carries the bytes, so after any failure the writer opens a new session, asks `last_event_number`, and
-    resends what is above it (or everything: what is not above it is acknowledged and dropped).
+    carries the bytes, so after any failure the writer opens a new session, asks
+    `last_event_number`, and resends what is above it (or everything: what is not above it is
+    acknowledged and dropped).
 
-    That holds only while events land without a hole, so a session ends with its first refusal: every later
-    append fails with the same error, and the writer opens a new one. Cancelling an append gives up waiting
-    for it, not the append.
+    That holds only while events land without a hole, so a session ends with its first refusal:
+    every later append fails with the same error, and the writer opens a new one. Cancelling an
+    append gives up waiting for it, not the append.
     """
 
     def __init__(
-        self, container: SegmentContainer, name: str, writer_id: uuid.UUID, append_bytes_max: int, keeps: object
+        self,
+        container: SegmentContainer,
+        name: str,
+        writer_id: uuid.UUID,
+        append_bytes_max: int,
+        keeps: object,
     ) -> None:
         self._container = container
         self._name = name
@@ -103,23 +118,29 @@ class SegmentWriter:
         self._segment_id = segment.segment_id
         self.writer_id = writer_id
         self.last_event_number = segment.attributes.get(self._key, -1)
-        """The highest event number the segment has from this writer, or that this session has sent; -1 for none."""
+        """The highest event number the segment has from this writer, or that this session has sent;
+        -1 for none.
+        """
         self._refusal: BaseException | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Nothing to release: what is in flight stays in flight."""
 
     def append(self, data: Buffer, event_number: int | None = None) -> asyncio.Future[int | None]:
         """Append one event, enqueued when called; await it for the acknowledgement.
 
-        `event_number` defaults to the last + 1 and may skip numbers. Gives the event's offset, or None if
-        its number is not above the last one the segment has: it was there already and was dropped. A malformed
-        call raises at once, so that no later event of a pipeline goes in before the caller knows.
+        `event_number` defaults to the last + 1 and may skip numbers. Gives the event's offset, or
+        None if its number is not above the last one the segment has: it was there already and was
+        dropped. A malformed call raises at once, so that no later event of a pipeline goes in
+        before the caller knows.
         """
         if running_loop() is not self._loop:
             _check_loop(self._loop, self._birth)
@@ -133,7 +154,9 @@ class SegmentWriter:
                 raise SegmentNotFoundError(self._name, detail)
             if self._refusal is not None:
                 return failed_future(self._refusal)
-            future = self._container.processor.append(self._segment_id, payload, None, None, (self._key, number))
+            future = self._container.processor.append(
+                self._segment_id, payload, None, None, (self._key, number)
+            )
         except SegmentStoreError as error:
             future = failed_future(error)
         if future.done() and not future.cancelled():
@@ -150,7 +173,10 @@ def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
 
 
 def failed_future(error: BaseException) -> asyncio.Future[Any]:
-    """A future that tells the caller of a refusal, as every other outcome is told. Raises it where no loop runs."""
+    """A future that tells the caller of a refusal, as every other outcome is told.
+
+    Raises it where no loop runs.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -161,7 +187,9 @@ def failed_future(error: BaseException) -> asyncio.Future[Any]:
 
 
 def snapshot(data: Buffer) -> Buffer:
-    """Data that its owner cannot change any more; what cannot be copied is left for `checked_data` to refuse."""
+    """Data that its owner cannot change any more; what cannot be copied is left for `checked_data`
+    to refuse.
+    """
     if isinstance(data, bytearray | memoryview):
         try:
             return bytes(data)
@@ -171,10 +199,15 @@ def snapshot(data: Buffer) -> Buffer:
 
 
 def checked_data(data: object, length_max: int) -> bytes:
-    """The bytes of one append as an object that cannot change. Raises InvalidArgumentError, AppendTooLargeError."""
+    """The bytes of one append as an object that cannot change.
+
+    Raises InvalidArgumentError, AppendTooLargeError.
+    """
     if type(data) is not bytes:
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise InvalidArgumentError("data", type(data).__name__, "an append takes bytes, bytearray or memoryview")
+            raise InvalidArgumentError(
+                "data", type(data).__name__, "an append takes bytes, bytearray or memoryview"
+            )
         try:
             data = bytes(data)
         except ValueError as error:

@@ -52,8 +52,12 @@ def store_stats(parts: StoreParts) -> StoreStats:
             if parts.losses is not None
             else {"objects": 0, "places": 0, "seen": 0}
         ),
-        "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics())) if parts.scrub is not None else None,
-        "containers": {container.container_id: _container_stats(container) for container in parts.containers},
+        "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
+        if parts.scrub is not None
+        else None,
+        "containers": {
+            container.container_id: _container_stats(container) for container in parts.containers
+        },
     }
 
 
@@ -62,7 +66,10 @@ def _tier1_and_containers(parts: StoreParts) -> list[str]:
     shared = parts.tier1.health() if parts.tier1 is not None else []
     said = tuple(finding.removeprefix(TIER1_PREFIX) for finding in shared)
     of_containers = [finding for container in parts.containers for finding in container.health()]
-    return [*shared, *(finding for finding in of_containers if not said or not finding.endswith(said))]
+    return [
+        *shared,
+        *(finding for finding in of_containers if not said or not finding.endswith(said)),
+    ]
 
 
 def _tier2_stats(storage: ObjectStorage) -> Tier2Stats:
@@ -89,7 +96,9 @@ def _container_stats(container: SegmentContainer) -> ContainerStats:
         "sweep_stopped_by": container.writer.orphan_sweeper.stopped_by,
         "log": cast("LogStats", dataclasses.asdict(container.log.statistics())),
         "read_index": cast("ReadIndexStats", dataclasses.asdict(container.read_index.statistics())),
-        "storage_writer": cast("StorageWriterStats", dataclasses.asdict(container.writer.statistics())),
+        "storage_writer": cast(
+            "StorageWriterStats", dataclasses.asdict(container.writer.statistics())
+        ),
     }
     if container.recovery is not None:
         result["recovery"] = cast("RecoveryStats", dataclasses.asdict(container.recovery))

@@ -1,6 +1,8 @@
-"""What `store.stats()` gives, as a type checker sees it: plain dictionaries, their keys and their types.
+"""What `store.stats()` gives, as a type checker sees it: plain dictionaries, their keys and their
+types.
 
-A test keeps the dictionaries of the parts equal to the records they are made of, which have the meanings.
+A test keeps the dictionaries of the parts equal to the records they are made of, which have the
+meanings.
 """
 
 from __future__ import annotations

@@ -23,15 +23,22 @@ from tier2.object_storage import ObjectStorage
 
 
 class StoreAdapters(Protocol):
-    """What a store's outside parts are made by: production's are `DefaultAdapters`, a simulated world has its own."""
+    """What a store's outside parts are made by: production's are `DefaultAdapters`, a simulated
+    world has its own.
+    """
 
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+    def log(
+        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
+    ) -> DurableDataLog:
         """Tier 1 of one container, where it is not on BookKeeper."""
 
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
-        """What the store speaks to BookKeeper by, opened; the store closes it. Raises ConfigError, TierUnavailableError."""
+        """What the store speaks to BookKeeper by, opened; the store closes it.
+
+        Raises ConfigError, TierUnavailableError.
+        """
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         """Tier 2. Raises ConfigError."""
@@ -46,9 +53,13 @@ class DefaultAdapters:
     def __init__(self) -> None:
         self._memory = MemoryLogStore()
 
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+    def log(
+        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
+    ) -> DurableDataLog:
         if config.tier1 == "memory":
-            return MemoryDataLog(self._memory, container_id, payload_bytes_max=config.frame_bytes_max)
+            return MemoryDataLog(
+                self._memory, container_id, payload_bytes_max=config.frame_bytes_max
+            )
         return FileLog(
             log_directory(location, container_id),
             container_id,

@@ -1,10 +1,9 @@
 """A store's folder: made or recognised, locked, its parts opened in order and released in reverse.
 
-store.toml     what was fixed at creation; its presence makes the folder a store
-lock           held by the process that has the store open
-log/<id>/      Tier 1 of each container (tier1 = "file"; on BookKeeper it is elsewhere: segmentstore/tier1.py)
-cache/         RocksDB, throw-away
-tier2/         objects, unless tier2 names another place
+store.toml what was fixed at creation; its presence makes the folder a store lock held by the
+process that has the store open log/<id>/ Tier 1 of each container (tier1 = "file"; on BookKeeper it
+is elsewhere: segmentstore/tier1.py) cache/ RocksDB, throw-away tier2/ objects, unless tier2 names
+another place
 """
 
 from __future__ import annotations
@@ -139,7 +138,9 @@ class StoreParts:
         if self.exporter is not None:
             await self.exporter.stop()
         await self.tier2_start.stop()
-        outcomes = await gather_outcomes(*(container.stop() for container in self.containers), name="stop container")
+        outcomes = await gather_outcomes(
+            *(container.stop() for container in self.containers), name="stop container"
+        )
         if self.losses is not None:
             await self.losses.stop()
         try:
@@ -173,8 +174,13 @@ async def open_store(
     runtime: Runtime,
     adapters: StoreAdapters | None = None,
 ) -> StoreParts:
-    """Open the store in a folder, making what is not there. Failed or cancelled, it ends when everything is released."""
-    opening = _open_store(os.path.abspath(location), options, environment, runtime, adapters or DefaultAdapters())
+    """Open the store in a folder, making what is not there.
+
+    Failed or cancelled, it ends when everything is released.
+    """
+    opening = _open_store(
+        os.path.abspath(location), options, environment, runtime, adapters or DefaultAdapters()
+    )
     return await open_or_release(opening, StoreParts.close, "open store")
 
 
@@ -205,7 +211,9 @@ async def _open_store(
         had_logs = taken.had_logs
         if is_bookkeeper_url(taken.config.tier1):
             where = BookKeeperLocation.parse(taken.config.tier1)
-            tier1 = SharedTier1(where, await adapters.bookkeeper(where, environment, runtime), runtime)
+            tier1 = SharedTier1(
+                where, await adapters.bookkeeper(where, environment, runtime), runtime
+            )
             taken = await _join(taken, tier1, options, environment, runtime)
             had_logs = await tier1.has_logs()
         config, made = taken.config, taken.made
@@ -255,7 +263,9 @@ async def _open_store(
         releasing = own_task(_release(taken, tier1, storage, parts, runtime), name="release store")
         await outlast(releasing)
         if not releasing.cancelled() and (failure := releasing.exception()) is not None:
-            _log.error("what an opening of %s had opened was not all released", location, exc_info=failure)
+            _log.error(
+                "what an opening of %s had opened was not all released", location, exc_info=failure
+            )
         raise
     return parts
 
@@ -270,7 +280,9 @@ async def _release(
     if taken.new or taken.file is None:
         files = runtime.executor("open", 1)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(files, leave_nothing, taken.location, taken.lock, taken.made_folders, runtime)
+        await loop.run_in_executor(
+            files, leave_nothing, taken.location, taken.lock, taken.made_folders, runtime
+        )
         files.shutdown(wait=False)
     if parts is not None:
         await parts.close()
@@ -304,16 +316,24 @@ class _Taken(NamedTuple):
     """Those that were made for it, the lowest first."""
 
 
-def _take(location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime) -> _Taken:
-    """Lock the folder and settle its settings; whether the folder became a store by it. Blocking."""
+def _take(
+    location: str, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+) -> _Taken:
+    """Lock the folder and settle its settings; whether the folder became a store by it.
+
+    Blocking.
+    """
     disk = runtime.disk
     file = read_store_file(location, runtime)
     config = _merged(options, environment, file)
     if is_bookkeeper_url(config.tier1):
         BookKeeperLocation.parse(config.tier1)
     elif config.tier1 not in {"file", "memory"}:
-        raise ConfigError("tier1", f'{redacted(config.tier1)!r} is not "file", "memory" or a bookkeeper:// URL')
-    # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be mended.
+        raise ConfigError(
+            "tier1", f'{redacted(config.tier1)!r} is not "file", "memory" or a bookkeeper:// URL'
+        )
+    # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be
+    # mended.
     check_object_storage_url(tier2_url(location, config), new=file is None)
     if file is not None and not config.tier2:
         check_tier2_is_not_misplaced(location, runtime)
@@ -337,15 +357,30 @@ def _take(location: str, options: Mapping[str, object], environment: Mapping[str
         leave_nothing(location, lock, made_folders, runtime)
         lock.close()
         raise
-    return _Taken(location, lock, file, config, made=made, new=made, had_logs=had_logs, made_folders=made_folders)
+    return _Taken(
+        location,
+        lock,
+        file,
+        config,
+        made=made,
+        new=made,
+        had_logs=had_logs,
+        made_folders=made_folders,
+    )
 
 
-def _merged(options: Mapping[str, object], environment: Mapping[str, str], file: StoreFile | None) -> StoreConfig:
+def _merged(
+    options: Mapping[str, object], environment: Mapping[str, str], file: StoreFile | None
+) -> StoreConfig:
     """What is known before anybody but this folder was asked."""
     if file is None:
         # Which containers there are to serve, a store on BookKeeper may know better.
         known = merge_settings(*_without(options, environment, "serve"), {}, existing=False)
-        return known if is_bookkeeper_url(known.tier1) else merge_settings(options, environment, {}, existing=False)
+        return (
+            known
+            if is_bookkeeper_url(known.tier1)
+            else merge_settings(options, environment, {}, existing=False)
+        )
     if is_bookkeeper_url(str(file.settings["tier1"])):
         options, environment = _without_own_folder(options, environment)
     return merge_settings(options, environment, file.settings, existing=True)
@@ -354,7 +389,9 @@ def _merged(options: Mapping[str, object], environment: Mapping[str, str], file:
 def _without_own_folder(
     options: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """Without a `tier2` that says "the default": of a store on BookKeeper it is where the store was made."""
+    """Without a `tier2` that says "the default": of a store on BookKeeper it is where the store was
+    made.
+    """
     given = options.get("tier2", environment.get(ENVIRONMENT_PREFIX + "TIER2"))
     return _without(options, environment, "tier2") if given == "" else (options, environment)
 
@@ -364,17 +401,31 @@ def _without(
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
     return (
         {key: value for key, value in options.items() if key != name},
-        {key: value for key, value in environment.items() if key != ENVIRONMENT_PREFIX + name.upper()},
+        {
+            key: value
+            for key, value in environment.items()
+            if key != ENVIRONMENT_PREFIX + name.upper()
+        },
     )
 
 
 async def _join(
-    taken: _Taken, tier1: SharedTier1, options: Mapping[str, object], environment: Mapping[str, str], runtime: Runtime
+    taken: _Taken,
+    tier1: SharedTier1,
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    runtime: Runtime,
 ) -> _Taken:
-    """The settings a store on BookKeeper has by its node, which is made if this folder may make a store."""
-    wished = StoreIdentity(new_store_id(runtime), taken.config.containers, tier2_url(taken.location, taken.config))
+    """The settings a store on BookKeeper has by its node, which is made if this folder may make a
+    store.
+    """
+    wished = StoreIdentity(
+        new_store_id(runtime), taken.config.containers, tier2_url(taken.location, taken.config)
+    )
     identity, made = await tier1.agree(taken.file, wished)
-    settings: dict[str, object] = {"tier1": taken.config.tier1} if taken.file is None else dict(taken.file.settings)
+    settings: dict[str, object] = (
+        {"tier1": taken.config.tier1} if taken.file is None else dict(taken.file.settings)
+    )
     settings["containers"] = identity.containers
     if taken.file is None:
         settings["tier2"] = identity.tier2
@@ -383,7 +434,9 @@ async def _join(
     file = taken.file
     writes: Callable[[], StoreFile] | None = None
     if file is None:
-        writes = partial(write_store_file, taken.location, identity.store_id, config, runtime, wished.store_id)
+        writes = partial(
+            write_store_file, taken.location, identity.store_id, config, runtime, wished.store_id
+        )
     elif file.settings["tier1"] != config.tier1:
         # Its servers have this very store: `agree` has seen its id there.
         writes = partial(change_tier1, taken.location, file, config.tier1, runtime)
@@ -400,7 +453,9 @@ async def _join(
             raise TierUnavailableError("tier1", f"{taken.location}: {error}") from error
         finally:
             executor.shutdown(wait=False)
-    return taken._replace(file=file, config=config, made=made, new=taken.file is None, node=identity)
+    return taken._replace(
+        file=file, config=config, made=made, new=taken.file is None, node=identity
+    )
 
 
 async def _insist(parts: StoreParts, taken: _Taken) -> None:
@@ -408,7 +463,8 @@ async def _insist(parts: StoreParts, taken: _Taken) -> None:
         await parts.tier2_start.insist()
     except BaseException:
         if taken.new and parts.config.tier2 != _own_tier2(parts.location):
-            # A store made with a Tier 2 that cannot be one could never be mended: its file names it for ever.
+            # A store made with a Tier 2 that cannot be one could never be mended: its file names it
+            # for ever.
             await _leave(parts)
             if taken.made and parts.tier1 is not None:
                 await parts.tier1.unmake(_identity(parts))
@@ -420,8 +476,9 @@ async def _pin(parts: StoreParts, tier1: SharedTier1, taken: _Taken) -> None:
         await tier1.pin(_identity(parts))
     except BaseException:
         if taken.new and not taken.made and parts.config.tier2 != _own_tier2(parts.location):
-            # Who makes the store may take it back: then this folder would be of a store that is nowhere. The maker of a store
-            # whose objects are in this very folder was of this folder, and takes nothing back.
+            # Who makes the store may take it back: then this folder would be of a store that is
+            # nowhere. The maker of a store whose objects are in this very folder was of this
+            # folder, and takes nothing back.
             await _leave(parts)
             await parts.markers.withdraw()
         raise
@@ -437,22 +494,30 @@ async def _leave(parts: StoreParts) -> None:
 
 
 async def _stay(parts: StoreParts) -> None:
-    """Who made the store may have taken it back, who had lost its lock without knowing: it is ours, and stays."""
+    """Who made the store may have taken it back, who had lost its lock without knowing: it is ours,
+    and stays.
+    """
     await _with_files(parts, keep_store_file)
 
 
-async def _with_files(parts: StoreParts, work: Callable[[str, str, StoreConfig, Runtime], None]) -> None:
+async def _with_files(
+    parts: StoreParts, work: Callable[[str, str, StoreConfig, Runtime], None]
+) -> None:
     files = parts.runtime.executor("open", 1)
     loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(files, work, parts.location, parts.store_id, parts.config, parts.runtime)
+        await loop.run_in_executor(
+            files, work, parts.location, parts.store_id, parts.config, parts.runtime
+        )
     except OSError as error:
         raise TierUnavailableError("tier1", f"{parts.location}: {error}") from error
     finally:
         files.shutdown(wait=False)
 
 
-def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters, *, made: bool) -> None:
+def _add_containers(
+    parts: StoreParts, runtime: Runtime, adapters: StoreAdapters, *, made: bool
+) -> None:
     addresses = CacheAddresses()
     config, tier1 = parts.config, parts.tier1
     for container_id in config.served:
@@ -475,7 +540,9 @@ def _add_containers(parts: StoreParts, runtime: Runtime, adapters: StoreAdapters
             )
         )
         markers = parts.markers
-        parts.containers[-1].writer.beside(markers.ensure, markers.shared_with, is_meant=markers.is_meant)
+        parts.containers[-1].writer.beside(
+            markers.ensure, markers.shared_with, is_meant=markers.is_meant
+        )
 
 
 async def _start(containers: list[SegmentContainer]) -> None:

@@ -1,7 +1,8 @@
-"""What lies where in a store's folder, and how the file that makes it a store is written, read and taken back.
+"""What lies where in a store's folder, and how the file that makes it a store is written, read and
+taken back.
 
-The folder's description is in segmentstore/store_files.py, which opens stores; this is what the making of one shares
-with it. Blocking.
+The folder's description is in segmentstore/store_files.py, which opens stores; this is what the
+making of one shares with it. Blocking.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
-from segmentstore.config import FILE_NAME, StoreConfig, StoreFile, parse_store_file, quoted, render_store_file
+from segmentstore.config import (
+    FILE_NAME,
+    StoreConfig,
+    StoreFile,
+    parse_store_file,
+    quoted,
+    render_store_file,
+)
 from segmentstore.contracts.disk import DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError
 from segmentstore.contracts.lock_owner import owner_of
@@ -41,11 +49,15 @@ def is_left_over(name: str) -> bool:
     return name == LOCK_NAME or (name.startswith(FILE_NAME) and name.endswith(_NEW))
 
 
-def write_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime, tag: str) -> StoreFile:
-    """Make the folder a store, durably; what its file says then, which another maker may have written before us.
+def write_store_file(
+    location: str, store_id: str, config: StoreConfig, runtime: Runtime, tag: str
+) -> StoreFile:
+    """Make the folder a store, durably; what its file says then, which another maker may have
+    written before us.
 
-    The caller holds the folder's lock, and may have lost it without knowing: so `tag`, which no other maker has, names what is
-    being written, and who comes second does not replace what the first one goes by. Raises StoreInUseError, OSError.
+    The caller holds the folder's lock, and may have lost it without knowing: so `tag`, which no
+    other maker has, names what is being written, and who comes second does not replace what the
+    first one goes by. Raises StoreInUseError, OSError.
     """
     disk = runtime.disk
     text = render_store_file(store_id, config)
@@ -75,7 +87,9 @@ def write_store_file(location: str, store_id: str, config: StoreConfig, runtime:
 
 
 def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
-    """What `store.toml` says; None if the folder is empty or absent. Raises NotAStoreError, ConfigError.
+    """What `store.toml` says; None if the folder is empty or absent.
+
+    Raises NotAStoreError, ConfigError.
 
     A folder that holds nothing but our own lock (a creation that was interrupted) counts as empty.
     """
@@ -84,11 +98,14 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
     while True:
         if not disk.exists(path):
             there = _what_is_there(location, runtime)
-            # A maker may have come between the looks: store.toml is there before anything that an owner makes.
+            # A maker may have come between the looks: store.toml is there before anything that an
+            # owner makes.
             if not there or not disk.exists(path):
                 foreign = [name for name in there if name != FILE_NAME]
                 if foreign:
-                    raise NotAStoreError(location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})")
+                    raise NotAStoreError(
+                        location, f"the folder has no {FILE_NAME} and is not empty ({foreign[0]})"
+                    )
                 return None
         try:
             file = disk.open(path)
@@ -103,7 +120,10 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
 
 
 def _what_is_there(location: str, runtime: Runtime) -> list[str]:
-    """What is in a folder, if there is one, but for what a making of a store leaves there. Raises NotAStoreError: it is none."""
+    """What is in a folder, if there is one, but for what a making of a store leaves there.
+
+    Raises NotAStoreError: it is none.
+    """
     disk = runtime.disk
     if not disk.exists(location):
         return []
@@ -116,10 +136,13 @@ def _what_is_there(location: str, runtime: Runtime) -> list[str]:
 
 
 def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> None:
-    """Make the folder one that is no store's yet, unless somebody has begun to use it. Raises OSError.
+    """Make the folder one that is no store's yet, unless somebody has begun to use it.
 
-    First away with the file, then the look at what is there, while who opens the store makes its own first and then looks for
-    the file (`keep_store_file`): so one of the two sees the other, and puts it back.
+    Raises OSError.
+
+    First away with the file, then the look at what is there, while who opens the store makes its
+    own first and then looks for the file (`keep_store_file`): so one of the two sees the other, and
+    puts it back.
     """
     runtime.disk.unlink(os.path.join(location, FILE_NAME))
     if _what_is_there(location, runtime):
@@ -138,7 +161,8 @@ def missing_folders(location: str, runtime: Runtime) -> list[str]:
 
 
 def lock_folder(location: str, runtime: Runtime) -> tuple[Sequence[str], DiskFile]:
-    """Make the folder if it is absent, and lock it; which folders were made for that, the lowest first. Blocking.
+    """Make the folder if it is absent, and lock it; which folders were made for that, the lowest
+    first. Blocking.
 
     Raises StoreInUseError, OSError.
     """
@@ -160,12 +184,15 @@ def lock_folder(location: str, runtime: Runtime) -> tuple[Sequence[str], DiskFil
     raise AssertionError(location)
 
 
-def leave_nothing(location: str, lock: DiskFile | None, made: Sequence[str], runtime: Runtime) -> None:
-    """Take away what a making of a store that failed leaves: its lock, and the folders it made, `made`, the lowest first.
+def leave_nothing(
+    location: str, lock: DiskFile | None, made: Sequence[str], runtime: Runtime
+) -> None:
+    """Take away what a making of a store that failed leaves: its lock, and the folders it made,
+    `made`, the lowest first.
 
-    Nothing happens if the folder is a store's, or holds anything else. `lock` is still held, and its caller closes it: who
-    opened the file meanwhile finds that it has no name any more (`Disk.lock`). Blocking; what fails stays, for a
-    folder with a lock alone counts as empty.
+    Nothing happens if the folder is a store's, or holds anything else. `lock` is still held, and
+    its caller closes it: who opened the file meanwhile finds that it has no name any more
+    (`Disk.lock`). Blocking; what fails stays, for a folder with a lock alone counts as empty.
     """
     disk = runtime.disk
     with suppress(OSError):
@@ -189,16 +216,20 @@ def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: 
 
 
 def change_tier1(location: str, file: StoreFile, tier1: str, runtime: Runtime) -> StoreFile:
-    """Let a store's `store.toml` name another URL of the same store, durably; everything else in it stays as it is.
+    """Let a store's `store.toml` name another URL of the same store, durably; everything else in it
+    stays as it is.
 
-    The caller holds the folder's lock. Raises ConfigError (the line cannot be found: a person's move), OSError.
+    The caller holds the folder's lock. Raises ConfigError (the line cannot be found: a person's
+    move), OSError.
     """
     disk, path = runtime.disk, os.path.join(location, FILE_NAME)
     text = _read(path, runtime)
     line = f"tier1 = {quoted(tier1)}"
     changed, count = _TIER1_LINE.subn(lambda _: line, text, count=1)
     if count != 1 or parse_store_file(changed).settings != {**file.settings, "tier1": tier1}:
-        raise ConfigError("tier1", f"{path} has no line of its own for tier1: write there by hand {line}")
+        raise ConfigError(
+            "tier1", f"{path} has no line of its own for tier1: write there by hand {line}"
+        )
     written = f"{path}.{new_store_id(runtime)}{_NEW}"
     target = disk.open(written, write=True, create=True)
     try:
@@ -220,7 +251,9 @@ def keep_to_ourselves(location: str, file: StoreFile, runtime: Runtime) -> None:
 
 
 def kept_secrets(file: StoreFile | None, tier2_of_node: str | None) -> list[str]:
-    """Where a URL with a secret is kept, from times when that was taken, and how to get it out; for people."""
+    """Where a URL with a secret is kept, from times when that was taken, and how to get it out; for
+    people.
+    """
     kept = {} if file is None else {FILE_NAME: str(file.settings["tier2"])}
     if tier2_of_node is not None:
         kept["the store's node in ZooKeeper"] = tier2_of_node
@@ -236,7 +269,9 @@ def _read(path: str, runtime: Runtime) -> str:
 
 
 def check_tier2_is_not_misplaced(location: str, runtime: Runtime) -> None:
-    """Raise ConfigError if an earlier version put the objects of this store into another folder. Blocking.
+    """Raise ConfigError if an earlier version put the objects of this store into another folder.
+
+    Blocking.
 
     It decoded the bytes of a name that is not UTF-8 as text.
     """
@@ -245,5 +280,9 @@ def check_tier2_is_not_misplaced(location: str, runtime: Runtime) -> None:
         return
     own, other = os.path.join(location, "tier2"), os.path.join(mistaken, "tier2")
     if not runtime.disk.exists(own) and runtime.disk.exists(other):
-        detail = f"an earlier version put the objects of {printable(location)} into {printable(other)}"
-        raise ConfigError("tier2", f"{detail}: copy that folder to {printable(own)}, and open the store again")
+        detail = (
+            f"an earlier version put the objects of {printable(location)} into {printable(other)}"
+        )
+        raise ConfigError(
+            "tier2", f"{detail}: copy that folder to {printable(own)}, and open the store again"
+        )

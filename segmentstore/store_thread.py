@@ -1,13 +1,14 @@
-"""StoreThread: the background thread of a blocking store, and its event loop, from the opening to the end of the close.
+"""StoreThread: the background thread of a blocking store, and its event loop, from the opening to
+the end of the close.
 
 Rules of this file:
 
 - an exception that is raised in a caller's thread (KeyboardInterrupt, a signal handler that raises)
   interrupts that caller alone: opening and close run on the loop, and the thread ends itself;
-- a caller's thread holds no lock where a signal handler may run: one that raises would leave it taken,
-  one that calls the store would wait for it;
-- every call is answered, truthfully: what was never begun had no effect; a change that was begun and
-  has no answer when the loop ends is of unknown outcome.
+- a caller's thread holds no lock where a signal handler may run: one that raises would leave it
+  taken, one that calls the store would wait for it;
+- every call is answered, truthfully: what was never begun had no effect; a change that was begun
+  and has no answer when the loop ends is of unknown outcome.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _LEFTOVERS_S: Final = 1.0
 class _SignalSafeCondition(threading.Condition):
     """A condition whose lock an exception of a signal handler cannot leave taken.
 
-    `threading.Condition` enters and leaves in Python, where a handler may run after the lock was taken and
-    before the block began: then the loop's thread would wait for it for ever. Looked up as properties, the
-    methods are the lock's own, in C, where no handler runs.
+    `threading.Condition` enters and leaves in Python, where a handler may run after the lock was
+    taken and before the block began: then the loop's thread would wait for it for ever. Looked up
+    as properties, the methods are the lock's own, in C, where no handler runs.
     """
 
     __enter__ = property(lambda self: self._lock.__enter__)
@@ -70,7 +71,9 @@ class _Outcome(concurrent.futures.Future[T]):
         return super().exception(timeout)
 
     def _wait(self) -> None:
-        """Wait without the condition, whose own wait is not safe either: by a lock that nobody else takes."""
+        """Wait without the condition, whose own wait is not safe either: by a lock that nobody else
+        takes.
+        """
         if not self.done():
             waiter = threading.Lock()
             waiter.acquire()
@@ -79,9 +82,12 @@ class _Outcome(concurrent.futures.Future[T]):
 
 
 class StoreFuture(_Outcome[T]):
-    """The answer to one call. `cancel` succeeds only before the call is begun: then it has no effect.
+    """The answer to one call.
 
-    Raises WrongThreadError instead of waiting on the store's own thread, where a done-callback runs.
+    `cancel` succeeds only before the call is begun: then it has no effect.
+
+    Raises WrongThreadError instead of waiting on the store's own thread, where a done-callback
+    runs.
     """
 
     def __init__(self, thread: StoreThread, *, change: bool) -> None:
@@ -110,7 +116,9 @@ class StoreFuture(_Outcome[T]):
 
 
 class StoreThread:
-    """One event loop in one daemon thread, which opens a store, serves calls on it, and closes it."""
+    """One event loop in one daemon thread, which opens a store, serves calls on it, and closes
+    it.
+    """
 
     def __init__(self, open_store: Callable[[], Awaitable[SegmentStore]]) -> None:
         self._open_store = open_store
@@ -135,18 +143,23 @@ class StoreThread:
         return self._opened.result()
 
     def end(self) -> None:
-        """Close the store, or give up its opening; wait for that and for the thread's end. Raises what the close raised.
+        """Close the store, or give up its opening; wait for that and for the thread's end.
 
-        Interrupted, it goes on by itself; called again, it waits for the same end. Nothing happens in a forked child.
+        Raises what the close raised.
+
+        Interrupted, it goes on by itself; called again, it waits for the same end. Nothing happens
+        in a forked child.
         """
         if not self.birth.here:
             return
         self.check_caller()
         self.begin_end()
         if self._thread.ident is not None:
-            # Else the start was interrupted: if there will be a thread, it finds that it is not wanted.
+            # Else the start was interrupted: if there will be a thread, it finds that it is not
+            # wanted.
             self._ended.exception()
-            # Not before: a join that is interrupted takes a thread that runs for one that has ended.
+            # Not before: a join that is interrupted takes a thread that runs for one that has
+            # ended.
             self._thread.join()
             self._ended.result()
 
@@ -172,7 +185,10 @@ class StoreThread:
         return call
 
     def run(self, make: Callable[[], Awaitable[T]], *, change: bool = False) -> T:
-        """Call `make` on the loop and wait. Interrupted, a change goes on and anything else is cancelled."""
+        """Call `make` on the loop and wait.
+
+        Interrupted, a change goes on and anything else is cancelled.
+        """
         self.check_caller()
         call = self.submit(make, change=change)
         try:
@@ -184,7 +200,9 @@ class StoreThread:
             raise
 
     def check_caller(self) -> None:
-        """Raise where a wait would never end: WrongThreadError on the loop's thread, ForkedStoreError in a forked child."""
+        """Raise where a wait would never end: WrongThreadError on the loop's thread,
+        ForkedStoreError in a forked child.
+        """
         self.birth.check()
         if threading.get_ident() == self._ident:
             raise WrongThreadError

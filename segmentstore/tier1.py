@@ -1,12 +1,13 @@
-"""Tier 1 on BookKeeper as a whole store has it: one client of each service for all containers, and the store's identity.
+"""Tier 1 on BookKeeper as a whole store has it: one client of each service for all containers, and
+the store's identity.
 
 Rules of this file:
 
 - kazoo and the gateway are imported when a store on BookKeeper is opened, and not before;
-- what was fixed when the store was made stands in its root node, and there alone is right: a folder's store.toml that says
-  otherwise, or an option, is refused;
-- a store's folder is one process's working place. That it is new says nothing about the store: only who made the root
-  node has made the store.
+- what was fixed when the store was made stands in its root node, and there alone is right: a
+  folder's store.toml that says otherwise, or an option, is refused;
+- a store's folder is one process's working place. That it is new says nothing about the store: only
+  who made the root node has made the store.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ from durablelog.bookkeeper.store_node import (
 from durablelog.bookkeeper.waiting import Backoff, HealthNotes, Waiting
 from durablelog.durable_data_log import DurableDataLog
 from segmentstore.config import FILE_NAME, StoreConfig, StoreFile
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotAStoreError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    NotAStoreError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
@@ -81,21 +87,35 @@ class BookKeeperClients(NamedTuple):
             await self.nodes.close()
 
 
-async def open_nodes(location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime) -> MetadataNodes:
-    """A session with the location's ZooKeeper, begun. Raises ConfigError (a secret that cannot be read), MissingExtraError."""
+async def open_nodes(
+    location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+) -> MetadataNodes:
+    """A session with the location's ZooKeeper, begun.
+
+    Raises ConfigError (a secret that cannot be read), MissingExtraError.
+    """
     require_extra("bookkeeper", "a log on BookKeeper")
     from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings  # noqa: PLC0415
 
     credentials = await _secret(
-        "zookeeper_auth_file", location.zookeeper_auth_file, environment.get(ZOOKEEPER_AUTH_VARIABLE), runtime
+        "zookeeper_auth_file",
+        location.zookeeper_auth_file,
+        environment.get(ZOOKEEPER_AUTH_VARIABLE),
+        runtime,
     )
     if credentials is not None and not all(credentials.partition(":")):
         raise ConfigError("tier1", "ZooKeeper's credentials are not user:password")
     if credentials is None and location.acl == "creator":
-        detail = f"acl=creator wants credentials: name zookeeper_auth_file, or set {ZOOKEEPER_AUTH_VARIABLE}"
+        detail = (
+            "acl=creator wants credentials: name zookeeper_auth_file, or set "
+            f"{ZOOKEEPER_AUTH_VARIABLE}"
+        )
         raise ConfigError("tier1", detail)
     if credentials is None and location.zookeeper_scheme == "sasl":
-        detail = f"zookeeper_scheme=sasl wants credentials: name zookeeper_auth_file, or set {ZOOKEEPER_AUTH_VARIABLE}"
+        detail = (
+            "zookeeper_scheme=sasl wants credentials: name zookeeper_auth_file, or set "
+            f"{ZOOKEEPER_AUTH_VARIABLE}"
+        )
         raise ConfigError("tier1", detail)
     nodes = ZookeeperNodes(
         ZookeeperSettings(
@@ -117,7 +137,8 @@ async def open_clients(
 ) -> BookKeeperClients:
     """Production's clients.
 
-    Raises ConfigError (what is missing, or a secret that cannot be read), MissingExtraError, TierUnavailableError.
+    Raises ConfigError (what is missing, or a secret that cannot be read), MissingExtraError,
+    TierUnavailableError.
     """
     require_extra("bookkeeper", "a log on BookKeeper")
     from durablelog.bookkeeper.gateway.gateway_ledger_store import (  # noqa: PLC0415
@@ -146,7 +167,10 @@ async def open_clients(
 
 
 async def _connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:
-    """Connect; again, if what failed may pass, for as long as an opening is patient. Raises LedgerError, ConfigError."""
+    """Connect; again, if what failed may pass, for as long as an opening is patient.
+
+    Raises LedgerError, ConfigError.
+    """
     loop = asyncio.get_running_loop()
     deadline, backoff = loop.time() + OPEN_PATIENCE_S, Backoff(runtime.random)
     while True:
@@ -159,8 +183,13 @@ async def _connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:
         await asyncio.sleep(pause_s)
 
 
-async def ledger_password(location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime) -> bytes:
-    """What ledgers are made and opened with; empty for none. Raises ConfigError (it cannot be read)."""
+async def ledger_password(
+    location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+) -> bytes:
+    """What ledgers are made and opened with; empty for none.
+
+    Raises ConfigError (it cannot be read).
+    """
     given = environment.get(PASSWORD_VARIABLE)
     return (await _secret("password_file", location.password_file, given, runtime) or "").encode()
 
@@ -168,7 +197,10 @@ async def ledger_password(location: BookKeeperLocation, environment: Mapping[str
 async def client_settings(
     location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
 ) -> ClientSettings:
-    """What the operator gives BookKeeper's client. Raises ConfigError (the file cannot be read, or sets what is ours)."""
+    """What the operator gives BookKeeper's client.
+
+    Raises ConfigError (the file cannot be read, or sets what is ours).
+    """
     path = location.client_settings or environment.get(FILE_VARIABLE)
     if not path:
         return NONE
@@ -179,17 +211,23 @@ async def client_settings(
 class SharedTier1:
     """Tier 1 of one open store, shared by its containers; closed after them."""
 
-    def __init__(self, location: BookKeeperLocation, clients: BookKeeperClients, runtime: Runtime) -> None:
+    def __init__(
+        self, location: BookKeeperLocation, clients: BookKeeperClients, runtime: Runtime
+    ) -> None:
         self.location = location
         self.clients = clients
         self._runtime = runtime
         self._presence: OwnerPresence | None = None
 
-    async def agree(self, file: StoreFile | None, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
-        """Whose the root node is, making it if this may: the store's identity, and whether it was made by this very call.
+    async def agree(
+        self, file: StoreFile | None, wished: StoreIdentity
+    ) -> tuple[StoreIdentity, bool]:
+        """Whose the root node is, making it if this may: the store's identity, and whether it was
+        made by this very call.
 
-        `file` is the folder's store.toml, None for a new folder, which makes the store or joins it; `wished` has an id drawn for
-        this call. Raises ConfigError (the folder is of another store), DataCorruptionError (the node is gone), TierUnavailableError.
+        `file` is the folder's store.toml, None for a new folder, which makes the store or joins it;
+        `wished` has an id drawn for this call. Raises ConfigError (the folder is of another store),
+        DataCorruptionError (the node is gone), TierUnavailableError.
         """
         if file is not None:
             return await self.identity(file), False
@@ -197,7 +235,8 @@ class SharedTier1:
             return await found_or_join(self.clients.nodes, self.location.path, wished)
 
     async def identity(self, file: StoreFile | None) -> StoreIdentity:
-        """Whose the root node is, which is left as it is; `file` is the folder's store.toml, None where there is no folder.
+        """Whose the root node is, which is left as it is; `file` is the folder's store.toml, None
+        where there is no folder.
 
         Raises NotAStoreError (no folder, and no store there), and what `agree` raises.
         """
@@ -210,11 +249,15 @@ class SharedTier1:
             return identity
         if identity is None:
             detail = (
-                f"it is gone, or empty, and {FILE_NAME} says that store {file.store_id} was made: nothing was changed"
+                f"it is gone, or empty, and {FILE_NAME} says that store {file.store_id} was "
+                "made: nothing was changed"
             )
             raise DataCorruptionError(f"node {path} of {self.location.url}", detail)
         if identity.store_id != file.store_id:
-            detail = f"the folder is of store {file.store_id}, and {self.location.url} holds store {identity.store_id}"
+            detail = (
+                f"the folder is of store {file.store_id}, and {self.location.url} holds "
+                f"store {identity.store_id}"
+            )
             raise ConfigError(FILE_NAME, detail)
         containers, tier2 = file.settings["containers"], file.settings["tier2"]
         if containers != identity.containers:
@@ -229,11 +272,17 @@ class SharedTier1:
             return bool(await self.clients.nodes.children(containers_path(self.location.path)))
 
     async def pin(self, identity: StoreIdentity) -> None:
-        """See to it that nobody takes back what `agree` found. Raises TierUnavailableError if somebody did; all else as `agree`."""
+        """See to it that nobody takes back what `agree` found.
+
+        Raises TierUnavailableError if somebody did; all else as `agree`.
+        """
         async with translated():
             pinned = await pin(self.clients.nodes, self.location.path, identity)
         if not pinned:
-            detail = "the store was taken back by who was making it, for its tier2 failed the check: open it again"
+            detail = (
+                "the store was taken back by who was making it, for its tier2 failed the "
+                "check: open it again"
+            )
             raise TierUnavailableError("tier1", f"{self.location.url}: {detail}")
 
     async def unmake(self, identity: StoreIdentity) -> None:
@@ -241,13 +290,15 @@ class SharedTier1:
         try:
             await unmake(self.clients.nodes, self.location.path, identity)
         except (NodeUnavailableError, NodeRefusedError):
-            pass  # It stays, and is joined by the next who opens: no harm, for it has no containers.
+            # It stays, and is joined by the next who opens: no harm, for it has no containers.
+            pass
 
     async def ask_owners(self, containers: Iterable[int], folder: str, *, take_over: bool) -> None:
-        """See that no container that is to be opened has a living owner: all of them, before the first one is taken.
+        """See that no container that is to be opened has a living owner: all of them, before the
+        first one is taken.
 
-        `folder` is the store's here, whose lock is ours. Logs made afterwards say who we are. Raises ContainerOwnedError,
-        ConfigError, DataCorruptionError, TierUnavailableError.
+        `folder` is the store's here, whose lock is ours. Logs made afterwards say who we are.
+        Raises ContainerOwnedError, ConfigError, DataCorruptionError, TierUnavailableError.
         """
         from durablelog.bookkeeper.owner_presence import OwnerPresence  # noqa: PLC0415
 
@@ -271,7 +322,9 @@ class SharedTier1:
         async with translated():
             for container_id in containers:
                 record = await waiting.for_node(
-                    lambda number=container_id: read_record(self.clients.nodes, self.location.path, number)  # type: ignore[misc]
+                    lambda number=container_id: read_record(
+                        self.clients.nodes, self.location.path, number
+                    )  # type: ignore[misc]
                 )
                 if record is not None:
                     await waiting.for_node(lambda found=record: presence.ask(found))  # type: ignore[misc]
@@ -334,12 +387,17 @@ async def translated() -> AsyncIterator[None]:
 
 
 async def _secret(key: str, path: str | None, given: str | None, runtime: Runtime) -> str | None:
-    """The first line of a file, or what the environment gives. Raises ConfigError, which says nothing of what was read."""
+    """The first line of a file, or what the environment gives.
+
+    Raises ConfigError, which says nothing of what was read.
+    """
     if path is None:
         return given or None
     lines = (await _text(key, path, _SECRET_BYTES_MAX, runtime)).splitlines()
     if not lines or not lines[0]:
-        raise ConfigError("tier1", f"{key}: {path} does not begin with a line of 1 to {_SECRET_BYTES_MAX} bytes")
+        raise ConfigError(
+            "tier1", f"{key}: {path} does not begin with a line of 1 to {_SECRET_BYTES_MAX} bytes"
+        )
     return lines[0]
 
 
@@ -347,7 +405,9 @@ async def _text(key: str, path: str, bytes_max: int, runtime: Runtime) -> str:
     """A small file. Raises ConfigError, which says nothing of what was read."""
     executor = runtime.executor("secrets", 1)
     try:
-        data = await asyncio.get_running_loop().run_in_executor(executor, _read, path, bytes_max, runtime)
+        data = await asyncio.get_running_loop().run_in_executor(
+            executor, _read, path, bytes_max, runtime
+        )
     except OSError as error:
         raise ConfigError("tier1", f"{key}: {path}: {error.strerror or error}") from None
     finally:

@@ -1,16 +1,19 @@
-"""What is done about Tier 2 when a store opens: it is looked over, and the store makes itself known there.
+"""What is done about Tier 2 when a store opens: it is looked over, and the store makes itself known
+there.
 
 Rules of this file:
 
-- a store is made only on a Tier 2 that passed its check: nothing is acknowledged yet, so nothing is lost by refusing;
-- a store that was made before opens whatever Tier 2 does: appends need the log alone. The check runs beside it then,
-  and what is wrong shows in `health` until a check has passed;
-- the marker (tier2/store_markers.py) is there before the store's first object: uploads see to it too, for a store that
-  was just restored has none yet, and opens as one that was there before;
-- where another store has its marker and this one has none, it is refused unless `shared_tier2` says that it is meant. A store
-  that was there is asked about this in one listing beside its recovery, and opens if Tier 2 does not answer soon: then its
-  uploads are held back by the same question;
-- a marker that is gone, though this store has objects there, is put back, at the opening and later: one look in LOOK_EVERY_S;
+- a store is made only on a Tier 2 that passed its check: nothing is acknowledged yet, so nothing is
+  lost by refusing;
+- a store that was made before opens whatever Tier 2 does: appends need the log alone. The check
+  runs beside it then, and what is wrong shows in `health` until a check has passed;
+- the marker (tier2/store_markers.py) is there before the store's first object: uploads see to it
+  too, for a store that was just restored has none yet, and opens as one that was there before;
+- where another store has its marker and this one has none, it is refused unless `shared_tier2` says
+  that it is meant. A store that was there is asked about this in one listing beside its recovery,
+  and opens if Tier 2 does not answer soon: then its uploads are held back by the same question;
+- a marker that is gone, though this store has objects there, is put back, at the opening and later:
+  one look in LOOK_EVERY_S;
 - the store's own folder is not checked, but marked like any other place: another store may name it.
 """
 
@@ -22,14 +25,23 @@ from contextlib import suppress
 
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.owned_tasks import own_task
-from tier2.object_storage import ObjectStorage, ObjectStorageError, StorageRefusedError, StorageUnavailableError
+from tier2.object_storage import (
+    ObjectStorage,
+    ObjectStorageError,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
 from tier2.store_markers import PlaceTakenError, StoreMarkers
 
 AGAIN_S = 60.0
-"""From a check that failed to the next, at most; the first ones come sooner, from AGAIN_MIN_S on."""
+"""From a check that failed to the next, at most; the first ones come sooner, from AGAIN_MIN_S
+on.
+"""
 AGAIN_MIN_S = 5.0
 LATER_S = 5.0
-"""From the opening to the check of a store that was there: who only looks in costs one listing, and leaves no probe."""
+"""From the opening to the check of a store that was there: who only looks in costs one listing, and
+leaves no probe.
+"""
 LOOK_EVERY_S = 600.0
 """Between two looks for the marker while the store is open."""
 LOOK_PATIENCE_S = 2.0
@@ -45,7 +57,9 @@ def _never() -> bool:
 class Tier2Start:
     """The beginning of one store's life with its Tier 2."""
 
-    def __init__(self, storage: ObjectStorage, markers: StoreMarkers, *, is_own_folder: bool = False) -> None:
+    def __init__(
+        self, storage: ObjectStorage, markers: StoreMarkers, *, is_own_folder: bool = False
+    ) -> None:
         self._storage = storage
         self._is_own_folder = is_own_folder
         self._markers = markers
@@ -56,7 +70,10 @@ class Tier2Start:
         self._checking = False
 
     async def insist(self) -> None:
-        """For a store being made. Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError."""
+        """For a store being made.
+
+        Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError.
+        """
         try:
             known = await self._markers.look()
             await self._storage.check()
@@ -71,16 +88,20 @@ class Tier2Start:
             raise ConfigError("tier2", str(error)) from error
 
     def begin(self) -> None:
-        """For a store that was there, or is in its own folder: check in the background until a check has passed."""
+        """For a store that was there, or is in its own folder: check in the background until a
+        check has passed.
+        """
         self._look = own_task(self._markers.look(), name="tier2 markers")
         self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
         self._task = own_task(self._keep_trying(), name="tier2 check")
 
     async def looked(self, has_objects: Callable[[], bool], *, made: bool) -> None:
-        """The end of the look that `begin` has begun. Raises ConfigError: another store is there, and this one is not known.
+        """The end of the look that `begin` has begun.
 
-        The marker is put back if `has_objects` says that this store has put objects there, and put at once if the store
-        was just `made`: in its own folder, where that costs next to nothing.
+        Raises ConfigError: another store is there, and this one is not known.
+
+        The marker is put back if `has_objects` says that this store has put objects there, and put
+        at once if the store was just `made`: in its own folder, where that costs next to nothing.
         """
         if self._look is None:
             return
@@ -107,12 +128,15 @@ class Tier2Start:
             if self._checking:
                 await asyncio.wait((self._task,), timeout=PATIENCE_S)
             while not self._task.done():
-                # Again and again: a check that is cut off deletes its probe first, and may wait for that.
+                # Again and again: a check that is cut off deletes its probe first, and may wait for
+                # that.
                 self._task.cancel()
                 await asyncio.wait((self._task,), timeout=PATIENCE_S)
 
     def health(self) -> list[str]:
-        """What the last check found; nothing once one has passed, or the provider that did not answer has answered others."""
+        """What the last check found; nothing once one has passed, or the provider that did not
+        answer has answered others.
+        """
         found = self._finding and not self._outlived()
         return [f"tier2 failed its check at the start: {self._finding}"] if found else []
 
@@ -129,7 +153,9 @@ class Tier2Start:
                     await self._storage.check()
             except Exception as error:  # noqa: BLE001 - whatever it is: without the check nothing else would tell of it
                 self._finding = str(error) or repr(error)
-                self._outlived = error.outlived if isinstance(error, StorageUnavailableError) else _never
+                self._outlived = (
+                    error.outlived if isinstance(error, StorageUnavailableError) else _never
+                )
                 pause, again = again, min(2 * again, AGAIN_S)
             else:
                 self._finding = ""

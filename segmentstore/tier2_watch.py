@@ -1,4 +1,6 @@
-"""What looks after an open store's bytes in Tier 2 beside its containers: the scrub, and what reads found lost there."""
+"""What looks after an open store's bytes in Tier 2 beside its containers: the scrub, and what reads
+found lost there.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,12 @@ def losses_of(parts: StoreParts) -> LossKeeper:
 
 
 def has_objects(parts: StoreParts) -> bool:
-    """Whether any object that the logs name was made by this store: none of a store that was just restored. O(objects)."""
+    """Whether any object that the logs name was made by this store: none of a store that was just
+    restored. O(objects).
+    """
     tag = store_tag(parts.store_id)
-    return any(is_of_store(name, tag) for container in parts.containers for name in container.metadata.objects)
+    return any(
+        is_of_store(name, tag)
+        for container in parts.containers
+        for name in container.metadata.objects
+    )

@@ -12,7 +12,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageWriterConfig:
-    """When bytes go to Tier 2, in what pieces, and how patiently. Raises ConfigError for what contradicts itself."""
+    """When bytes go to Tier 2, in what pieces, and how patiently.
+
+    Raises ConfigError for what contradicts itself.
+    """
 
     flush_bytes: int = 64 * MIB
     """Un-flushed bytes at which a segment goes at once, into an object of its own."""
@@ -27,7 +30,9 @@ class StorageWriterConfig:
     compression: str = "none"
     """What becomes of an extent: a key of `tier2.extent_codec.CODECS_BY_NAME`."""
     unflushed_target_bytes: int = 64 * MIB
-    """Bytes not yet on their way at which everything pending goes: bounds memory and log with any number of slow segments."""
+    """Bytes not yet on their way at which everything pending goes: bounds memory and log with any
+    number of slow segments.
+    """
     uploads_max: int = 4
     """Objects in flight."""
     upload_bytes_max: int = 256 * MIB
@@ -35,13 +40,19 @@ class StorageWriterConfig:
     consolidation: bool = True
     """Whether small and mostly dead objects are made into large ones."""
     consolidation_bytes: int = 256 * MIB
-    """Living bytes that a consolidated object has at least; one that has half of it is left as it is."""
+    """Living bytes that a consolidated object has at least; one that has half of it is left as it
+    is.
+    """
     consolidation_download_bytes_per_s: int = 0
-    """Bytes a second that consolidation may download on the average, where Tier 2 cannot copy; 0: no bound."""
+    """Bytes a second that consolidation may download on the average, where Tier 2 cannot copy; 0:
+    no bound.
+    """
     deletion_lag_s: float = 4 * 3600.0
     """How long an object must have been unreferenced in the log before it is deleted."""
     orphan_sweep_spacing_s: float = 60.0
-    """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody looks."""
+    """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody
+    looks.
+    """
     mailbox_poll_s: float = 30.0
     """One listing request in so much time looks for messages of jobs; 0: nobody looks."""
     retry_min_s: float = 0.1
@@ -62,23 +73,36 @@ class StorageWriterConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"{getattr(self, name)} is not at least 1")
         if self.consolidation_download_bytes_per_s < 0:
-            raise ConfigError("consolidation_download_bytes_per_s", "a number of bytes is not negative")
+            raise ConfigError(
+                "consolidation_download_bytes_per_s", "a number of bytes is not negative"
+            )
         if self.compression not in CODECS_BY_NAME:
-            raise ConfigError("compression", f"{self.compression!r} is not one of {', '.join(CODECS_BY_NAME)}")
+            raise ConfigError(
+                "compression", f"{self.compression!r} is not one of {', '.join(CODECS_BY_NAME)}"
+            )
         if self.flush_bytes > self.object_bytes:
-            raise ConfigError("flush_bytes", f"{self.flush_bytes} does not fit into object_bytes, {self.object_bytes}")
+            raise ConfigError(
+                "flush_bytes",
+                f"{self.flush_bytes} does not fit into object_bytes, {self.object_bytes}",
+            )
         if self.upload_bytes_max < self.object_bytes:
             raise ConfigError(
-                "upload_bytes_max", f"{self.upload_bytes_max} is less than object_bytes, {self.object_bytes}"
+                "upload_bytes_max",
+                f"{self.upload_bytes_max} is less than object_bytes, {self.object_bytes}",
             )
         if self.flush_age_s < 0 or self.deletion_lag_s < 0:
-            raise ConfigError("flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s", "a duration is not negative")
+            raise ConfigError(
+                "flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s",
+                "a duration is not negative",
+            )
         if self.orphan_sweep_spacing_s < 0:
             raise ConfigError("orphan_sweep_spacing_s", "a duration is not negative")
         if self.mailbox_poll_s < 0:
             raise ConfigError("mailbox_poll_s", "a duration is not negative")
         if not 0 < self.retry_min_s <= self.retry_max_s:
-            raise ConfigError("retry_min_s", f"{self.retry_min_s} is not above 0 and at most {self.retry_max_s}")
+            raise ConfigError(
+                "retry_min_s", f"{self.retry_min_s} is not above 0 and at most {self.retry_max_s}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +113,9 @@ class StorageWriterStatistics:
     """Segments with un-flushed bytes."""
     unflushed_bytes: int
     unflushed_age_s: float
-    """Of the oldest of them, since it was committed, or replayed after an opening; 0.0 if there are none."""
+    """Of the oldest of them, since it was committed, or replayed after an opening; 0.0 if there are
+    none.
+    """
     uploads_in_flight: int
     upload_bytes_in_flight: int
     objects_written: int
@@ -100,7 +126,9 @@ class StorageWriterStatistics:
     """Merges whose source was made part of its target in Tier 2."""
     upload_failures: int
     name_collisions: int
-    """Uploads that found a foreign object under a name of ours: always 0 unless somebody else writes there."""
+    """Uploads that found a foreign object under a name of ours: always 0 unless somebody else
+    writes there.
+    """
     consolidations: int
     """Objects made of others."""
     consolidated_objects: int
@@ -134,4 +162,6 @@ class StorageWriterStatistics:
     mailbox_failures: int
     """Looks at the mailbox that a tier did not answer."""
     wall_clock_jumps: int
-    """Times that the wall clock was seen to have moved by more than a minute beside the time that passed."""
+    """Times that the wall clock was seen to have moved by more than a minute beside the time that
+    passed.
+    """

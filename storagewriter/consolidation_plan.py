@@ -1,15 +1,20 @@
-"""Which objects become one, and which chunks then stand for which. How their blocks come to lie in it: tier2.copy_plan.
+"""Which objects become one, and which chunks then stand for which.
+
+How their blocks come to lie in it: tier2.copy_plan.
 
 Rules of this file:
 
-- an object is worth consolidating if what lives in it is little (less than half of what a consolidated object
-  holds) or if most of it is dead; a group is worth it if it fills a consolidated object, or frees enough. So what
-  comes out is hardly ever a candidate again: each byte is written about once more in its life;
-- objects so small, or of so many chunks, that as many as a group may hold do not fill one come together all the same,
-  those of about one size: what is kept of objects and chunks in memory and log must not grow with every flush. Each
-  byte goes up by sizes then, and is written again once or twice for each eightfold;
-- chunks are replaced only where the segment still has exactly those that were read: what was truncated, deleted,
-  merged or replaced meanwhile is left out here, and refused by the log where it comes later still.
+- an object is worth consolidating if what lives in it is little (less than half of what a
+  consolidated object holds) or if most of it is dead; a group is worth it if it fills a
+  consolidated object, or frees enough. So what comes out is hardly ever a candidate again: each
+  byte is written about once more in its life;
+- objects so small, or of so many chunks, that as many as a group may hold do not fill one come
+  together all the same, those of about one size: what is kept of objects and chunks in memory and
+  log must not grow with every flush. Each byte goes up by sizes then, and is written again once or
+  twice for each eightfold;
+- chunks are replaced only where the segment still has exactly those that were read: what was
+  truncated, deleted, merged or replaced meanwhile is left out here, and refused by the log where it
+  comes later still.
 
 Pure: no await, no clock, no I/O. Nothing here is on a path of callers.
 """
@@ -38,12 +43,14 @@ _DEAD_SHARE = 4
 """Dead bytes of a share of a consolidated object are worth rewriting what lives beside them."""
 
 
-# --- which objects ------------------------------------------------------------------------------------
+# --- which objects --------------------------------------------------------------------------------
 
 
 def dead_bytes(live: LiveObject) -> int:
     """Bytes of an object nobody will ask for again, at least; headers are not among them."""
-    tables = NAMED_HEADER_BYTES_MAX * live.live_chunks + 8 * (live.live_bytes // EXTENT_BYTES_DEFAULT)
+    tables = NAMED_HEADER_BYTES_MAX * live.live_chunks + 8 * (
+        live.live_bytes // EXTENT_BYTES_DEFAULT
+    )
     return max(0, live.record.size - live.live_bytes - tables)
 
 
@@ -54,8 +61,12 @@ def is_candidate(live: LiveObject, consolidation_bytes: int) -> bool:
     return live.live_bytes < consolidation_bytes / 2 or 2 * dead_bytes(live) >= live.record.size
 
 
-def choose_group(candidates: Iterable[LiveObject], consolidation_bytes: int) -> tuple[LiveObject, ...]:
-    """The oldest group that is worth consolidating; empty if none is. `candidates` in order of commit.
+def choose_group(
+    candidates: Iterable[LiveObject], consolidation_bytes: int
+) -> tuple[LiveObject, ...]:
+    """The oldest group that is worth consolidating; empty if none is.
+
+    `candidates` in order of commit.
 
     It holds at most twice `consolidation_bytes` of living bytes. O(n log n).
     """
@@ -77,12 +88,18 @@ def choose_group(candidates: Iterable[LiveObject], consolidation_bytes: int) -> 
     return ()
 
 
-def _neighbours(candidates: Sequence[LiveObject | None], consolidation_bytes: int) -> Iterator[tuple[LiveObject, ...]]:
-    """Groups that are full by bytes, sources or chunks; what is left over at the end only if None stands there."""
+def _neighbours(
+    candidates: Sequence[LiveObject | None], consolidation_bytes: int
+) -> Iterator[tuple[LiveObject, ...]]:
+    """Groups that are full by bytes, sources or chunks; what is left over at the end only if None
+    stands there.
+    """
     group: list[LiveObject] = []
     size = chunks = 0
     for live in candidates:
-        if group and (live is None or chunks + live.live_chunks > CHUNKS_MAX or len(group) == SOURCES_MAX):
+        if group and (
+            live is None or chunks + live.live_chunks > CHUNKS_MAX or len(group) == SOURCES_MAX
+        ):
             yield tuple(group)
             group, size, chunks = [], 0, 0
         if live is not None:
@@ -102,7 +119,7 @@ def _live_bytes(group: Iterable[LiveObject]) -> int:
     return sum(live.live_bytes for live in group)
 
 
-# --- what is in them ----------------------------------------------------------------------------------
+# --- what is in them ------------------------------------------------------------------------------
 
 
 def runs_of(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iterator[Run]:
@@ -118,7 +135,7 @@ def runs_of(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iter
         yield Run(segment.segment_id, tuple(run))
 
 
-# --- which chunks stand for which ---------------------------------------------------------------------
+# --- which chunks stand for which -----------------------------------------------------------------
 
 
 def still_there(segment: SegmentMetadata, run: Run) -> Iterator[tuple[ChunkRecord, ...]]:
@@ -138,11 +155,17 @@ def still_there(segment: SegmentMetadata, run: Run) -> Iterator[tuple[ChunkRecor
         yield tuple(kept)
 
 
-def replaced_by_copy(segment: SegmentMetadata, run: Run, plan: CopyPlan, name: str) -> Iterator[ChunkReplacement]:
-    """What becomes of a run whose blocks were copied: each chunk keeps its block, which lies in `name` now."""
+def replaced_by_copy(
+    segment: SegmentMetadata, run: Run, plan: CopyPlan, name: str
+) -> Iterator[ChunkReplacement]:
+    """What becomes of a run whose blocks were copied: each chunk keeps its block, which lies in
+    `name` now.
+    """
     for old in still_there(segment, run):
         new = [
-            chunk._replace(object_name=name, block_offset=plan.places[chunk.object_name, chunk.block_offset])
+            chunk._replace(
+                object_name=name, block_offset=plan.places[chunk.object_name, chunk.block_offset]
+            )
             for chunk in old
         ]
         yield ChunkReplacement(segment.segment_id, old, tuple(new))
@@ -156,9 +179,16 @@ def replaced_by_rewrite(
         start, end = old[0].start_offset, old[-1].end_offset
         new = []
         for block in blocks:
-            first, last = max(block.start_offset, start), min(block.start_offset + block.length, end)
+            first, last = (
+                max(block.start_offset, start),
+                min(block.start_offset + block.length, end),
+            )
             if first < last:
-                new.append(ChunkRecord(first, last - first, name, block.block_offset, segment.segment_id, first))
+                new.append(
+                    ChunkRecord(
+                        first, last - first, name, block.block_offset, segment.segment_id, first
+                    )
+                )
         yield ChunkReplacement(segment.segment_id, old, tuple(new))
 
 

@@ -1,18 +1,23 @@
 """Consolidator: makes one large object of many small or mostly dead ones, and has the log say so.
 
-One consolidation at a time, in turns with everything else on the loop: choose a group, gather its chunks, have the
-store copy their blocks or download and write them anew, commit. Rules:
+One consolidation at a time, in turns with everything else on the loop: choose a group, gather its
+chunks, have the store copy their blocks or download and write them anew, commit. Rules:
 
 - flushing goes first: nothing begins while more than the flush target waits for it;
-- what is read is pinned (`in_use`): the garbage collector leaves it alone until the consolidation has ended;
-- every byte that passes through here was checked (BlockReader), and gets checksums of its own again;
-- an object that is lost or corrupt is left alone from then on, counted and told in `health`; it holds up nothing;
-- a group that must be downloaded waits for the `DownloadBudget`; what can be copied goes on meanwhile;
-- only the committed operation changes where bytes are read from. The old objects become garbage by it, and go after
-  the deletion lag; cut off anywhere, a consolidation leaves at most an object nobody refers to.
+- what is read is pinned (`in_use`): the garbage collector leaves it alone until the consolidation
+  has ended;
+- every byte that passes through here was checked (BlockReader), and gets checksums of its own
+  again;
+- an object that is lost or corrupt is left alone from then on, counted and told in `health`; it
+  holds up nothing;
+- a group that must be downloaded waits for the `DownloadBudget`; what can be copied goes on
+  meanwhile;
+- only the committed operation changes where bytes are read from. The old objects become garbage by
+  it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object
+  nobody refers to.
 
-Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of what lies dead
-between them, and one run of a source.
+Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
+what lies dead between them, and one run of a source.
 """
 
 from __future__ import annotations
@@ -53,7 +58,9 @@ from tier2.object_storage import (
 PASS_SPACING_S = 1.0
 """Looks for a group are at least this far apart, and come only after something changed."""
 PASS_SPACINGS = 50
-"""And at least so many times as far as a look through all objects took: some hundred thousand take a while."""
+"""And at least so many times as far as a look through all objects took: some hundred thousand take
+a while.
+"""
 OBJECTS_PER_TURN = 4096
 CHUNKS_PER_TURN = 4096
 BLOCKS_PER_TURN = 64
@@ -67,7 +74,8 @@ _ChunkKey = tuple[str, int, int]
 class Consolidator:
     """The consolidating half of a storage writer, which owns the task that runs it.
 
-    `may_run()` says whether flushing leaves room; `on_garbage()` is called when objects may have become garbage.
+    `may_run()` says whether flushing leaves room; `on_garbage()` is called when objects may have
+    become garbage.
     """
 
     def __init__(
@@ -90,7 +98,11 @@ class Consolidator:
         self._may_run = may_run
         self._on_garbage = on_garbage
         self._reader = BlockReader(
-            storage, source.metadata.container_id, runtime, header_cache_blocks=64, extent_bytes=config.extent_bytes
+            storage,
+            source.metadata.container_id,
+            runtime,
+            header_cache_blocks=64,
+            extent_bytes=config.extent_bytes,
         )
         self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
         self._wake = asyncio.Event()
@@ -108,7 +120,7 @@ class Consolidator:
         self.consolidations = self.sources = self.failures = self.refused = 0
         self.bytes_copied = self.bytes_rewritten = 0
 
-    # --- the writer's side ------------------------------------------------------------------------------
+    # --- the writer's side ------------------------------------------------------------------------
 
     def notice(self) -> None:
         """Tier 2 has more than before, or less of it is wanted. Cheap."""
@@ -122,14 +134,21 @@ class Consolidator:
         """None while healthy, else one sentence."""
         if self._left_alone:
             name, reason = next(iter(self._left_alone.items()))
-            return f"consolidation leaves {len(self._left_alone)} objects alone, the first: {name}: {reason}"
+            return (
+                f"consolidation leaves {len(self._left_alone)} objects alone, the first: "
+                f"{name}: {reason}"
+            )
         return self.health.describe()
 
     async def run(self) -> None:
         """Consolidate until cancelled. Raises what a commit raises."""
         loop = asyncio.get_running_loop()
         while True:
-            paid_off = loop.call_later(self._budget.wait_s(loop.time()), self._wake.set) if self._held_up else None
+            paid_off = (
+                loop.call_later(self._budget.wait_s(loop.time()), self._wake.set)
+                if self._held_up
+                else None
+            )
             try:
                 await self._wake.wait()
             finally:
@@ -152,7 +171,7 @@ class Consolidator:
         """Release what reading holds. After `run` has ended. Idempotent."""
         await self._reader.close()
 
-    # --- one after the other ----------------------------------------------------------------------------
+    # --- one after the other ----------------------------------------------------------------------
 
     async def _consolidate_what_is_worth_it(self, candidates: dict[str, LiveObject]) -> None:
         while self._may_run() and not self.landing:
@@ -173,7 +192,11 @@ class Consolidator:
             self._held_up.clear()
         found: dict[str, LiveObject] = {}
         for number, (name, live) in enumerate(list(metadata.objects.items())):
-            if is_candidate(live, consolidation_bytes) and name not in self._left_alone and name not in self._held_up:
+            if (
+                is_candidate(live, consolidation_bytes)
+                and name not in self._left_alone
+                and name not in self._held_up
+            ):
                 found[name] = live
             if number % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -181,7 +204,9 @@ class Consolidator:
 
     async def _consolidate(self, group: Sequence[LiveObject]) -> None:
         known = self._source.metadata.objects
-        self._pinned = {live.record.name: live.record for live in group if live.record.name in known}
+        self._pinned = {
+            live.record.name: live.record for live in group if live.record.name in known
+        }
         try:
             runs = await self._gather()
             plan = self._copy_plan(runs) if runs else None
@@ -209,7 +234,10 @@ class Consolidator:
             del self._left_alone[next(iter(self._left_alone))]
 
     async def _gather(self) -> list[Run]:
-        """Everything that lives in the pinned objects, by segment. A pass over all chunks, in turns."""
+        """Everything that lives in the pinned objects, by segment.
+
+        A pass over all chunks, in turns.
+        """
         runs: list[Run] = []
         looked = 0
         for segment in list(self._source.metadata.segments.values()):
@@ -218,13 +246,14 @@ class Consolidator:
             if looked >= CHUNKS_PER_TURN:
                 looked = 0
                 await asyncio.sleep(0)
-        # A merge linked between two turns was met twice: in the source, which is gone, and in its target.
+        # A merge linked between two turns was met twice: in the source, which is gone, and in its
+        # target.
         known = self._source.metadata.segments
         runs = [run for run in runs if run.segment_id in known]
         runs.sort(key=_place_of)
         return runs
 
-    # --- the two ways -----------------------------------------------------------------------------------
+    # --- the two ways -----------------------------------------------------------------------------
 
     def _copy_plan(self, runs: Sequence[Run]) -> CopyPlan | None:
         bytes_min = self._storage.compose_bytes_min
@@ -296,7 +325,8 @@ class Consolidator:
             for run in self._reader.plan(name, size, chunks, run_bytes):
                 if self.landing:
                     return {}
-                # As it is asked for, whatever becomes of it: it may be billed though it fails a check.
+                # As it is asked for, whatever becomes of it: it may be billed though it fails a
+                # check.
                 self._budget.charge(asyncio.get_running_loop().time(), run.end - run.start)
                 found = await self._reader.read_run(run)
                 # Views hold all that was fetched: worth it only where that is mostly wanted.
@@ -308,7 +338,9 @@ class Consolidator:
     async def _build(
         self, builder: ObjectBuilder, runs: Sequence[Run], payloads: dict[_ChunkKey, list[Buffer]]
     ) -> list[tuple[Run, list[PlacedBlock]]]:
-        """Write the runs into the builder, each in as few blocks as may be; return where they came to lie."""
+        """Write the runs into the builder, each in as few blocks as may be; return where they came
+        to lie.
+        """
         written: list[tuple[Run, list[PlacedBlock]]] = []
         loop, count = asyncio.get_running_loop(), 0
         for run in runs:
@@ -325,17 +357,21 @@ class Consolidator:
                     add()
                 else:
                     await loop.run_in_executor(self._executor, add)
-                blocks.append(PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset))
+                blocks.append(
+                    PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset)
+                )
                 count += 1
                 if count % BLOCKS_PER_TURN == 0:
                     await asyncio.sleep(0)
             written.append((run, blocks))
         return written
 
-    # --- the log ----------------------------------------------------------------------------------------
+    # --- the log ----------------------------------------------------------------------------------
 
     async def _commit(self, record: ObjectRecord, replacements: Iterator[ChunkReplacement]) -> None:
-        """Put them through the log, many in an operation; at least one operation, so that the log knows the object."""
+        """Put them through the log, many in an operation; at least one operation, so that the log
+        knows the object.
+        """
         batch: list[ChunkReplacement] = []
         chunks = 0
         committed = False

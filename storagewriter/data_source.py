@@ -28,23 +28,30 @@ class WriterDataSource(Protocol):
     async def read_unflushed(
         self, ranges: Sequence[tuple[int, int, int]]
     ) -> Sequence[Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError]:
-        """For each (segment id, offset, length) exactly these committed bytes, from wherever they lie, in pieces.
+        """For each (segment id, offset, length) exactly these committed bytes, from wherever they
+        lie, in pieces.
 
-        May take a rescan of the log, one for all of them. Where the segment has changed meanwhile the error stands in the
-        place of its bytes. Raises TierUnavailableError if the log does not answer: nothing has been read then.
+        May take a rescan of the log, one for all of them. Where the segment has changed meanwhile
+        the error stands in the place of its bytes. Raises TierUnavailableError if the log does not
+        answer: nothing has been read then.
         """
 
     async def commit(self, operation: OwnersOperation) -> None:
         """Put an operation through the log; returns when it is committed to the metadata.
 
-        Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops then.
+        Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops
+        then.
         """
 
     async def check_primary(self) -> None:
-        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if that cannot be told.
+        """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
+        that cannot be told.
 
-        For who is about to say something that no operation says. A container that learns it here stops.
+        For who is about to say something that no operation says. A container that learns it here
+        stops.
         """
 
     def object_in_use(self, name: str) -> bool:
-        """True while a read, or a consolidation, has this object open, or an upload of it is not all committed."""
+        """True while a read, or a consolidation, has this object open, or an upload of it is not
+        all committed.
+        """

@@ -1,7 +1,9 @@
-"""DownloadBudget: how many bytes consolidation may download, where every byte that leaves Tier 2 is billed.
+"""DownloadBudget: how many bytes consolidation may download, where every byte that leaves Tier 2 is
+billed.
 
-A download may begin when what came before is paid off, and is charged as a whole: so over any time no more is downloaded
-than the rate allows, and one group. Pure: seconds of the event loop are handed in, and never go back.
+A download may begin when what came before is paid off, and is charged as a whole: so over any time
+no more is downloaded than the rate allows, and one group. Pure: seconds of the event loop are
+handed in, and never go back.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ Rules:
 - a block never crosses a merge's border: it is own bytes, from the storage length on;
 - a segment with `flush_bytes` or more gets an object of its own; smaller ones share;
 - an object is at most `object_bytes` of payload and `object_segments_max` segments;
-- an object that goes because of age takes along what else is pending: a request costs more than its bytes;
-- an object that goes because too much is pending altogether is full: what is left over waits for the next one.
-  So requests go by bytes, whatever the number of segments.
+- an object that goes because of age takes along what else is pending: a request costs more than its
+  bytes;
+- an object that goes because too much is pending altogether is full: what is left over waits for
+  the next one. So requests go by bytes, whatever the number of segments.
 
-Pure: no await, no clock, no I/O. Nothing is taken here; the caller does that with the plan it accepts.
+Pure: no await, no clock, no I/O. Nothing is taken here; the caller does that with the plan it
+accepts.
 """
 
 from __future__ import annotations
@@ -62,13 +64,19 @@ def next_block(segment: SegmentMetadata, bytes_max: int) -> BlockPlan | None:
     """The bytes of a segment that can go now; None while a merge has to be linked first."""
     start = segment.storage_length
     end = segment.merges[0].offset if segment.merges else segment.length
-    return BlockPlan(segment.segment_id, start, min(end - start, bytes_max)) if end > start else None
+    return (
+        BlockPlan(segment.segment_id, start, min(end - start, bytes_max)) if end > start else None
+    )
 
 
 def plan_object(
-    pending: PendingSegments, metadata: ContainerMetadata, config: StorageWriterConfig, bytes_max: int
+    pending: PendingSegments,
+    metadata: ContainerMetadata,
+    config: StorageWriterConfig,
+    bytes_max: int,
 ) -> ObjectPlan | None:
-    """The next object of at most `bytes_max` payload bytes; None if nothing is due or nothing due fits.
+    """The next object of at most `bytes_max` payload bytes; None if nothing is due or nothing due
+    fits.
 
     Ready segments that are gone or blocked by a merge are put aside on the way.
     """
@@ -101,12 +109,15 @@ def plan_object(
 
 
 def plan_full_object(
-    pending: PendingSegments, metadata: ContainerMetadata, config: StorageWriterConfig, bytes_max: int
+    pending: PendingSegments,
+    metadata: ContainerMetadata,
+    config: StorageWriterConfig,
+    bytes_max: int,
 ) -> ObjectPlan | None:
     """An object of what waits and is not due; None if `bytes_max` allows none of `object_bytes`.
 
-    Filled oldest first while one object can hold a block of each segment, else with the largest ones: they make the
-    most room for a request. O(waiting segments), or times their logarithm.
+    Filled oldest first while one object can hold a block of each segment, else with the largest
+    ones: they make the most room for a request. O(waiting segments), or times their logarithm.
     """
     room = config.object_bytes
     if bytes_max < room:
@@ -151,10 +162,11 @@ def _take_along(
 
 
 def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
-    """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to link them.
+    """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to
+    link them.
 
-    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation leaves over: a target
-    cut off by it is a candidate again once these links are made.
+    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation
+    leaves over: a target cut off by it is a candidate again once these links are made.
     """
     links: list[tuple[int, int]] = []
     while pending.link_candidates and len(links) < LINKS_MAX:
@@ -171,7 +183,11 @@ def _links_of(
     reached = target.storage_length
     for merge in islice(target.merges, links_max):
         source = metadata.segments[merge.source_id]
-        whole = source.storage_length == source.length and not source.merges and source.segment_id not in pending.busy
+        whole = (
+            source.storage_length == source.length
+            and not source.merges
+            and source.segment_id not in pending.busy
+        )
         if reached < merge.offset or not whole:
             break
         links.append((target.segment_id, source.segment_id))

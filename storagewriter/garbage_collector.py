@@ -1,13 +1,15 @@
 """GarbageCollector: deletes Tier-2 objects that the log says nobody refers to any more.
 
 Rules (DESIGN 4.3):
-- only what is in `metadata.garbage` is ever deleted, and only after the deletion lag by the container's
-  deletion clock, on which the wall clock has no influence;
-- what does not carry the tag of the store, of an older version or of a store before a restore, is deleted only where no
-  other store has its marker: a version that knew no tags may have taken another's object for an orphan;
+- only what is in `metadata.garbage` is ever deleted, and only after the deletion lag by the
+  container's deletion clock, on which the wall clock has no influence;
+- what does not carry the tag of the store, of an older version or of a store before a restore, is
+  deleted only where no other store has its marker: a version that knew no tags may have taken
+  another's object for an orphan;
 - an object that a read has open waits;
-- the metadata forget an object only after its deletion was confirmed: an outcome that is unknown forgets
-  nothing, and a crash at any point leaves the object in the metadata, where the next owner finds it.
+- the metadata forget an object only after its deletion was confirmed: an outcome that is unknown
+  forgets nothing, and a crash at any point leaves the object in the metadata, where the next owner
+  finds it.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from tier2.object_names import is_of_store, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 PASS_SPACING_S = 1.0
-"""Passes are at least this far apart; and a thousandth of the lag, since each looks at all garbage."""
+"""Passes are at least this far apart; and a thousandth of the lag, since each looks at all
+garbage.
+"""
 PASS_SPACING_MAX_S = 60.0
 """What changed meanwhile, in the log or in what is in use, is seen within this."""
 MARKERS_SPACING_S = 600.0
-"""Least time between two looks for the markers of other stores, while one is there and keeps garbage from being deleted."""
+"""Least time between two looks for the markers of other stores, while one is there and keeps
+garbage from being deleted.
+"""
 BATCH_NAMES = 100
 """Names in one operation."""
 DELETES_MAX = 8
@@ -45,12 +51,16 @@ async def _nobody() -> str | None:
 class GarbageCollector:
     """The deleting half of a storage writer, which owns the task that runs it.
 
-    `shared_with`, set by who knows the store, tells which other store keeps objects in the same place, in words; None for
-    nobody.
+    `shared_with`, set by who knows the store, tells which other store keeps objects in the same
+    place, in words; None for nobody.
     """
 
     def __init__(
-        self, source: WriterDataSource, storage: ObjectStorage, config: StorageWriterConfig, runtime: Runtime
+        self,
+        source: WriterDataSource,
+        storage: ObjectStorage,
+        config: StorageWriterConfig,
+        runtime: Runtime,
     ) -> None:
         self.shared_with: Callable[[], Awaitable[str | None]] = _nobody
         self._source = source
@@ -69,7 +79,10 @@ class GarbageCollector:
         self.deleted = 0
 
     def notice(self) -> None:
-        """There may be garbage now. O(new garbage); only wakes a collector that has none to wait for."""
+        """There may be garbage now.
+
+        O(new garbage); only wakes a collector that has none to wait for.
+        """
         garbage = self._source.metadata.garbage
         if self._deletion_clock is not None and garbage:
             self._deletion_clock.notice(garbage, asyncio.get_running_loop().time())
@@ -100,8 +113,8 @@ class GarbageCollector:
     async def collect_now(self) -> int:
         """Delete what is due and not in use; return how many objects are gone and forgotten.
 
-        A deletion that fails ends the pass after what was confirmed is committed. How long the others have waited goes
-        through the log now and then, for the next owner.
+        A deletion that fails ends the pass after what was confirmed is committed. How long the
+        others have waited goes through the log now and then, for the next owner.
         """
         return await self._collect(ask_again=True)
 
@@ -142,9 +155,12 @@ class GarbageCollector:
         return [name for name, each in garbage.items() if not clock.remaining_ms(name, each, now_s)]
 
     async def _provably_ours(self, names: list[str], *, ask_again: bool) -> list[str]:
-        """Those that carry the tag of the store; all, where no other store has its marker. At most one listing request.
+        """Those that carry the tag of the store; all, where no other store has its marker.
 
-        Another store's marker may stay for ever: without `ask_again` it is not looked for in every pass.
+        At most one listing request.
+
+        Another store's marker may stay for ever: without `ask_again` it is not looked for in every
+        pass.
         """
         tagged = [name for name in names if is_of_store(name, self._tag)]
         now_s = asyncio.get_running_loop().time()
@@ -172,7 +188,10 @@ class GarbageCollector:
         failed = False
         for first in range(0, len(names), DELETES_MAX):
             async with OwnedTaskGroup() as group:
-                tasks = {name: group.create_task(self._delete_one(name)) for name in names[first : first + DELETES_MAX]}
+                tasks = {
+                    name: group.create_task(self._delete_one(name))
+                    for name in names[first : first + DELETES_MAX]
+                }
             confirmed += [name for name, task in tasks.items() if task.result()]
             failed = any(task.result() is False for task in tasks.values())
             if failed:

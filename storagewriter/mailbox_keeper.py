@@ -1,17 +1,22 @@
-"""MailboxKeeper: answers what jobs ask of the owner of a container, through its log (docs/formats/mailbox.md).
+"""MailboxKeeper: answers what jobs ask of the owner of a container, through its log
+(docs/formats/mailbox.md).
 
-Theory of operation. One task lists the container's mailbox now and then, and takes what has no answer, one message after
-the other: read it, judge it, commit what is to be committed (`proposal_committer`), put the answer. Proposals come first,
-in the order of names; then what is to be condemned; and last one export, which answers all who asked for one. Rules:
+Theory of operation. One task lists the container's mailbox now and then, and takes what has no
+answer, one message after the other: read it, judge it, commit what is to be committed
+(`proposal_committer`), put the answer. Proposals come first, in the order of names; then what is to
+be condemned; and last one export, which answers all who asked for one. Rules:
 
-- the commit comes first, the answer after it: cut off anywhere, the next look, by this owner or the next, finds the
-  message without an answer and judges it by what the metadata say then;
-- a refusal is said only by who is still the primary afterwards, and to a message that is for this store: what a stale
-  owner, or another store's, does not know may be quite right (`message_owners`);
-- nothing is deleted here but messages, answered long ago or never: orphans become garbage by the log;
-- a message never harms its container: what it makes fail is set aside, counted, and told in `health`;
-- Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for is passed over, and
-  the look goes on.
+- the commit comes first, the answer after it: cut off anywhere, the next look, by this owner or the
+  next, finds the message without an answer and judges it by what the metadata say then;
+- a refusal is said only by who is still the primary afterwards, and to a message that is for this
+  store: what a stale owner, or another store's, does not know may be quite right
+  (`message_owners`);
+- nothing is deleted here but messages, answered long ago or never: orphans become garbage by the
+  log;
+- a message never harms its container: what it makes fail is set aside, counted, and told in
+  `health`;
+- Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for
+  is passed over, and the look goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +39,13 @@ from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
 from storagewriter.proposal_committer import ProposalCommitter
 from storagewriter.proposal_rules import OpenProposals, reason_to_keep, reason_to_wait, refusal
 from storagewriter.retry import BackOff, TierHealth
-from tier2.mailbox.mailbox import MailboxEntry, each_message, parse_message, put_answer, remove_entry
+from tier2.mailbox.mailbox import (
+    MailboxEntry,
+    each_message,
+    parse_message,
+    put_answer,
+    remove_entry,
+)
 from tier2.mailbox.messages import (
     MESSAGE_BYTES_MAX,
     Answer,
@@ -59,11 +70,15 @@ from tier2.object_storage import (
 MESSAGES_PER_LOOK = 1000
 """Messages without an answer that one look takes; the rest comes with the next."""
 KEEP_MS = 7 * 24 * 3600 * 1000
-"""Messages are deleted when their answer is so old, or when they are themselves and nobody answers them."""
+"""Messages are deleted when their answer is so old, or when they are themselves and nobody answers
+them.
+"""
 REMOVED_PER_LOOK = 100
 """Answered messages one look deletes, and as many of the others."""
 FAILURES_IN_A_ROW = 8
-"""After so many it is not the message that Tier 2 does not answer for: the step of the look ends."""
+"""After so many it is not the message that Tier 2 does not answer for: the step of the look
+ends.
+"""
 INLINE_BYTES = 64 * 1024
 """Messages up to this are read on the loop."""
 HEADS_AT_ONCE = 8
@@ -102,9 +117,9 @@ class _Look:
 class MailboxKeeper:
     """The answering half of a storage writer, which owns the task that runs it.
 
-    `export`, set by who can, makes a snapshot of the container's catalog and gives the name of its manifest.
-    `in_flight` has the names of objects that are not committed yet. `on_garbage()` is called when there is something
-    for the collector.
+    `export`, set by who can, makes a snapshot of the container's catalog and gives the name of its
+    manifest. `in_flight` has the names of objects that are not committed yet. `on_garbage()` is
+    called when there is something for the collector.
     """
 
     def __init__(
@@ -138,7 +153,9 @@ class MailboxKeeper:
         self._just_answered: dict[MessageKey, None] = {}
         """In the look under way."""
         self._looked_to = ""
-        """Name of the last message of a look that could not take all; the next look goes on behind it."""
+        """Name of the last message of a look that could not take all; the next look goes on behind
+        it.
+        """
         self.health = TierHealth(f"mailbox in tier2 {storage.url}", runtime.clock)
         self.landing = False
         """Nothing new may begin."""
@@ -150,11 +167,16 @@ class MailboxKeeper:
         return await self._sweeper.shared_with()
 
     def describe(self) -> str | None:
-        """None while healthy, else one sentence. That Tier 2 does not answer matters here only if something waits."""
+        """None while healthy, else one sentence.
+
+        That Tier 2 does not answer matters here only if something waits.
+        """
         if self._set_aside:
             key, reason = next(iter(self._set_aside.items()))
             first = f"{key.job_id}/{key.message_id}: {reason}"
-            return f"{len(self._set_aside)} messages in the mailbox are set aside, the first: {first}"
+            return (
+                f"{len(self._set_aside)} messages in the mailbox are set aside, the first: {first}"
+            )
         return self.health.describe() if self.waiting else None
 
     async def run(self) -> None:
@@ -171,7 +193,8 @@ class MailboxKeeper:
                 self.pace.failed(self._back_off.failed())
 
     async def look_now(self) -> int:
-        """Look at the mailbox once, and answer what has no answer; return how many answers were given.
+        """Look at the mailbox once, and answer what has no answer; return how many answers were
+        given.
 
         Raises StorageUnavailableError: what was answered by then is. And what a commit raises.
         """
@@ -190,7 +213,10 @@ class MailboxKeeper:
             return self.answered - before
 
     async def drain(self) -> int:
-        """Look until nothing more is answered; return how many answers were given. Raises as `look_now`."""
+        """Look until nothing more is answered; return how many answers were given.
+
+        Raises as `look_now`.
+        """
         total = 0
         while True:
             answered = await self.look_now()
@@ -198,7 +224,7 @@ class MailboxKeeper:
             if not answered and not self._looked_to:
                 return total
 
-    # --- one look -------------------------------------------------------------------------------------
+    # --- one look ---------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         look = await self._list()
@@ -207,14 +233,17 @@ class MailboxKeeper:
         await self._take_all(self._in_order(look.waiting), look)
         # Judged when no proposal waits any more that might name the same objects.
         await self._condemn_all(look)
-        # What was asked before the listing is answered by what is copied after it, once for all who asked.
+        # What was asked before the listing is answered by what is copied after it, once for all who
+        # asked.
         await self._export_all(look)
         await self._tidy(look)
         if look.failed is not None:
             raise look.failed
 
     def _in_order(self, waiting: Sequence[MailboxEntry]) -> list[MailboxEntry]:
-        """What Tier 2 did not answer for comes last, in turn: it may never do so, and must not hold up the others."""
+        """What Tier 2 did not answer for comes last, in turn: it may never do so, and must not hold
+        up the others.
+        """
         there = {entry.key for entry in waiting}
         self._held_up = {key: None for key in self._held_up if key in there}
         place = {key: number for number, key in enumerate(self._held_up, 1)}
@@ -233,7 +262,9 @@ class MailboxKeeper:
             assert entry.message is not None, entry
             if self._owners.knows_as_anothers(entry.key):
                 continue
-            is_stale = now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
+            is_stale = (
+                now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
+            )
             reason = self._set_aside.get(entry.key)
             if reason is not None:
                 set_aside[entry.key] = reason
@@ -253,8 +284,14 @@ class MailboxKeeper:
         return look
 
     async def _tidy(self, look: _Look) -> None:
-        """Delete what nobody will read any more, and what nobody answered: it was tried once more in this look."""
-        unanswered = [] if self.landing else [each for each in look.stale if each.key not in self._just_answered]
+        """Delete what nobody will read any more, and what nobody answered: it was tried once more
+        in this look.
+        """
+        unanswered = (
+            []
+            if self.landing
+            else [each for each in look.stale if each.key not in self._just_answered]
+        )
         look.failures_in_a_row = 0
         for entry in (*look.old, *unanswered):
             try:
@@ -311,7 +348,10 @@ class MailboxKeeper:
         return found
 
     async def _guarded(self, key: MessageKey, work: Coroutine[Any, Any, _T]) -> _T | None:
-        """Do something a message asks for. Whatever fails that is no failure of a tier or of the log is the message's own."""
+        """Do something a message asks for.
+
+        Whatever fails that is no failure of a tier or of the log is the message's own.
+        """
         try:
             return await work
         except StorageUnavailableError:
@@ -339,20 +379,22 @@ class MailboxKeeper:
     async def _answer(self, answer: Answer, *, ours: bool = False) -> bool:
         """Put an answer, unless it may be another's to give; whether it was put.
 
-        `ours`: the message says that it is for this very store, or the metadata show it. What is committed stays so, whoever
-        says it.
+        `ours`: the message says that it is for this very store, or the metadata show it. What is
+        committed stays so, whoever says it.
         """
         if not ours and await self._sweeper.shared_with() is not None:
             return False
         if answer.verdict != "committed":
             await self._source.check_primary()
-        await put_answer(self._storage, self._runtime, replace(answer, store_id=self._owners.store_id))
+        await put_answer(
+            self._storage, self._runtime, replace(answer, store_id=self._owners.store_id)
+        )
         self._just_answered[answer.key] = None
         self.answered += 1
         self.waiting -= 1
         return True
 
-    # --- proposals ------------------------------------------------------------------------------------
+    # --- proposals --------------------------------------------------------------------------------
 
     async def _propose(self, proposal: ReplaceProposal) -> None:
         answer = await self._committer.commit(proposal)
@@ -361,7 +403,7 @@ class MailboxKeeper:
             self.proposals_committed += committed
             self.proposals_refused += not committed
 
-    # --- orphans --------------------------------------------------------------------------------------
+    # --- orphans ----------------------------------------------------------------------------------
 
     async def _condemn_all(self, look: _Look) -> None:
         if not look.condemns or self.landing:
@@ -399,16 +441,28 @@ class MailboxKeeper:
         gone = {stored.name: None for stored in condemned}
         for stored in found:
             if stored.name not in gone:
-                kept[stored.name] = self._reason_to_keep(stored.name, proposed) or "too much waits for deletion already"
+                kept[stored.name] = (
+                    self._reason_to_keep(stored.name, proposed)
+                    or "too much waits for deletion already"
+                )
         detail = {"condemned": list(gone), "left_alone": kept}
-        await self._answer(Answer(*request.key, "condemned", "", detail), ours=bool(request.store_id))
+        await self._answer(
+            Answer(*request.key, "condemned", "", detail), ours=bool(request.store_id)
+        )
 
     def _reason_to_keep(self, name: str, proposed: Container[str]) -> str | None:
         return reason_to_keep(
-            name, self._source.metadata, self._source.epoch, self._uploader.in_flight, proposed, self._tag
+            name,
+            self._source.metadata,
+            self._source.epoch,
+            self._uploader.in_flight,
+            proposed,
+            self._tag,
         )
 
-    async def _old_enough(self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]) -> list[StoredObject]:
+    async def _old_enough(
+        self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]
+    ) -> list[StoredObject]:
         """Those of the names that are there, and old; why not goes into `kept`."""
         heads = await gather_outcomes(*map(self._storage.head, names), name="condemned objects")
         found: list[StoredObject] = []
@@ -418,7 +472,9 @@ class MailboxKeeper:
             if stored is None:
                 kept[name] = "it is not there"
                 continue
-            reason = reason_to_wait(stored.modified_ms, self._runtime.clock.time_ms(), older_than_ms)
+            reason = reason_to_wait(
+                stored.modified_ms, self._runtime.clock.time_ms(), older_than_ms
+            )
             if reason is None:
                 found.append(stored)
             else:
@@ -426,11 +482,15 @@ class MailboxKeeper:
         return found
 
     async def _open_proposals(self, look: _Look) -> OpenProposals:
-        """What waits without an answer, this look's messages or not. One listing, and a GET for each that may be a proposal.
+        """What waits without an answer, this look's messages or not.
+
+        One listing, and a GET for each that may be a proposal.
 
         Raises StorageUnavailableError.
         """
-        known = {request.key for request in look.condemns} | {request.key for request in look.exports}
+        known = {request.key for request in look.condemns} | {
+            request.key for request in look.exports
+        }
         names: dict[str, None] = {}
         unread: dict[str, None] = {}
         async for entry in each_message(self._storage, self._source.metadata.container_id):
@@ -453,7 +513,7 @@ class MailboxKeeper:
             return None
         return message.object.name if isinstance(message, ReplaceProposal) else None
 
-    # --- the catalog ----------------------------------------------------------------------------------
+    # --- the catalog ------------------------------------------------------------------------------
 
     async def _export_all(self, look: _Look) -> None:
         if not look.exports or self.landing:
@@ -467,12 +527,17 @@ class MailboxKeeper:
                 return
             if outcome is not None:
                 answer = Answer(*request.key, *outcome)
-                await self._try(request.key, self._answer(answer, ours=bool(request.store_id)), look)
+                await self._try(
+                    request.key, self._answer(answer, ours=bool(request.store_id)), look
+                )
             elif first in self._set_aside:
                 self._set_aside[request.key] = self._set_aside[first]
 
     async def _exported(self, *, addressed: bool) -> tuple[Verdict, str, dict[str, Any]] | None:
-        """Export once; what every answer says, None for nothing. `addressed`: who asks has named this store."""
+        """Export once; what every answer says, None for nothing.
+
+        `addressed`: who asks has named this store.
+        """
         if not addressed and await self._sweeper.shared_with() is not None:
             return None
         if self.export is None:
@@ -480,5 +545,6 @@ class MailboxKeeper:
         try:
             return "exported", "", {"manifest": await self.export()}
         except (StorageUnavailableError, SegmentStoreError) as error:
-            # It is for the caller to ask again: a snapshot that fails must not hold up what comes behind.
+            # It is for the caller to ask again: a snapshot that fails must not hold up what comes
+            # behind.
             return "failed", one_sentence(error), {}

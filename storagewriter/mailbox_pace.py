@@ -1,12 +1,12 @@
 """MailboxPace: when a container's mailbox is looked at next, and who may have it looked at sooner.
 
-Theory of operation. An owner looks now and then, because listings cost; often after something was found,
-because more will come; and at once when somebody who put a message says so. Rules:
+Theory of operation. An owner looks now and then, because listings cost; often after something was
+found, because more will come; and at once when somebody who put a message says so. Rules:
 
-- a look that was asked for begins no sooner than WAKE_SPACING_S after the last one: however many ask, the
-  requests are bounded;
-- jobs ask all containers of a store together. So the first container that finds something wakes the others
-  of its process, but none that looks often already: they never wake each other in turn.
+- a look that was asked for begins no sooner than WAKE_SPACING_S after the last one: however many
+  ask, the requests are bounded;
+- jobs ask all containers of a store together. So the first container that finds something wakes the
+  others of its process, but none that looks often already: they never wake each other in turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class MailboxPace:
 
     def __init__(self, poll_s: float, container_id: int) -> None:
         self._poll_s = poll_s
-        # The first look of each container comes at another time, or all of a store would look at once.
+        # The first look of each container comes at another time, or all of a store would look at
+        # once.
         self.delay_s = poll_s * (1 + container_id % 16) / 16
         """Until the next look."""
         self._woken = asyncio.Event()
@@ -37,7 +38,10 @@ class MailboxPace:
         """Of the store's other containers in this process."""
 
     def wake(self) -> None:
-        """Somebody has put a message: look at once, and often for a while. O(1); nothing where looking is off."""
+        """Somebody has put a message: look at once, and often for a while.
+
+        O(1); nothing where looking is off.
+        """
         self._woken.set()
 
     async def until_due(self) -> None:
@@ -56,7 +60,10 @@ class MailboxPace:
         self._looked_at = loop.time()
 
     def looked(self, answered: int) -> None:
-        """A look has ended, with so many answers given. Who asked for one thing will ask for more."""
+        """A look has ended, with so many answers given.
+
+        Who asked for one thing will ask for more.
+        """
         now = asyncio.get_running_loop().time()
         if answered:
             self._quick_until = now + QUICK_FOR_S

@@ -1,4 +1,5 @@
-"""MessageOwners: for which store a message in the mailbox is, where several stores may keep their objects in one place.
+"""MessageOwners: for which store a message in the mailbox is, where several stores may keep their
+objects in one place.
 
 A message says it, since version 0.1.0 of the store; older ones say nothing. Rules of this file:
 
@@ -20,7 +21,10 @@ REMEMBERED_MAX: Final = 1024
 
 
 class MessageOwners:
-    """What one keeper of a mailbox knows of whose its messages are. `shared_with` as `StoreMarkers.shared_with`."""
+    """What one keeper of a mailbox knows of whose its messages are.
+
+    `shared_with` as `StoreMarkers.shared_with`.
+    """
 
     def __init__(self, store_id: str, shared_with: Callable[[], Awaitable[str | None]]) -> None:
         self.store_id = store_id
@@ -41,13 +45,18 @@ class MessageOwners:
         return True
 
     async def may_remove(self, storage: ObjectStorage, entry: MailboxEntry) -> bool:
-        """Whether an entry is provably of this store. Up to two requests, and a listing. Raises StorageUnavailableError."""
+        """Whether an entry is provably of this store.
+
+        Up to two requests, and a listing. Raises StorageUnavailableError.
+        """
         said = await _store_named_in(storage, entry)
         return said == self.store_id if said else await self._shared_with() is None
 
 
 async def _store_named_in(storage: ObjectStorage, entry: MailboxEntry) -> str:
-    """The store that the answer, or else the message, names; empty if neither can be read or names one."""
+    """The store that the answer, or else the message, names; empty if neither can be read or names
+    one.
+    """
     found: Answer | Message | None
     try:
         if entry.answer is not None:

@@ -1,12 +1,15 @@
-"""MetadataBackup: keeps a copy of a container's metadata in Tier 2, for the day when the log is lost.
+"""MetadataBackup: keeps a copy of a container's metadata in Tier 2, for the day when the log is
+lost.
 
-Theory of operation. When asked (the log was truncated, the container has started, somebody wants a checkpoint) the
-committed metadata of that moment is encoded and put as one object; the newest few are kept. Nothing ever waits for
-it but an ordinary close, for a while. Rules (docs/formats/tier2-checkpoint.md):
+Theory of operation. When asked (the log was truncated, the container has started, somebody wants a
+checkpoint) the committed metadata of that moment is encoded and put as one object; the newest few
+are kept. Nothing ever waits for it but an ordinary close, for a while. Rules
+(docs/formats/tier2-checkpoint.md):
 
-- one write at a time; what is asked for meanwhile, or too soon, becomes one write of what is newest then;
-- an older copy is deleted only after a newer one is durable, and only this store's of our epoch or an older one: a
-  stale owner can harm nothing that its successor wrote;
+- one write at a time; what is asked for meanwhile, or too soon, becomes one write of what is newest
+  then;
+- an older copy is deleted only after a newer one is durable, and only this store's of our epoch or
+  an older one: a stale owner can harm nothing that its successor wrote;
 - a Tier 2 that fails shows in `health` and is tried again with back-off; no error goes further.
 """
 
@@ -32,7 +35,9 @@ from tier2.checkpoint_object import (
 from tier2.object_storage import ObjectStorage
 
 KEPT: Final = 3
-"""Copies of one container that stay: the newest may be damaged, or cut off by an owner that was stale."""
+"""Copies of one container that stay: the newest may be damaged, or cut off by an owner that was
+stale.
+"""
 SPACING_S: Final = 60.0
 """Least time from one copy to the next, but for those asked for at once."""
 _RETRY_MIN_S: Final = 1.0
@@ -54,10 +59,18 @@ class BackupSource(Protocol):
 
 
 class MetadataBackup:
-    """The copies of one container; everything on its event loop. `containers` is how many the store has."""
+    """The copies of one container; everything on its event loop.
+
+    `containers` is how many the store has.
+    """
 
     def __init__(
-        self, source: BackupSource, storage: ObjectStorage, store_id: str, containers: int, runtime: Runtime
+        self,
+        source: BackupSource,
+        storage: ObjectStorage,
+        store_id: str,
+        containers: int,
+        runtime: Runtime,
     ) -> None:
         self._source = source
         self._storage = storage
@@ -89,13 +102,17 @@ class MetadataBackup:
             self.health.failed(error)
 
     def request(self, *, now: bool = False) -> None:
-        """Have the metadata written soon, as they are then; `now`: however short ago the last time was. O(1)."""
+        """Have the metadata written soon, as they are then; `now`: however short ago the last time
+        was. O(1).
+        """
         self._wanted = True
         self._urgent |= now
         self._wake.set()
 
     async def finish(self, patience_s: float) -> None:
-        """For an ordinary close: have what is new written, waiting at most `patience_s`, and not for a Tier 2 that fails."""
+        """For an ordinary close: have what is new written, waiting at most `patience_s`, and not
+        for a Tier 2 that fails.
+        """
         if self._task is None:
             return
         loop = asyncio.get_running_loop()
@@ -103,7 +120,9 @@ class MetadataBackup:
         failing, failures = self.health.describe() is not None, self.health.failures
         self.request(now=True)
         while (
-            (self._urgent or self._saving)  # what is asked for meanwhile without haste is not waited for
+            (
+                self._urgent or self._saving
+            )  # what is asked for meanwhile without haste is not waited for
             and not failing
             and not self._task.done()
             and self.health.failures == failures
@@ -117,9 +136,12 @@ class MetadataBackup:
                 timer.cancel()
 
     async def find_copy(self) -> str | None:
-        """The name of a copy this store ever made of the container, None if there is none. Raises StorageUnavailableError.
+        """The name of a copy this store ever made of the container, None if there is none.
 
-        One listing request. For a log that holds nothing: a copy comes after the first checkpoint, so there was more.
+        Raises StorageUnavailableError.
+
+        One listing request. For a log that holds nothing: a copy comes after the first checkpoint,
+        so there was more.
         """
         async for page in self._storage.list(container_prefix(self._source.metadata.container_id)):
             for stored in page:

@@ -1,8 +1,9 @@
 """ObjectUploader: makes one object from a plan and gets it into Tier 2, however long that takes.
 
 Rules:
-- bytes are read only when the upload begins, so waiting plans hold no memory; then all of a plan are asked for at once,
-  because what only Tier 1 has costs a rescan of the log, for one block as for all;
+- bytes are read only when the upload begins, so waiting plans hold no memory; then all of a plan
+  are asked for at once, because what only Tier 1 has costs a rescan of the log, for one block as
+  for all;
 - a Tier 1 that does not answer is asked again, which is no reason to end what it will serve again;
 - after a lost reply the same object is put again under the same name and unique id: put-if-absent
   recognises its own, so there is one object whatever was lost;
@@ -18,7 +19,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
 from durablelog.operations import StorageUpdateOperation
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
@@ -27,7 +32,12 @@ from storagewriter.retry import BackOff, TierHealth
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import ObjectKind, new_tagged_id, object_name, store_tag
-from tier2.object_storage import ObjectExistsError, ObjectStorage, ObjectStorageError, StorageUnavailableError
+from tier2.object_storage import (
+    ObjectExistsError,
+    ObjectStorage,
+    ObjectStorageError,
+    StorageUnavailableError,
+)
 
 BLOCKS_PER_TURN = 64
 """Small blocks built before the event loop gets a turn."""
@@ -36,9 +46,13 @@ INLINE_BYTES = 64 * 1024
 INLINE_COMPRESSED_BYTES = 4096
 """The same for blocks that are compressed, which takes sixty times as long."""
 OPERATION_CHUNKS = 1024
-"""Chunks that one operation makes visible, or replaces: bounds the turn of the loop that commits it, and its size."""
+"""Chunks that one operation makes visible, or replaces: bounds the turn of the loop that commits
+it, and its size.
+"""
 PIECE_BYTES_MIN = 4096
-"""Pieces shorter than this on average are joined: each costs about as much as the checksum of so many bytes."""
+"""Pieces shorter than this on average are joined: each costs about as much as the checksum of so
+many bytes.
+"""
 
 
 _Read = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
@@ -72,17 +86,21 @@ class ObjectUploader:
         """Done before an object is sent; may raise StorageUnavailableError."""
         self.collisions = 0
         self.in_flight: dict[str, None] = {}
-        """Names drawn for objects that are not committed yet: no orphans, whatever the metadata say."""
+        """Names drawn for objects that are not committed yet: no orphans, whatever the metadata
+        say.
+        """
 
     def failing(self) -> str | None:
         """Which tier does not answer; None while all do."""
         return self.health.describe() or self.reading.describe()
 
     async def upload(self, plan: ObjectPlan) -> list[StorageUpdateOperation]:
-        """Store the plan's bytes; return the operations that make them visible, none if nobody wants any of them now.
+        """Store the plan's bytes; return the operations that make them visible, none if nobody
+        wants any of them now.
 
-        Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn of the loop.
-        Retries for ever while a tier does not answer. Raises what else reading the bytes raises.
+        Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn
+        of the loop. Retries for ever while a tier does not answer. Raises what else reading the
+        bytes raises.
         """
         builder = ObjectBuilder(
             self._source.metadata.container_id,
@@ -98,28 +116,37 @@ class ObjectUploader:
         if not builder.placements:
             return []
         name = await self.store(
-            "flush", lambda name, unique_id: self._storage.put(name, builder.parts, unique_id), self.health
+            "flush",
+            lambda name, unique_id: self._storage.put(name, builder.parts, unique_id),
+            self.health,
         )
         record, chunks = builder.finish(name, self._runtime.clock.time_ms())
         return [
-            StorageUpdateOperation(objects=(record,), chunks=chunks[first : first + OPERATION_CHUNKS])
+            StorageUpdateOperation(
+                objects=(record,), chunks=chunks[first : first + OPERATION_CHUNKS]
+            )
             for first in range(0, len(chunks), OPERATION_CHUNKS)
         ]
 
     def settled(self, name: str) -> None:
-        """All that an upload led to is committed: what becomes of the object is up to the metadata alone."""
+        """All that an upload led to is committed: what becomes of the object is up to the metadata
+        alone.
+        """
         self.in_flight.pop(name, None)
 
     async def _add_block(self, builder: ObjectBuilder, block: BlockPlan, read: _Read) -> None:
         segment = self._source.metadata.segments.get(block.segment_id)
         if isinstance(read, (SegmentNotFoundError, SegmentTruncatedError)):
             if segment is not None and segment.start_offset <= block.offset:
-                raise read  # The metadata say the bytes are there: planning again would only come here again.
+                # The metadata say the bytes are there: planning again would only come here again.
+                raise read
             return
         length = sum(map(len, read))
         assert length == block.length, (block, length)
         name = segment.name if segment is not None else ""
-        if block.length <= (INLINE_BYTES if self._config.compression == "none" else INLINE_COMPRESSED_BYTES):
+        if block.length <= (
+            INLINE_BYTES if self._config.compression == "none" else INLINE_COMPRESSED_BYTES
+        ):
             _build(builder, block, read, name)
         else:
             loop = asyncio.get_running_loop()
@@ -133,7 +160,8 @@ class ObjectUploader:
                 read = await self._source.read_unflushed(plan.blocks)
             except TierUnavailableError as error:
                 self.reading.failed(error)
-                # A successor truncates: what we owe is gone from the log then, and nobody else would ever tell us.
+                # A successor truncates: what we owe is gone from the log then, and nobody else
+                # would ever tell us.
                 with contextlib.suppress(TierUnavailableError):
                     await self._source.check_primary()
             else:
@@ -141,11 +169,14 @@ class ObjectUploader:
                 return read
             await asyncio.sleep(back_off.failed())
 
-    async def store(self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth) -> str:
-        """Have `send(name, unique_id)` make an object under a name of ours, until it succeeds; return the name.
+    async def store(
+        self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth
+    ) -> str:
+        """Have `send(name, unique_id)` make an object under a name of ours, until it succeeds;
+        return the name.
 
-        Until what it led to is `settled` the name is in flight. Raises what `send` raises about other objects, never
-        that Tier 2 does not answer, or that a name is taken.
+        Until what it led to is `settled` the name is in flight. Raises what `send` raises about
+        other objects, never that Tier 2 does not answer, or that a name is taken.
         """
         metadata = self._source.metadata
         back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
@@ -171,7 +202,9 @@ class ObjectUploader:
             await asyncio.sleep(back_off.failed())
 
 
-def _build(builder: ObjectBuilder, block: BlockPlan, parts: Sequence[bytes], segment_name: str) -> None:
+def _build(
+    builder: ObjectBuilder, block: BlockPlan, parts: Sequence[bytes], segment_name: str
+) -> None:
     if len(parts) * PIECE_BYTES_MIN > block.length:
         parts = (b"".join(parts),)
     builder.add(block.segment_id, block.offset, parts, segment_name=segment_name)

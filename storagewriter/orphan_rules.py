@@ -1,18 +1,20 @@
-"""Which objects and uploads in Tier 2 nobody will ever want: told from their names and the metadata alone.
+"""Which objects and uploads in Tier 2 nobody will ever want: told from their names and the metadata
+alone.
 
-An orphan is an object whose upload ended and whose operation never committed: its owner died, was fenced, or a reply
-came too late. Rules (DESIGN 4.3):
+An orphan is an object whose upload ended and whose operation never committed: its owner died, was
+fenced, or a reply came too late. Rules (DESIGN 4.3):
 
 - only names that this program makes are judged; what does not match in every digit is not ours;
-- only what carries the tag of this very store is ever an orphan: stores may share a place without knowing. Names that an
-  older version made have no tag, so of those nothing is known;
-- an epoch below the running one is dead: its owner can commit nothing more, so an object that the metadata do not know
-  will never be known;
-- in the running epoch only this very process makes objects: what it has under way it knows by name, and what else there
-  is stays suspect until it was seen twice, a deletion lag apart;
-- an epoch above ours means that we are the stale ones, and see metadata that are not the newest: hands off everything;
-- compaction is the work of jobs that outlive an epoch: their objects are left alone, and their uploads until they are so
-  old that what they would make is refused for its age.
+- only what carries the tag of this very store is ever an orphan: stores may share a place without
+  knowing. Names that an older version made have no tag, so of those nothing is known;
+- an epoch below the running one is dead: its owner can commit nothing more, so an object that the
+  metadata do not know will never be known;
+- in the running epoch only this very process makes objects: what it has under way it knows by name,
+  and what else there is stays suspect until it was seen twice, a deletion lag apart;
+- an epoch above ours means that we are the stale ones, and see metadata that are not the newest:
+  hands off everything;
+- compaction is the work of jobs that outlive an epoch: their objects are left alone, and their
+  uploads until they are so old that what they would make is refused for its age.
 
 Pure: no await, no clock, no I/O.
 """
@@ -29,8 +31,10 @@ from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.object_storage import StoredObject, UnfinishedUpload
 
 UPLOAD_AGE_MS = 24 * 3600 * 1000
-"""An upload in parts of the running epoch that this process does not know of is given up after a day, and so is a job's of
-any epoch: its object would be as old as its beginning, and no proposal of it would be taken."""
+"""An upload in parts of the running epoch that this process does not know of is given up after a
+day, and so is a job's of any epoch: its object would be as old as its beginning, and no proposal of
+it would be taken.
+"""
 
 
 class Verdict(enum.Enum):
@@ -44,13 +48,20 @@ class Verdict(enum.Enum):
     SUSPECT = "suspect"
     """Of the running epoch, and nobody knows of it."""
     UNKNOWN_OWNER = "unknown owner"
-    """Not in the log, and without the tag of this store: another store's, or made by an older version."""
+    """Not in the log, and without the tag of this store: another store's, or made by an older
+    version.
+    """
     NEWER = "newer"
     """Of an epoch that began after ours."""
 
 
-def judge_object(name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], tag: bytes) -> Verdict:
-    """What the object is to the container with these committed metadata, in its running epoch. `tag` is the store's. O(1)."""
+def judge_object(
+    name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], tag: bytes
+) -> Verdict:
+    """What the object is to the container with these committed metadata, in its running epoch.
+
+    `tag` is the store's. O(1).
+    """
     parts = parse_object_name(name)
     if parts is None or parts.container_id != metadata.container_id:
         return Verdict.NOT_OURS
@@ -72,9 +83,16 @@ def is_left_over(probe: StoredObject, now_ms: int) -> bool:
 
 
 def is_abandoned(
-    upload: UnfinishedUpload, container_id: int, epoch: int, in_flight: Container[str], now_ms: int, tag: bytes
+    upload: UnfinishedUpload,
+    container_id: int,
+    epoch: int,
+    in_flight: Container[str],
+    now_ms: int,
+    tag: bytes,
 ) -> bool:
-    """Whether this is an upload in parts of the store of this tag, and nobody will ever finish it."""
+    """Whether this is an upload in parts of the store of this tag, and nobody will ever finish
+    it.
+    """
     old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
     if upload.name.startswith(PROBE_PREFIX):
         return old and container_id == 0
@@ -88,7 +106,11 @@ def is_abandoned(
 
 
 def _epoch_of(name: str, container_id: int, tag: bytes) -> int | None:
-    """The epoch in which this container began an object, a checkpoint or a snapshot; None for what is another's."""
+    """The epoch in which this container began an object, a checkpoint or a snapshot; None for what
+    is another's.
+    """
     parts = parse_object_name(name) or parse_checkpoint_name(name) or parse_catalog_name(name)
-    is_ours = parts is not None and parts.container_id == container_id and parts.unique_id.startswith(tag)
+    is_ours = (
+        parts is not None and parts.container_id == container_id and parts.unique_id.startswith(tag)
+    )
     return parts.epoch if parts is not None and is_ours else None

@@ -1,15 +1,19 @@
-"""OrphanSweeper: finds objects in Tier 2 that no operation of the log names, and hands them to the garbage collector.
+"""OrphanSweeper: finds objects in Tier 2 that no operation of the log names, and hands them to the
+garbage collector.
 
-Correctness never needs it: an orphan costs money, nothing else. So it is slow, and bounded in requests: one listing
-request in `orphan_sweep_spacing_s`, shard after shard (`docs/formats/object-names.md`), beginning at a shard drawn by
-chance, so that processes that live shorter than a sweep get everywhere in the end. Rules:
+Correctness never needs it: an orphan costs money, nothing else. So it is slow, and bounded in
+requests: one listing request in `orphan_sweep_spacing_s`, shard after shard
+(`docs/formats/object-names.md`), beginning at a shard drawn by chance, so that processes that live
+shorter than a sweep get everywhere in the end. Rules:
 
-- it deletes nothing (but probes that a check left behind). What it finds becomes garbage by an operation of the fenced log, so a stale owner can condemn
-  nothing; from there it goes the one way of all deletions, the deletion lag included;
+- it deletes nothing (but probes that a check left behind). What it finds becomes garbage by an
+  operation of the fenced log, so a stale owner can condemn nothing; from there it goes the one way
+  of all deletions, the deletion lag included;
 - which objects are orphans is said by `orphan_rules`, and asked again right before the commit;
-- only what carries the tag of the store is condemned, and where another store has its marker nothing is swept, unless a person
-  has said that they are meant to share. That is asked before a sweep, and again after an orphan was found and before it is condemned, because a store makes itself
-  known there before its first object;
+- only what carries the tag of the store is condemned, and where another store has its marker
+  nothing is swept, unless a person has said that they are meant to share. That is asked before a
+  sweep, and again after an orphan was found and before it is condemned, because a store makes
+  itself known there before its first object;
 - failures are counted and waited out with back-off.
 """
 
@@ -27,14 +31,21 @@ from storagewriter.data_source import WriterDataSource
 from storagewriter.orphan_rules import Verdict, is_abandoned, is_left_over, judge_object
 from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
-from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject, UnfinishedUpload
+from tier2.object_storage import (
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+    UnfinishedUpload,
+)
 
 SHARDS = 256
 """One sweep lists each once."""
 BATCH_OBJECTS = 100
 """Orphans in one operation."""
 GARBAGE_MAX = 10_000
-"""Objects that may wait for their deletion while more are condemned: bounds the metadata and its checkpoints."""
+"""Objects that may wait for their deletion while more are condemned: bounds the metadata and its
+checkpoints.
+"""
 SUSPECTS_MAX = 1_000
 """Objects of the running epoch remembered until they are seen again."""
 
@@ -48,11 +59,13 @@ async def _nobody() -> str | None:
 
 
 class OrphanSweeper:
-    """The searching half of what a storage writer does for deletion; the writer owns the task that runs it.
+    """The searching half of what a storage writer does for deletion; the writer owns the task that
+    runs it.
 
-    `in_flight` has the names of objects that this process uploads and that are not committed yet. `on_garbage()` is
-    called when there is something for the collector. `shared_with`, set by who knows the store, tells which other store
-    keeps objects in the same place, in words; None for nobody.
+    `in_flight` has the names of objects that this process uploads and that are not committed yet.
+    `on_garbage()` is called when there is something for the collector. `shared_with`, set by who
+    knows the store, tells which other store keeps objects in the same place, in words; None for
+    nobody.
     """
 
     def __init__(
@@ -66,7 +79,9 @@ class OrphanSweeper:
     ) -> None:
         self.shared_with: Callable[[], Awaitable[str | None]] = _nobody
         self.sharing_is_meant = False
-        """A person has said that other stores may be there: then the tag alone tells what is ours."""
+        """A person has said that other stores may be there: then the tag alone tells what is
+        ours.
+        """
         self._source = source
         self._tag = store_tag(source.store_id)
         self._storage = storage
@@ -136,21 +151,30 @@ class OrphanSweeper:
         await self.condemn(found)
         return max(pages, 1)
 
-    # --- steps, also for a sweep of the whole store at once -----------------------------------------
+    # --- steps, also for a sweep of the whole store at once ---------------------------------------
 
     async def check_alone(self) -> None:
-        """Raise SweepStoppedError if another store keeps objects here by mistake. Also StorageUnavailableError."""
+        """Raise SweepStoppedError if another store keeps objects here by mistake.
+
+        Also StorageUnavailableError.
+        """
         self.stopped_by = None if self.sharing_is_meant else await self.shared_with()
         if self.stopped_by is not None:
             raise SweepStoppedError(self.stopped_by)
 
     def sift(self, page: Sequence[StoredObject]) -> list[StoredObject]:
-        """The orphans in a page of a listing. Raises SweepStoppedError if we are not the newest owner. O(page)."""
+        """The orphans in a page of a listing.
+
+        Raises SweepStoppedError if we are not the newest owner. O(page).
+        """
         now = asyncio.get_running_loop().time()
         return [stored for stored in page if self._is_orphan(stored, now)]
 
     def of_unknown_owner(self, page: Sequence[StoredObject]) -> list[StoredObject]:
-        """What in a page of a listing is neither known to the log nor provably of this store. O(page)."""
+        """What in a page of a listing is neither known to the log nor provably of this store.
+
+        O(page).
+        """
         source = self._source
         return [
             stored
@@ -163,7 +187,9 @@ class OrphanSweeper:
         name, source = stored.name, self._source
         verdict = judge_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
         if verdict is Verdict.NEWER:
-            self.stopped_by = f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
+            self.stopped_by = (
+                f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
+            )
             raise SweepStoppedError(self.stopped_by)
         if verdict is Verdict.SUSPECT:
             return self._is_confirmed(stored, now)
@@ -171,7 +197,8 @@ class OrphanSweeper:
         return verdict is Verdict.ORPHAN
 
     def _is_confirmed(self, suspect: StoredObject, now: float) -> bool:
-        # What was there before this owner began, and yet is of its epoch, is of a log that was lost: `restore` may want it.
+        # What was there before this owner began, and yet is of its epoch, is of a log that was
+        # lost: `restore` may want it.
         if self._began_ms is None or suspect.modified_ms < self._began_ms:
             return False
         if len(self._suspects) >= SUSPECTS_MAX and suspect.name not in self._suspects:
@@ -182,11 +209,12 @@ class OrphanSweeper:
     async def condemn(
         self, found: Sequence[StoredObject], is_orphan: Callable[[StoredObject], bool] | None = None
     ) -> list[StoredObject]:
-        """Make orphans garbage; return those that became it: not what is known by now, nor beyond the bound.
+        """Make orphans garbage; return those that became it: not what is known by now, nor beyond
+        the bound.
 
-        `is_orphan` is asked again in the turn in which an operation is handed to the log; left out, the sweeper's rules are.
-        What does not carry the tag of the store is passed over, whatever it says.
-        Raises SweepStoppedError, StorageUnavailableError, and what a commit raises.
+        `is_orphan` is asked again in the turn in which an operation is handed to the log; left out,
+        the sweeper's rules are. What does not carry the tag of the store is passed over, whatever
+        it says. Raises SweepStoppedError, StorageUnavailableError, and what a commit raises.
         """
         if not found:
             return []
@@ -200,9 +228,15 @@ class OrphanSweeper:
                 now = asyncio.get_running_loop().time()
                 some = found[first : first + BATCH_OBJECTS]
                 judge = is_orphan or partial(self._is_orphan, now=now)
-                batch = [stored for stored in some if is_of_store(stored.name, self._tag) and judge(stored)]
+                batch = [
+                    stored
+                    for stored in some
+                    if is_of_store(stored.name, self._tag) and judge(stored)
+                ]
                 if batch:
-                    await self._source.commit(StorageUpdateOperation(objects=[_record(stored) for stored in batch]))
+                    await self._source.commit(
+                        StorageUpdateOperation(objects=[_record(stored) for stored in batch])
+                    )
                     condemned += batch
                     self.orphans_found += len(batch)
                     self.orphan_bytes += sum(stored.size for stored in batch)
@@ -212,7 +246,10 @@ class OrphanSweeper:
         return condemned
 
     async def remove_probes(self) -> None:
-        """Delete what checks of the store at its opening left behind when they were cut off. Raises StorageUnavailableError."""
+        """Delete what checks of the store at its opening left behind when they were cut off.
+
+        Raises StorageUnavailableError.
+        """
         if self._source.metadata.container_id:
             return  # They are the whole store's: one container sees to them.
         async for page in self._storage.list(PROBE_PREFIX):
@@ -221,7 +258,10 @@ class OrphanSweeper:
                     await self._storage.delete(stored.name)
 
     async def abort_abandoned(self, uploads: Sequence[UnfinishedUpload]) -> list[UnfinishedUpload]:
-        """Give up the uploads in parts that nobody will finish; return them. Raises StorageUnavailableError."""
+        """Give up the uploads in parts that nobody will finish; return them.
+
+        Raises StorageUnavailableError.
+        """
         source, now_ms = self._source, self._clock.time_ms()
         container_id = source.metadata.container_id
         aborted = []

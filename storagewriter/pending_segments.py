@@ -1,16 +1,20 @@
-"""PendingSegments: all segments of a container that have something to go to Tier 2, and which of them now.
+"""PendingSegments: all segments of a container that have something to go to Tier 2, and which of
+them now.
 
 Each such segment has an aggregator in `dirty`, and is in one of three states:
 
-    waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> gone, waiting, or ready again
+    waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> gone, waiting,
+    or ready again
 
-- a busy segment belongs to one flight; nobody else touches it, so its chunks are committed in order;
+- a busy segment belongs to one flight; nobody else touches it, so its chunks are committed in
+  order;
 - what is flushed is always asked of the metadata (`storage_length`), so live operation, replay, a
   truncation or a deletion in between all end in the same `settle`;
 - nothing here is O(all segments) but `start` and a flush of everything.
 
-Oldest first and lowest sequence number first are heaps of entries that may be out of date; they are put
-right when they come to the top, so an append to a segment that is pending already touches neither.
+Oldest first and lowest sequence number first are heaps of entries that may be out of date; they are
+put right when they come to the top, so an append to a segment that is pending already touches
+neither.
 
 Pure: no await, no clock, no I/O; times are handed in.
 """
@@ -51,9 +55,10 @@ class MetadataHolder(Protocol):
 class PendingSegments:
     """What one container still owes Tier 2.
 
-    `add` takes committed operations; `ready` holds what is due, in the order it became so; `take` and
-    `release` bracket a flight; `touched` gathers the segments whose storage length moved or which are
-    gone, until the owner clears it; `news` says that a plan may now find more than before.
+    `add` takes committed operations; `ready` holds what is due, in the order it became so; `take`
+    and `release` bracket a flight; `touched` gathers the segments whose storage length moved or
+    which are gone, until the owner clears it; `news` says that a plan may now find more than
+    before.
     """
 
     def __init__(self, holder: MetadataHolder, config: StorageWriterConfig) -> None:
@@ -65,7 +70,9 @@ class PendingSegments:
         self.unflushed_bytes = 0
         """Committed bytes not in Tier 2, those on their way included."""
         self.sources: dict[int, deque[int]] = {}
-        """Target id to the ids merged into it and not linked yet, in offset order: they leave from the front."""
+        """Target id to the ids merged into it and not linked yet, in offset order: they leave from
+        the front.
+        """
         self.link_candidates: set[int] = set()
         """Targets of which a merge may have become linkable."""
         self.touched: set[int] = set()
@@ -74,10 +81,12 @@ class PendingSegments:
         self._by_sequence: list[_Entry] = []
         self._entries = 0
 
-    # --- operations in -----------------------------------------------------------------------------
+    # --- operations in ----------------------------------------------------------------------------
 
     def add(self, operations: Sequence[Operation], now: float) -> None:
-        """Take operations that are committed to the metadata, in order; `now` is when. < 1 us for an append."""
+        """Take operations that are committed to the metadata, in order; `now` is when. < 1 us for
+        an append.
+        """
         dirty, flush_bytes = self.dirty, self._config.flush_bytes
         for operation in operations:
             if type(operation) is AppendOperation:
@@ -108,9 +117,11 @@ class PendingSegments:
                     self.settle(target_id)
 
     def start(self) -> None:
-        """Take up what the metadata know and no operation told: merges from before the log's first checkpoint.
+        """Take up what the metadata know and no operation told: merges from before the log's first
+        checkpoint.
 
-        Raises DataCorruptionError if bytes that are not in Tier 2 were not in the log either. O(segments).
+        Raises DataCorruptionError if bytes that are not in Tier 2 were not in the log either.
+        O(segments).
         """
         for segment_id in [*self.dirty, *self.sources]:
             self.settle(segment_id)
@@ -126,7 +137,8 @@ class PendingSegments:
             if found != own_unflushed_bytes(segment):
                 raise DataCorruptionError(
                     f"container {self._metadata.container_id}, {segment!r}",
-                    f"{own_unflushed_bytes(segment)} bytes are not in Tier 2, and the log has {found} of them",
+                    f"{own_unflushed_bytes(segment)} bytes are not in Tier 2, and the "
+                    f"log has {found} of them",
                 )
         self.news = True
 
@@ -144,7 +156,9 @@ class PendingSegments:
             return
         self.dirty[aggregator.segment_id] = aggregator
         self._entries += 1
-        heapq.heappush(self._by_sequence, (aggregator.first_sequence_number, self._entries, aggregator))
+        heapq.heappush(
+            self._by_sequence, (aggregator.first_sequence_number, self._entries, aggregator)
+        )
         self._enqueue_by_age(aggregator)
 
     def _enqueue_by_age(self, aggregator: SegmentAggregator) -> None:
@@ -164,10 +178,11 @@ class PendingSegments:
         self.settle(source_id)
         self._force(source_id)
 
-    # --- due ----------------------------------------------------------------------------------------
+    # --- due --------------------------------------------------------------------------------------
 
     def force(self, segment_id: int | None) -> dict[int, int]:
-        """Make everything committed of a segment (None: of all) due; return segment ids with the length to wait for.
+        """Make everything committed of a segment (None: of all) due; return segment ids with the
+        length to wait for.
 
         What has been merged into the segment is included.
         """
@@ -186,7 +201,9 @@ class PendingSegments:
         return wanted
 
     def collect_aged(self, now: float) -> float | None:
-        """Make due what is old enough at `now`; return when the next one will be, None if none waits."""
+        """Make due what is old enough at `now`; return when the next one will be, None if none
+        waits.
+        """
         queue, age = self._by_age, self._config.flush_age_s
         while queue:
             time, _, aggregator = queue[0]
@@ -221,7 +238,7 @@ class PendingSegments:
             self.ready[segment_id] = aggregator
             self.news = True
 
-    # --- flights ------------------------------------------------------------------------------------
+    # --- flights ----------------------------------------------------------------------------------
 
     def waiting(self) -> Iterator[SegmentAggregator]:
         """What is pending and neither ready nor busy, roughly oldest first."""
@@ -230,12 +247,16 @@ class PendingSegments:
                 yield aggregator
 
     def in_order(self) -> list[int]:
-        """Segments that no flight has, about in the order in which they will go: what is due before what waits."""
+        """Segments that no flight has, about in the order in which they will go: what is due before
+        what waits.
+        """
         waiting = (segment_id for segment_id in self.dirty if segment_id not in self.ready)
         return [segment_id for segment_id in (*self.ready, *waiting) if segment_id not in self.busy]
 
     def block(self, segment_id: int) -> None:
-        """A ready segment has nothing that can go before a merge is linked; the link will settle it."""
+        """A ready segment has nothing that can go before a merge is linked; the link will settle
+        it.
+        """
         self.ready.pop(segment_id, None)
 
     def take(self, segment_ids: Sequence[int]) -> None:
@@ -248,7 +269,9 @@ class PendingSegments:
                 aggregator.close_run()
 
     def release(self, segment_ids: Sequence[int], now: float) -> None:
-        """Their flight is over, with or without effect; what is old enough or forced is due again."""
+        """Their flight is over, with or without effect; what is old enough or forced is due
+        again.
+        """
         for segment_id in segment_ids:
             self.busy.discard(segment_id)
             self.settle(segment_id)
@@ -261,9 +284,14 @@ class PendingSegments:
         self.news = True
 
     def settle(self, segment_id: int) -> None:
-        """Take over how far the metadata say the segment is in Tier 2, or that it is gone. Idempotent."""
+        """Take over how far the metadata say the segment is in Tier 2, or that it is gone.
+
+        Idempotent.
+        """
         ids = [segment_id]
-        for each in ids:  # grows while it is walked: sources that went with it have sources, however deep
+        for (
+            each
+        ) in ids:  # grows while it is walked: sources that went with it have sources, however deep
             ids += self._settle_one(each)
 
     def _settle_one(self, segment_id: int) -> list[int]:
@@ -271,23 +299,33 @@ class PendingSegments:
         aggregator = self.dirty.get(segment_id)
         if aggregator is not None:
             end = segment.storage_length if segment is not None else None
-            self.unflushed_bytes -= aggregator.pending_bytes if end is None else aggregator.advance(end)
+            self.unflushed_bytes -= (
+                aggregator.pending_bytes if end is None else aggregator.advance(end)
+            )
             if end is None or not aggregator.pending_bytes:
                 del self.dirty[segment_id]
                 self.ready.pop(segment_id, None)
-            elif segment_id not in self.busy and aggregator.is_due(self._config.flush_bytes, float("-inf")):
+            elif segment_id not in self.busy and aggregator.is_due(
+                self._config.flush_bytes, float("-inf")
+            ):
                 self._make_ready(aggregator)
         self.touched.add(segment_id)
         return self._settle_merges(segment_id, segment)
 
     def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> list[int]:
-        """Give the sources that are gone, and are to be settled too. O(these): links and truncations go in order."""
+        """Give the sources that are gone, and are to be settled too.
+
+        O(these): links and truncations go in order.
+        """
         known, gone = self.sources.get(segment_id), []
         if known is not None:
             while known and known[0] not in self._metadata.segments:
                 gone.append(known.popleft())
             if known:
-                assert segment is not None, (segment_id, known)  # a target never goes before what was merged into it
+                assert segment is not None, (
+                    segment_id,
+                    known,
+                )  # a target never goes before what was merged into it
                 self.link_candidates.add(segment_id)
                 self.news = True
             else:
@@ -298,7 +336,9 @@ class PendingSegments:
         return gone
 
     def first_sequence_number(self) -> int | None:
-        """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is none. O(log n)."""
+        """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is
+        none. O(log n).
+        """
         aggregator = self._first()
         return None if aggregator is None else aggregator.first_sequence_number
 
@@ -315,7 +355,9 @@ class PendingSegments:
                 heapq.heappop(queue)
             elif aggregator.first_sequence_number > number:
                 self._entries += 1
-                heapq.heapreplace(queue, (aggregator.first_sequence_number, self._entries, aggregator))
+                heapq.heapreplace(
+                    queue, (aggregator.first_sequence_number, self._entries, aggregator)
+                )
             else:
                 return aggregator
         return None
@@ -323,5 +365,7 @@ class PendingSegments:
 
 def own_unflushed_bytes(segment: SegmentMetadata) -> int:
     """Bytes of a segment not in Tier 2, without those of sources merged into it."""
-    merged = sum(merge.end_offset - max(merge.offset, segment.storage_length) for merge in segment.merges)
+    merged = sum(
+        merge.end_offset - max(merge.offset, segment.storage_length) for merge in segment.merges
+    )
     return segment.length - segment.storage_length - merged

@@ -1,14 +1,16 @@
-"""ProposalCommitter: has the log say what a job proposed, as far as that fits, and tells what became of it.
+"""ProposalCommitter: has the log say what a job proposed, as far as that fits, and tells what
+became of it.
 
 Rules of this file:
 
-- what fits is found out in the very turn of the event loop in which it is handed to the log; the log passes over what
-  has changed by the time it comes to it;
-- the proposed object is in use from before it is looked at until all it led to is committed: nothing can make it
-  garbage, delete and forget it in between;
-- a proposal whose object the metadata know already is told what they say, and what of it is still missing is committed;
-- an object that every later owner would refuse too becomes garbage by the log, if it carries the tag of the store, and
-  unless another store has its marker in the same place.
+- what fits is found out in the very turn of the event loop in which it is handed to the log; the
+  log passes over what has changed by the time it comes to it;
+- the proposed object is in use from before it is looked at until all it led to is committed:
+  nothing can make it garbage, delete and forget it in between;
+- a proposal whose object the metadata know already is told what they say, and what of it is still
+  missing is committed;
+- an object that every later owner would refuse too becomes garbage by the log, if it carries the
+  tag of the store, and unless another store has its marker in the same place.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectS
 
 
 class ProposalCommitter:
-    """The part of a mailbox's keeper that takes proposals. `on_garbage()` is called when there is something for the collector."""
+    """The part of a mailbox's keeper that takes proposals.
+
+    `on_garbage()` is called when there is something for the collector.
+    """
 
     def __init__(
         self,
@@ -66,7 +71,9 @@ class ProposalCommitter:
         Raises StorageUnavailableError, and what a commit raises.
         """
         name = proposal.object.name
-        fault = find_fault(proposal, self._source.metadata.container_id, self._source.epoch, self._tag)
+        fault = find_fault(
+            proposal, self._source.metadata.container_id, self._source.epoch, self._tag
+        )
         if fault is not None:
             return refusal(proposal.key, "refused_malformed", one_sentence(fault))
         self._uploader.in_flight[name] = None
@@ -97,7 +104,9 @@ class ProposalCommitter:
         except (ObjectNotFoundError, InvalidRangeError) as error:
             return refusal(proposal.key, "refused_missing_object", one_sentence(error))
         live = metadata.objects.get(name)
-        record = ObjectRecord(name, stored.size, self._clock.time_ms()) if live is None else live.record
+        record = (
+            ObjectRecord(name, stored.size, self._clock.time_ms()) if live is None else live.record
+        )
         for batch in batches(fits, OPERATION_CHUNKS):
             replacements = still_fitting(metadata, batch, name)
             if replacements:
@@ -106,7 +115,9 @@ class ProposalCommitter:
         return await self._settle(proposal, stored)
 
     async def _judge(self, proposal: ReplaceProposal) -> list[Judged]:
-        """How the replacements stand, looked at in turns: a segment may have changed again by the end."""
+        """How the replacements stand, looked at in turns: a segment may have changed again by the
+        end.
+        """
         judged: list[Judged] = []
         for some in batches(proposal.replacements, OPERATION_CHUNKS):
             judged += judge(self._source.metadata, some, proposal.object.name)
@@ -114,9 +125,13 @@ class ProposalCommitter:
         return judged
 
     async def _settle(self, proposal: ReplaceProposal, stored: StoredObject | None) -> Answer:
-        """What the metadata say of a proposal of which nothing more fits; an object that came to nothing is let go."""
+        """What the metadata say of a proposal of which nothing more fits; an object that came to
+        nothing is let go.
+        """
         judged = await self._judge(proposal)
-        answer = answer_to(proposal, judged, is_live=proposal.object.name in self._source.metadata.objects)
+        answer = answer_to(
+            proposal, judged, is_live=proposal.object.name in self._source.metadata.objects
+        )
         if answer.verdict in {"refused_changed", "refused_unknown_segment"} and stored is not None:
             await self._let_go(proposal.object.name, stored)
         return answer
@@ -126,7 +141,11 @@ class ProposalCommitter:
         metadata = self._source.metadata
         if not is_of_store(name, self._tag) or await self._sweeper.shared_with() is not None:
             return
-        if name in metadata.objects or name in metadata.garbage or len(metadata.garbage) >= GARBAGE_MAX:
+        if (
+            name in metadata.objects
+            or name in metadata.garbage
+            or len(metadata.garbage) >= GARBAGE_MAX
+        ):
             return
         record = ObjectRecord(name, stored.size, max(stored.modified_ms, 0))
         await self._source.commit(StorageUpdateOperation(objects=(record,)))

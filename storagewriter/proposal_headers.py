@@ -1,9 +1,11 @@
 """The headers of the blocks of a proposed object, fetched and checked, few at a time.
 
-A header says whose bytes a block holds; that it says so is all an owner looks at before it lets segments be read from there.
-The bodies it does not read: that they are what the headers say, and the same bytes as before, is the job's word, whose tasks
-check every byte that they write anew. Reads check headers and extents' checksums again, and so find damage, but not other bytes
-that were given checksums of their own: by then what was replaced may be deleted. Whoever can write to Tier 2 can replace bytes.
+A header says whose bytes a block holds; that it says so is all an owner looks at before it lets
+segments be read from there. The bodies it does not read: that they are what the headers say, and
+the same bytes as before, is the job's word, whose tasks check every byte that they write anew.
+Reads check headers and extents' checksums again, and so find damage, but not other bytes that were
+given checksums of their own: by then what was replaced may be deleted. Whoever can write to Tier 2
+can replace bytes.
 """
 
 from __future__ import annotations
@@ -21,14 +23,22 @@ WINDOWS_AT_ONCE = 4
 """GETs in flight; each is at most 1 MiB."""
 
 
-async def check_headers(storage: ObjectStorage, proposal: ReplaceProposal, replacements: Iterable[Replacement]) -> None:
-    """Raise BlockFormatError unless every new chunk of these replacements lies in a block that is what it should be.
+async def check_headers(
+    storage: ObjectStorage, proposal: ReplaceProposal, replacements: Iterable[Replacement]
+) -> None:
+    """Raise BlockFormatError unless every new chunk of these replacements lies in a block that is
+    what it should be.
 
-    Also raises ObjectNotFoundError, InvalidRangeError, StorageUnavailableError. The proposal has no fault.
+    Also raises ObjectNotFoundError, InvalidRangeError, StorageUnavailableError. The proposal has no
+    fault.
     """
-    windows = plan_windows((chunk for each in replacements for chunk in each.new), proposal.object.size)
+    windows = plan_windows(
+        (chunk for each in replacements for chunk in each.new), proposal.object.size
+    )
     for first in range(0, len(windows), WINDOWS_AT_ONCE):
-        checks = (_check(storage, proposal, window) for window in windows[first : first + WINDOWS_AT_ONCE])
+        checks = (
+            _check(storage, proposal, window) for window in windows[first : first + WINDOWS_AT_ONCE]
+        )
         for outcome in await gather_outcomes(*checks, name="proposal headers"):
             if outcome is not None:
                 raise outcome
@@ -45,5 +55,7 @@ async def _check(storage: ObjectStorage, proposal: ReplaceProposal, window: Head
         except BlockTooShortError as error:
             if chunk.block_offset + error.needed > size:
                 raise
-            header = parse_block_header(await storage.get_range(name, chunk.block_offset, error.needed))
+            header = parse_block_header(
+                await storage.get_range(name, chunk.block_offset, error.needed)
+            )
         check_header(header, chunk, proposal.container_id, parts.epoch, size)

@@ -1,15 +1,21 @@
-"""What the owner of a container thinks of the messages of jobs: judged by its own metadata, never by what they say.
+"""What the owner of a container thinks of the messages of jobs: judged by its own metadata, never
+by what they say.
 
 Rules (DESIGN 4.3):
 
-- a message can be wrong, late or repeated: of what it says of segments, chunks and objects the worst that comes is a refusal.
-  What the blocks of its object hold it vouches for itself: headers are read here, bodies are not. A proposal whose object has the
-  right headers, and checksums that agree with other bytes, is committed, and what it replaced is deleted after the lag;
-- what `still_fitting` gives, the metadata updater takes: its assertions hold for every replacement that passed here;
-- a new chunk is believed only if its block was written for just these bytes: for this segment at this offset, or for
-  whatever the blocks of the old chunks were written for; the block's own header has to say the same;
-- what was done before is recognised: a replacement the metadata have already is taken, whoever asks again;
-- of objects only those are condemned that no operation of the log can name any more, and no proposal is waiting for.
+- a message can be wrong, late or repeated: of what it says of segments, chunks and objects the
+  worst that comes is a refusal. What the blocks of its object hold it vouches for itself: headers
+  are read here, bodies are not. A proposal whose object has the right headers, and checksums that
+  agree with other bytes, is committed, and what it replaced is deleted after the lag;
+- what `still_fitting` gives, the metadata updater takes: its assertions hold for every replacement
+  that passed here;
+- a new chunk is believed only if its block was written for just these bytes: for this segment at
+  this offset, or for whatever the blocks of the old chunks were written for; the block's own header
+  has to say the same;
+- what was done before is recognised: a replacement the metadata have already is taken, whoever asks
+  again;
+- of objects only those are condemned that no operation of the log can name any more, and no
+  proposal is waiting for.
 
 Pure: no await, no clock, no I/O.
 """
@@ -31,7 +37,9 @@ from tier2.mailbox.messages import Answer, MessageKey, Replacement, ReplacePropo
 from tier2.object_names import parse_object_name
 
 AGE_MAX_MS: Final = 24 * 3600 * 1000
-"""A proposal's object is at most so old by Tier 2's own time; an orphan of a job is at least so old."""
+"""A proposal's object is at most so old by Tier 2's own time; an orphan of a job is at least so
+old.
+"""
 REFUSALS_SHOWN_MAX: Final = 1000
 """Stretches an answer names."""
 WINDOW_BYTES: Final = 1024 * 1024
@@ -63,7 +71,10 @@ class Judged(NamedTuple):
 
 
 def find_fault(proposal: ReplaceProposal, container_id: int, epoch: int, tag: bytes) -> str | None:
-    """What no proposal to this owner may say, in one sentence; None for nothing. `tag` is the store's. O(chunks)."""
+    """What no proposal to this owner may say, in one sentence; None for nothing.
+
+    `tag` is the store's. O(chunks).
+    """
     name = proposal.object.name
     parts = parse_object_name(name)
     if parts is None or parts.kind != "compaction":
@@ -100,8 +111,12 @@ def _fault_of(replacement: Replacement, name: str, size: int) -> str | None:
     return _foreign_bytes(segment_id, old, new)
 
 
-def _foreign_bytes(segment_id: int, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> str | None:
-    """Why a new chunk cannot hold the bytes of the old ones at its place, told from what the blocks were written for."""
+def _foreign_bytes(
+    segment_id: int, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]
+) -> str | None:
+    """Why a new chunk cannot hold the bytes of the old ones at its place, told from what the blocks
+    were written for.
+    """
     first = 0
     for chunk in new:
         while old[first].end_offset <= chunk.start_offset:
@@ -112,7 +127,8 @@ def _foreign_bytes(segment_id: int, old: Sequence[ChunkRecord], new: Sequence[Ch
         while index < len(old) and old[index].start_offset < chunk.end_offset:
             if _written_for(old[index]) != _written_for(chunk):
                 return (
-                    f"the block of the new chunk at {chunk.start_offset} was written for other bytes:"
+                    f"the block of the new chunk at {chunk.start_offset} was written for "
+                    "other bytes:"
                     f" segment {chunk.block_segment_id} from {chunk.block_start_offset}"
                 )
             index += 1
@@ -120,16 +136,25 @@ def _foreign_bytes(segment_id: int, old: Sequence[ChunkRecord], new: Sequence[Ch
 
 
 def _written_for(chunk: ChunkRecord) -> tuple[int, int]:
-    """The segment, and the place of this segment's offset 0 in it: the same of all chunks of one stretch."""
+    """The segment, and the place of this segment's offset 0 in it: the same of all chunks of one
+    stretch.
+    """
     return chunk.block_segment_id, chunk.block_start_offset - chunk.start_offset
 
 
-def judge(metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str) -> list[Judged]:
+def judge(
+    metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str
+) -> list[Judged]:
     """How replacements by the object of this name stand, in their order. O(chunks)."""
-    judged = [_judge_one(metadata.segments.get(each.segment_id), each, name) for each in replacements]
+    judged = [
+        _judge_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
+    ]
     if name in metadata.garbage:
         late = "nothing refers to the object any more, and it waits for its deletion"
-        judged = [each._replace(standing=Standing.CHANGED, reason=late) if _fits(each) else each for each in judged]
+        judged = [
+            each._replace(standing=Standing.CHANGED, reason=late) if _fits(each) else each
+            for each in judged
+        ]
     return judged
 
 
@@ -145,7 +170,9 @@ def _judge_one(segment: SegmentMetadata | None, replacement: Replacement, name: 
     if found is not None and found.object_name == name:
         return Judged(replacement, Standing.TAKEN)
     if segment.start_offset > old[0].start_offset:
-        return Judged(replacement, Standing.CHANGED, f"the segment is truncated to {segment.start_offset}")
+        return Judged(
+            replacement, Standing.CHANGED, f"the segment is truncated to {segment.start_offset}"
+        )
     return Judged(replacement, Standing.CHANGED, "these are not the segment's chunks any more")
 
 
@@ -161,8 +188,15 @@ def fitting(judged: Iterable[Judged]) -> list[Replacement]:
 def still_fitting(
     metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str
 ) -> list[ChunkReplacement]:
-    """What of them may be committed in this very turn of the event loop, as the log takes it. O(chunks)."""
-    return [ChunkReplacement(*each.replacement) for each in judge(metadata, replacements, name) if _fits(each)]
+    """What of them may be committed in this very turn of the event loop, as the log takes it.
+
+    O(chunks).
+    """
+    return [
+        ChunkReplacement(*each.replacement)
+        for each in judge(metadata, replacements, name)
+        if _fits(each)
+    ]
 
 
 def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[list[Replacement]]:
@@ -182,8 +216,8 @@ def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[li
 def answer_to(proposal: ReplaceProposal, judged: Sequence[Judged], *, is_live: bool) -> Answer:
     """What the owner says once nothing is left to commit: only what the metadata show.
 
-    `is_live`: segments refer to the object. It was committed then, though its segments may have gone on since: merged
-    into others, deleted, replaced once more.
+    `is_live`: segments refer to the object. It was committed then, though its segments may have
+    gone on since: merged into others, deleted, replaced once more.
     """
     taken = sum(each.standing is Standing.TAKEN for each in judged)
     left = [each for each in judged if each.standing is not Standing.TAKEN]
@@ -205,7 +239,10 @@ def answer_to(proposal: ReplaceProposal, judged: Sequence[Judged], *, is_live: b
         for each in left[:REFUSALS_SHOWN_MAX]
     ]
     reason = (
-        f"segment {refused[0]['segment_id']} at {refused[0]['start_offset']}: {refused[0]['reason']}" if left else ""
+        f"segment {refused[0]['segment_id']} at {refused[0]['start_offset']}: "
+        f"{refused[0]['reason']}"
+        if left
+        else ""
     )
     detail = {"replacements": len(judged), "taken": taken, "refused": refused}
     return Answer(*proposal.key, verdict, reason, detail)
@@ -224,12 +261,17 @@ class HeaderWindow(NamedTuple):
 
 
 def plan_windows(chunks: Iterable[ChunkRecord], size: int) -> list[HeaderWindow]:
-    """The GETs that fetch the headers of these chunks' blocks; all begin a header's length before `size` at the latest."""
+    """The GETs that fetch the headers of these chunks' blocks; all begin a header's length before
+    `size` at the latest.
+    """
     windows: list[HeaderWindow] = []
     start = end = -1
     held: list[ChunkRecord] = []
     for chunk in sorted(chunks, key=_place_of):
-        place, header_end = chunk.block_offset, min(chunk.block_offset + NAMED_HEADER_BYTES_MAX, size)
+        place, header_end = (
+            chunk.block_offset,
+            min(chunk.block_offset + NAMED_HEADER_BYTES_MAX, size),
+        )
         if held and (place - end > HEADER_GAP_BYTES or header_end - start > WINDOW_BYTES):
             windows.append(HeaderWindow(start, end, tuple(held)))
             held = []
@@ -242,8 +284,12 @@ def plan_windows(chunks: Iterable[ChunkRecord], size: int) -> list[HeaderWindow]
     return windows
 
 
-def check_header(header: BlockHeader, chunk: ChunkRecord, container_id: int, epoch: int, size: int) -> None:
-    """Raise BlockFormatError unless this is the block the chunk means, whole, of an object of `size` and this epoch."""
+def check_header(
+    header: BlockHeader, chunk: ChunkRecord, container_id: int, epoch: int, size: int
+) -> None:
+    """Raise BlockFormatError unless this is the block the chunk means, whole, of an object of
+    `size` and this epoch.
+    """
     check_block_identity(header, container_id, chunk)
     if header.epoch > epoch:
         raise BlockFormatError(f"its epoch {header.epoch} is above that of its object, {epoch}")
@@ -270,9 +316,15 @@ class OpenProposals(Container[str]):
 
 
 def reason_to_keep(
-    name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], proposed: Container[str], tag: bytes
+    name: str,
+    metadata: ContainerMetadata,
+    epoch: int,
+    in_flight: Container[str],
+    proposed: Container[str],
+    tag: bytes,
 ) -> str | None:
-    """Why the owner does not condemn an object, in words; None if its name and the metadata do not speak for it.
+    """Why the owner does not condemn an object, in words; None if its name and the metadata do not
+    speak for it.
 
     `tag` is the store's. O(1).
     """
@@ -292,7 +344,9 @@ def reason_to_keep(
     if parts.epoch > epoch:
         return f"it is of an epoch after the running one, {epoch}"
     if parts.kind != "compaction":
-        return "it is of the running epoch: its owner looks after it" if parts.epoch == epoch else None
+        return (
+            "it is of the running epoch: its owner looks after it" if parts.epoch == epoch else None
+        )
     return "a proposal names it that has no answer yet" if name in proposed else None
 
 

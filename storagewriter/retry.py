@@ -1,4 +1,6 @@
-"""How the writer meets a Tier 2 that does not answer: how long to wait, and what to say about it."""
+"""How the writer meets a Tier 2 that does not answer: how long to wait, and what to say about
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
 
 class BackOff:
-    """Delays that double from `min_s` to `max_s`, each drawn from its upper half so that many do not come at once."""
+    """Delays that double from `min_s` to `max_s`, each drawn from its upper half so that many do
+    not come at once.
+    """
 
     def __init__(self, min_s: float, max_s: float, source: random.Random) -> None:
         self._min_s = min_s
@@ -38,8 +42,8 @@ def _never() -> bool:
 class TierHealth:
     """Since when something fails, and why; one sentence for people.
 
-    A failure that was the provider's as a whole counts until the provider answers anybody again: what failed may not be
-    due to be tried for a minute, and all may be well meanwhile.
+    A failure that was the provider's as a whole counts until the provider answers anybody again:
+    what failed may not be due to be tried for a minute, and all may be well meanwhile.
     """
 
     def __init__(self, what: str, clock: Clock) -> None:

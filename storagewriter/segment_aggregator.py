@@ -1,11 +1,13 @@
 """SegmentAggregator: one segment's committed bytes that are not in Tier 2 yet, and since when.
 
 Rules:
-- it knows what the operations said, not what the metadata say now: those may be ahead of it by a batch;
-- bytes are held as *runs*, in offset order: stretches of neighbouring appends under the sequence number
-  and the time of the first. Gaps between runs are bytes of merged sources, which the sources account for;
-- so `first_sequence_number` may be lower than exact by one run, never higher: the log keeps a little
-  too much, never too little.
+- it knows what the operations said, not what the metadata say now: those may be ahead of it by a
+  batch;
+- bytes are held as *runs*, in offset order: stretches of neighbouring appends under the sequence
+  number and the time of the first. Gaps between runs are bytes of merged sources, which the sources
+  account for;
+- so `first_sequence_number` may be lower than exact by one run, never higher: the log keeps a
+  little too much, never too little.
 
 Pure: no await, no clock, no I/O. On the commit path: `append` costs well under 1 us.
 """
@@ -29,14 +31,24 @@ class _Run:
 class SegmentAggregator:
     """One segment with un-flushed bytes. Offsets are bytes from the segment's beginning."""
 
-    __slots__ = ("_growing", "_runs", "flushed_end", "forced_end", "in_age_queue", "pending_bytes", "segment_id")
+    __slots__ = (
+        "_growing",
+        "_runs",
+        "flushed_end",
+        "forced_end",
+        "in_age_queue",
+        "pending_bytes",
+        "segment_id",
+    )
 
     def __init__(self, segment_id: int, flushed_end: int) -> None:
         self.segment_id = segment_id
         self.flushed_end = flushed_end
         """The segment's storage length as last seen; only grows."""
         self.forced_end = 0
-        """Bytes below this are to go without waiting (seal, merge, truncation, a flush asked for)."""
+        """Bytes below this are to go without waiting (seal, merge, truncation, a flush asked
+        for).
+        """
         self.pending_bytes = 0
         """Own bytes not in Tier 2; those of merged sources are counted with the sources."""
         self.in_age_queue = False
@@ -45,7 +57,10 @@ class SegmentAggregator:
         self._growing = False
 
     def append(self, offset: int, length: int, sequence_number: int, now: float) -> int:
-        """Take a committed append; return how many of its bytes were news. Those already in Tier 2 are not."""
+        """Take a committed append; return how many of its bytes were news.
+
+        Those already in Tier 2 are not.
+        """
         end = offset + length
         start = max(offset, self.flushed_end)
         if end <= start:
@@ -64,7 +79,9 @@ class SegmentAggregator:
         return end - start
 
     def advance(self, storage_length: int) -> int:
-        """Tier 2 has (or no longer wants) everything below `storage_length`; return how many bytes that settles."""
+        """Tier 2 has (or no longer wants) everything below `storage_length`; return how many bytes
+        that settles.
+        """
         if storage_length <= self.flushed_end:
             return 0
         self.flushed_end = storage_length
@@ -86,9 +103,13 @@ class SegmentAggregator:
         self._growing = False
 
     def is_due(self, flush_bytes: int, oldest: float) -> bool:
-        """Whether it should go now: by size, because asked for, or committed at `oldest` or before."""
+        """Whether it should go now: by size, because asked for, or committed at `oldest` or
+        before.
+        """
         return bool(self._runs) and (
-            self.pending_bytes >= flush_bytes or self.forced_end > self.flushed_end or self._runs[0].time <= oldest
+            self.pending_bytes >= flush_bytes
+            or self.forced_end > self.flushed_end
+            or self._runs[0].time <= oldest
         )
 
     @property
@@ -108,6 +129,7 @@ class SegmentAggregator:
 
     def __repr__(self) -> str:
         return (
-            f"<SegmentAggregator {self.segment_id}: {self.pending_bytes} bytes in {len(self._runs)} runs,"
+            f"<SegmentAggregator {self.segment_id}: {self.pending_bytes} bytes in "
+            f"{len(self._runs)} runs,"
             f" flushed to {self.flushed_end}, forced to {self.forced_end}>"
         )

@@ -1,14 +1,15 @@
 """StorageWriter: takes committed operations and sees to it that their bytes come to Tier 2.
 
-Theory of operation. `add` is called with every committed operation, in the same turn of the event loop
-that commits it to the metadata; it only keeps books (`PendingSegments`) and wakes the writer when
-something became due. One task looks at what is due, lets the plan choose (`flush_plan`), and starts a
-flight for each object: read, upload, commit. A segment is in at most one flight, so its chunks come in
-order by construction. Only the committed operation makes bytes visible in Tier 2; a flight cut short
-anywhere leaves at most an object nobody refers to.
+Theory of operation. `add` is called with every committed operation, in the same turn of the event
+loop that commits it to the metadata; it only keeps books (`PendingSegments`) and wakes the writer
+when something became due. One task looks at what is due, lets the plan choose (`flush_plan`), and
+starts a flight for each object: read, upload, commit. A segment is in at most one flight, so its
+chunks come in order by construction. Only the committed operation makes bytes visible in Tier 2; a
+flight cut short anywhere leaves at most an object nobody refers to.
 
-Tier 2 failing shows in `health` and holds the log, nothing else. The log failing (not primary, stopped,
-outcome unknown) ends the writer: its container ends too, and recovery goes on from the log.
+Tier 2 failing shows in `health` and holds the log, nothing else. The log failing (not primary,
+stopped, outcome unknown) ends the writer: its container ends too, and recovery goes on from the
+log.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _LANDING_LOOK_S = 0.1
 
 
 LATE_S = 30.0
-"""How far beyond `flush_age_s` bytes may be before health says so, at least: an upload takes its time."""
+"""How far beyond `flush_age_s` bytes may be before health says so, at least: an upload takes its
+time.
+"""
 
 
 def _nothing(*_: object) -> None:
@@ -59,13 +62,17 @@ def _nothing(*_: object) -> None:
 class StorageWriter:
     """The storage writer of one container; everything on the container's event loop.
 
-    `on_advance()` is called soon after segments' storage lengths moved or segments went (once for many): fewer bytes
-    are un-flushed, and the log may be truncated further.
-    `on_failure(error)` is called once if something unforeseen stops the writer, kept as `failure`.
+    `on_advance()` is called soon after segments' storage lengths moved or segments went (once for
+    many): fewer bytes are un-flushed, and the log may be truncated further. `on_failure(error)` is
+    called once if something unforeseen stops the writer, kept as `failure`.
     """
 
     def __init__(
-        self, source: WriterDataSource, storage: ObjectStorage, config: StorageWriterConfig, runtime: Runtime
+        self,
+        source: WriterDataSource,
+        storage: ObjectStorage,
+        config: StorageWriterConfig,
+        runtime: Runtime,
     ) -> None:
         self.on_advance: Callable[[], None] = _nothing
         self.on_failure: Callable[[BaseException], None] = _nothing
@@ -112,10 +119,11 @@ class StorageWriter:
         self._flying_bytes = 0
         self._objects = self._blocks = self._bytes = self._links = 0
 
-    # --- the container's side -----------------------------------------------------------------------
+    # --- the container's side ---------------------------------------------------------------------
 
     def add(self, operations: Sequence[Operation]) -> None:
-        """Take operations just committed to the metadata, in order, live or in replay. < 1 us per append.
+        """Take operations just committed to the metadata, in order, live or in replay. < 1 us per
+        append.
 
         What Tier 2 has already is passed over. After the writer stopped nothing happens.
         """
@@ -125,7 +133,11 @@ class StorageWriter:
         pending.add(operations, asyncio.get_running_loop().time())
         if pending.touched:
             self._tell_waiters()
-        if pending.news or self._advanced or (self._flights < self._config.uploads_max and self._is_over_target()):
+        if (
+            pending.news
+            or self._advanced
+            or (self._flights < self._config.uploads_max and self._is_over_target())
+        ):
             self._wake.set()
 
     def beside(
@@ -135,9 +147,10 @@ class StorageWriter:
         *,
         is_meant: bool = False,
     ) -> None:
-        """Reckon with other stores in the same place: `mark` makes this one known there, and is done before each object is
-        sent; `shared_with` names another one in words, None for nobody, and is asked before deletions. If they are there by
-        intention, orphans with the tag of this store are looked for all the same.
+        """Reckon with other stores in the same place: `mark` makes this one known there, and is
+        done before each object is sent; `shared_with` names another one in words, None for nobody,
+        and is asked before deletions. If they are there by intention, orphans with the tag of this
+        store are looked for all the same.
 
         StorageUnavailableError of either is as of what it comes before.
         """
@@ -146,7 +159,10 @@ class StorageWriter:
         self.orphan_sweeper.sharing_is_meant = is_meant
 
     def start(self) -> None:
-        """Begin to flush; after replay. Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too."""
+        """Begin to flush; after replay.
+
+        Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too.
+        """
         assert self._task is None, "a writer starts once"
         assert not self._stopped, "a writer that was stopped does not start again"
         self.check_log()
@@ -154,13 +170,18 @@ class StorageWriter:
         self._task = own_task(self._run(), name=name, on_failure=self._ended)
 
     def check_log(self) -> None:
-        """After replay. Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too. `start` does it."""
+        """After replay.
+
+        Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too. `start` does it.
+        """
         self._pending.start()
 
     async def land(self, patience_s: float) -> None:
-        """Begin no more uploads, and let those on their way end: cut off, each would leave an orphan in Tier 2.
+        """Begin no more uploads, and let those on their way end: cut off, each would leave an
+        orphan in Tier 2.
 
-        Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close, before `stop`.
+        Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close,
+        before `stop`.
         """
         self._landing = self.consolidator.landing = self.mailbox.landing = True
         loop = asyncio.get_running_loop()
@@ -178,10 +199,14 @@ class StorageWriter:
         if self._stopped:
             return False
         flying = self._flights and self._uploader.failing() is None
-        return bool(flying) or (self.consolidator.uploading and self.consolidator.health.describe() is None)
+        return bool(flying) or (
+            self.consolidator.uploading and self.consolidator.health.describe() is None
+        )
 
     async def stop(self, cause: BaseException | None = None) -> None:
-        """Cancel what runs and wait for it; those who wait for a flush get an error, which names `cause`. Idempotent."""
+        """Cancel what runs and wait for it; those who wait for a flush get an error, which names
+        `cause`. Idempotent.
+        """
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -191,7 +216,8 @@ class StorageWriter:
         self._executor.shutdown(wait=False)
 
     async def flush(self, segment_id: int | None = None) -> None:
-        """Return when all bytes committed by now (of one segment with what was merged into it, or of all) are in Tier 2.
+        """Return when all bytes committed by now (of one segment with what was merged into it, or
+        of all) are in Tier 2.
 
         An unknown segment has none. Waits as long as it takes; raises ContainerStoppedError, or
         TierUnavailableError if Tier 2 was failing, only if the writer stops.
@@ -203,7 +229,10 @@ class StorageWriter:
         await self._waiters.wait(wanted)
 
     def hurry(self) -> None:
-        """Flush what is pending now, if nothing is on its way: somebody is held back by it. O(dirty segments) then."""
+        """Flush what is pending now, if nothing is on its way: somebody is held back by it.
+
+        O(dirty segments) then.
+        """
         if not self._stopped and not self._flights and self._pending.dirty:
             self._pending.force(None)
             self._wake.set()
@@ -224,11 +253,16 @@ class StorageWriter:
         return len(self._pending.dirty)
 
     def first_unflushed_sequence(self) -> int | None:
-        """The log may be truncated at a checkpoint below this; None: at any. Never too high, amortized O(log n)."""
+        """The log may be truncated at a checkpoint below this; None: at any.
+
+        Never too high, amortized O(log n).
+        """
         return self._pending.first_sequence_number()
 
     def flush_order(self) -> list[int]:
-        """Segments that have bytes for Tier 2 and are in no upload, about in the order in which they go. O(these)."""
+        """Segments that have bytes for Tier 2 and are in no upload, about in the order in which
+        they go. O(these).
+        """
         return self._pending.in_order()
 
     def busy_segments(self) -> AbstractSet[int]:
@@ -237,19 +271,24 @@ class StorageWriter:
 
     @property
     def unflushed_age_s(self) -> float:
-        """Seconds since the oldest byte that is not in Tier 2 was committed, or replayed by this owner; 0.0 if none is."""
+        """Seconds since the oldest byte that is not in Tier 2 was committed, or replayed by this
+        owner; 0.0 if none is.
+        """
         first = self._pending.first_time()
         return 0.0 if first is None else asyncio.get_running_loop().time() - first
 
     def _late(self) -> str | None:
-        """A flush that does not get on, whatever the cause, shows in the age of what waits for it."""
+        """A flush that does not get on, whatever the cause, shows in the age of what waits for
+        it.
+        """
         age, due = self.unflushed_age_s, self._config.flush_age_s
         if self._stopped or age <= due + max(due, LATE_S):
             return None
         pending = self._pending
         return (
             f"the oldest bytes that are not in tier2 are {age:.0f} s old, flush_age_s is {due:g}:"
-            f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments wait, {self._flights} uploads under way"
+            f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments "
+            f"wait, {self._flights} uploads under way"
         )
 
     def health(self) -> str | None:
@@ -267,13 +306,17 @@ class StorageWriter:
 
     @property
     def in_flight_names(self) -> KeysView[str]:
-        """Names of objects that may be in Tier 2 and are not in the metadata yet, for an upload is under way. A live view."""
+        """Names of objects that may be in Tier 2 and are not in the metadata yet, for an upload is
+        under way. A live view.
+        """
         return self._uploader.in_flight.keys()
 
     def in_use(self, name: str) -> bool:
-        """Whether an object is being consolidated, or told of by operations of which one may still come.
+        """Whether an object is being consolidated, or told of by operations of which one may still
+        come.
 
-        An object forgotten between two of these would come to life again by the second, without its bytes.
+        An object forgotten between two of these would come to life again by the second, without its
+        bytes.
         """
         return self.consolidator.in_use(name) or name in self._uploader.in_flight
 
@@ -313,7 +356,7 @@ class StorageWriter:
             wall_clock_jumps=self.wall_clock.jumps,
         )
 
-    # --- the task -----------------------------------------------------------------------------------
+    # --- the task ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -324,7 +367,10 @@ class StorageWriter:
             self._fail(_first(errors))
 
     def _ended(self, error: BaseException) -> None:
-        """The task ended by what no part raised. Without it no flush ends: whoever waits must hear of it."""
+        """The task ended by what no part raised.
+
+        Without it no flush ends: whoever waits must hear of it.
+        """
         if not self._stopping:
             self._fail(error)
 
@@ -370,7 +416,8 @@ class StorageWriter:
         while self._flights < config.uploads_max and not self._landing:
             room = config.upload_bytes_max - self._flying_bytes
             plan = plan_object(pending, self._source.metadata, config, room)
-            # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake us.
+            # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake
+            # us.
             if plan is None and not pending.ready and self._is_over_target():
                 plan = plan_full_object(pending, self._source.metadata, config, room)
             if plan is None:
@@ -381,7 +428,10 @@ class StorageWriter:
             group.create_task(self._fly(plan))
 
     def _is_over_target(self) -> bool:
-        return self._pending.unflushed_bytes - self._flying_bytes >= self._config.unflushed_target_bytes
+        return (
+            self._pending.unflushed_bytes - self._flying_bytes
+            >= self._config.unflushed_target_bytes
+        )
 
     async def _fly(self, plan: ObjectPlan) -> None:
         try:
@@ -417,7 +467,7 @@ class StorageWriter:
         self.garbage_collector.notice()
         self.consolidator.notice()
 
-    # --- the end ------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _close(self, error: BaseException | None) -> None:
         if not self._stopped:

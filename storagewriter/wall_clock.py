@@ -1,12 +1,15 @@
-"""SteadyWallClock: wall time for ages of what others stamped, which a jump of the clock makes older only slowly.
+"""SteadyWallClock: wall time for ages of what others stamped, which a jump of the clock makes older
+only slowly.
 
-Ages of messages, uploads in parts and objects of jobs are the wall time less the time that Tier 2 gives.
-What is deleted for its age can be made again, but should not go because a clock is set wrong. So a jump
-ahead is told and not believed until it has lasted for TRUSTED_AFTER_S; a jump back is believed at once,
-for it only makes things younger. What the clock says when an owner begins has to be believed.
+Ages of messages, uploads in parts and objects of jobs are the wall time less the time that Tier 2
+gives. What is deleted for its age can be made again, but should not go because a clock is set
+wrong. So a jump ahead is told and not believed until it has lasted for TRUSTED_AFTER_S; a jump back
+is believed at once, for it only makes things younger. What the clock says when an owner begins has
+to be believed.
 
-A jump is what wall time does beyond the time that passed: the event loop's, or the machine's since its
-start, which goes on while it is suspended. It is noticed whenever somebody asks for the time or for the health.
+A jump is what wall time does beyond the time that passed: the event loop's, or the machine's since
+its start, which goes on while it is suspended. It is noticed whenever somebody asks for the time or
+for the health.
 """
 
 from __future__ import annotations
@@ -49,10 +52,16 @@ class SteadyWallClock:
 
     def time_ms(self) -> int:
         """Milliseconds since 1970 UTC, without a jump ahead that is not trusted yet. O(1)."""
-        wall_ms, now_s, boot = self._clock.time_ms(), asyncio.get_running_loop().time(), self._boot()
+        wall_ms, now_s, boot = (
+            self._clock.time_ms(),
+            asyncio.get_running_loop().time(),
+            self._boot(),
+        )
         last = self._last
         if last is not None:
-            passed_ms = max(int((now_s - last.now_s) * 1000), boot.elapsed_ms - last.boot.elapsed_ms)
+            passed_ms = max(
+                int((now_s - last.now_s) * 1000), boot.elapsed_ms - last.boot.elapsed_ms
+            )
             wall_ms = self._believed(last.wall_ms + passed_ms, wall_ms, now_s)
         self._last = _Look(wall_ms, now_s, boot)
         return wall_ms
@@ -82,7 +91,10 @@ class SteadyWallClock:
         seconds = round(abs(self._jumped_ms) / 1000)
         moved = f"{round(seconds / 86400)} days" if seconds >= 2 * 86400 else f"{seconds} s"
         where = "ahead" if self._jumped_ms > 0 else "back"
-        return f"the wall clock jumped {where} by {moved} and shows {_shown(wall_ms)}: set it right if it is wrong"
+        return (
+            f"the wall clock jumped {where} by {moved} and shows {_shown(wall_ms)}: set it "
+            "right if it is wrong"
+        )
 
 
 def _shown(wall_ms: int) -> str:

@@ -14,14 +14,18 @@ settings.load_profile("suite")
 
 
 def pytest_configure() -> None:
-    """Whoever is started from here must hear Ctrl-C: what a shell runs in the background is deaf to it, and hands that on."""
+    """Whoever is started from here must hear Ctrl-C: what a shell runs in the background is deaf to
+    it, and hands that on.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests that share a cluster run first, in their order: those who help out take tests from the end, so they stay together."""
+    """Slow tests that share a cluster run first, in their order: those who help out take tests from
+    the end, so they stay together.
+    """
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 

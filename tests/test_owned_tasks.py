@@ -1,4 +1,6 @@
-"""Tasks of the engine: not listed by the loop, made in one place, and their owners hear of their ends."""
+"""Tasks of the engine: not listed by the loop, made in one place, and their owners hear of their
+ends.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from segmentstore.contracts.owned_tasks import OwnedTaskGroup, gather_outcomes, gather_owned, own_task, owned_tasks
+from segmentstore.contracts.owned_tasks import (
+    OwnedTaskGroup,
+    gather_outcomes,
+    gather_owned,
+    own_task,
+    owned_tasks,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ("durablelog", "readindex", "recovery", "segmentstore", "storagewriter", "tier2")
@@ -32,7 +40,8 @@ def test_tasks_of_the_engine_are_made_in_one_place() -> None:
         str(path.relative_to(ROOT))
         for package in ENGINE
         for path in (ROOT / package).rglob("*.py")
-        if not str(path.relative_to(ROOT)).startswith(NOT_IN_A_STORE) and MAKES_TASKS.search(path.read_text("utf-8"))
+        if not str(path.relative_to(ROOT)).startswith(NOT_IN_A_STORE)
+        and MAKES_TASKS.search(path.read_text("utf-8"))
     }
     assert makers == LISTED_ON_PURPOSE
 
@@ -48,7 +57,11 @@ def test_a_loop_does_not_list_them_and_everything_of_asyncio_works_in_them() -> 
         async with OwnedTaskGroup() as group:
             child = group.create_task(asyncio.sleep(0, 1))
         outcomes = await gather_outcomes(asyncio.sleep(0, 2), asyncio.sleep(0, 3), name="two")
-        return child.result() + sum(await gather_owned(asyncio.sleep(0, 4), name="one")) + len(outcomes)
+        return (
+            child.result()
+            + sum(await gather_owned(asyncio.sleep(0, 4), name="one"))
+            + len(outcomes)
+        )
 
     async def main() -> None:
         task = own_task(work(), name="work")

@@ -80,7 +80,13 @@ FORBIDDEN = re.compile(
     re.IGNORECASE,
 )
 UNFINISHED = re.compile(
-    r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b|pytest\.mark\.(?:sk" + r"ip|xf" + r"ail)|pytest\.sk" + "ip"
+    r"\b(?:TO"
+    + r"DO|FIX"
+    + r"ME|X"
+    + r"XX)\b|pytest\.mark\.(?:sk"
+    + r"ip|xf"
+    + r"ail)|pytest\.sk"
+    + "ip"
 )
 
 
@@ -93,8 +99,16 @@ def tracked_files() -> list[Path]:
         check=False,
     )
     if listed.returncode:
-        return [path for path in ROOT.rglob("*") if path.is_file() and not set(path.parts) & {".venv", "var"}]
-    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+        return [
+            path
+            for path in ROOT.rglob("*")
+            if path.is_file() and not set(path.parts) & {".venv", "var"}
+        ]
+    return [
+        ROOT / name
+        for name in listed.stdout.decode().split("\0")
+        if name and (ROOT / name).is_file()
+    ]
 
 
 def python_files() -> list[Path]:
@@ -174,7 +188,9 @@ def test_links_in_pages_lead_somewhere() -> None:
 
 def test_the_layers_name_every_module_of_the_upper_floors() -> None:
     contracts = {item["id"]: item for item in project()["tool"]["importlinter"]["contracts"]}
-    listed = {name.strip() for layer in contracts["layers"]["layers"] for name in re.split("[|:]", layer)}
+    listed = {
+        name.strip() for layer in contracts["layers"]["layers"] for name in re.split("[|:]", layer)
+    }
     # These two packages have rooms on several floors; the others stand on one.
     split = {name: rooms_of(name) for name in ("segmentstore", "recovery")}
     whole = {name for name in PACKAGES if name not in split}
@@ -210,10 +226,16 @@ def test_pinned_versions_agree() -> None:
     described = project()["project"]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line) for line in lines)
-    pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines
+    }
     wanted = [
         *map(Requirement, described["dependencies"]),
-        *(Requirement(item) for extra in described["optional-dependencies"].values() for item in extra),
+        *(
+            Requirement(item)
+            for extra in described["optional-dependencies"].values()
+            for item in extra
+        ),
     ]
     for item in wanted:
         if item.name == "segmentstore":
@@ -239,7 +261,9 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
     assert settings.pop("tier2") == "str"
     assert options == settings
     for shown, kept in STATISTICS.items():
-        assert annotations_of(shown) == {each.name: each.type for each in dataclasses.fields(kept)}, shown
+        assert annotations_of(shown) == {
+            each.name: each.type for each in dataclasses.fields(kept)
+        }, shown
 
 
 def annotations_of(kind: type) -> dict[str, str]:
@@ -262,8 +286,11 @@ def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
 def test_importing_the_package_loads_none_of_the_engine() -> None:
     program = (
         "import sys, segmentstore, segmentstore.cli\n"
-        "loaded = set(sys.modules) & {'durablelog', 'readindex', 'rocksdict', 'storagewriter', 'tier2', 'recovery', 'typer'}\n"
+        "loaded = set(sys.modules) & {'durablelog', 'readindex', 'rocksdict', "
+        "'storagewriter', 'tier2', 'recovery', 'typer'}\n"
         "print(sorted(loaded))"
     )
-    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert shown.stdout.strip() == "[]"

@@ -1,10 +1,11 @@
-"""The header of a block: what a block says of itself, written and read back (docs/formats/block-object.md).
+"""The header of a block: what a block says of itself, written and read back
+(docs/formats/block-object.md).
 
 Rules of this file:
 
 - magic, header length, format version and header checksum keep their places in every version;
-- behind the fixed fields come extension fields, each with its type and length: a reader passes over types it does not
-  know, and a block without any is what version 1 always was;
+- behind the fixed fields come extension fields, each with its type and length: a reader passes over
+  types it does not know, and a block without any is what version 1 always was;
 - nothing is believed before its checksum has been, and every disagreement is a BlockFormatError.
 
 Pure: no await, no clock, no I/O.
@@ -51,7 +52,10 @@ assert EXTENT_BYTES_DEFAULT <= EXTENT_BYTES_MAX < 2**32, "an extent's stored len
 
 
 class BlockFormatError(Exception):
-    """Bytes are not the block they should be. `place` says which part: header, extent table, extent N, object."""
+    """Bytes are not the block they should be.
+
+    `place` says which part: header, extent table, extent N, object.
+    """
 
     def __init__(self, reason: str, place: str = "header") -> None:
         super().__init__(f"{place}: {reason}")
@@ -64,11 +68,15 @@ class BlockChecksumError(BlockFormatError):
 
 
 class BlockIdentityError(BlockFormatError):
-    """A whole block, but of another container, segment or stretch than the one that is looked for there."""
+    """A whole block, but of another container, segment or stretch than the one that is looked for
+    there.
+    """
 
 
 class BlockTooShortError(BlockFormatError):
-    """The bytes handed in end before the header does; `needed` bytes from the block's beginning hold it."""
+    """The bytes handed in end before the header does; `needed` bytes from the block's beginning
+    hold it.
+    """
 
     def __init__(self, needed: int, given: int) -> None:
         super().__init__(f"{given} bytes where {needed} are needed")
@@ -76,7 +84,10 @@ class BlockTooShortError(BlockFormatError):
 
 
 class BlockHeader(NamedTuple):
-    """What a block says of itself, after its checksum was found right. Lengths and offsets in bytes."""
+    """What a block says of itself, after its checksum was found right.
+
+    Lengths and offsets in bytes.
+    """
 
     header_length: int
     block_length: int
@@ -103,7 +114,9 @@ class BlockHeader(NamedTuple):
 
     @property
     def prefix_length(self) -> int:
-        """Header and extent table together: where the payload begins, counted from the block's beginning."""
+        """Header and extent table together: where the payload begins, counted from the block's
+        beginning.
+        """
         return self.header_length + self.extent_count * EXTENT_ENTRY_BYTES
 
     @property
@@ -128,7 +141,9 @@ def extents_of(payload_length: int, extent_bytes: int) -> int:
 
 
 def header_length_with(name_bytes: int) -> int:
-    """Length of the header of a block that says its segment's name, of so many bytes; 0: it says none."""
+    """Length of the header of a block that says its segment's name, of so many bytes; 0: it says
+    none.
+    """
     needed = _FIELDS.size + (_EXTENSION.size + name_bytes if name_bytes else 0) + _CHECKSUM_BYTES
     return max(HEADER_BYTES, -(-needed // _ALIGNMENT) * _ALIGNMENT)
 
@@ -139,7 +154,10 @@ assert NAMED_HEADER_BYTES_MAX <= HEADER_BYTES_MAX
 
 
 def encode_header(header: BlockHeader) -> bytes:
-    """The header's bytes; its `header_length` is `header_length_with` of its name's bytes. ValueError for a name too long."""
+    """The header's bytes; its `header_length` is `header_length_with` of its name's bytes.
+
+    ValueError for a name too long.
+    """
     name = header.segment_name.encode()
     if len(name) > NAME_BYTES_MAX:
         raise ValueError(f"a segment's name of {len(name)} bytes; the most is {NAME_BYTES_MAX}")
@@ -153,8 +171,8 @@ def encode_header(header: BlockHeader) -> bytes:
 def parse_block_header(data: Buffer) -> BlockHeader:
     """The header at the beginning of `data`, which may be longer.
 
-    Raises BlockTooShortError if `data` ends before the header does, BlockFormatError if it is not a header this
-    version can read.
+    Raises BlockTooShortError if `data` ends before the header does, BlockFormatError if it is not a
+    header this version can read.
     """
     if len(data) < HEADER_BYTES:
         raise BlockTooShortError(HEADER_BYTES, len(data))
@@ -162,7 +180,9 @@ def parse_block_header(data: Buffer) -> BlockHeader:
     if magic != MAGIC:
         raise BlockFormatError(f"it begins with {magic.hex(' ')}, not with a block's magic")
     if not HEADER_BYTES <= header_length <= HEADER_BYTES_MAX:
-        raise BlockFormatError(f"header length {header_length} is not {HEADER_BYTES} to {HEADER_BYTES_MAX}")
+        raise BlockFormatError(
+            f"header length {header_length} is not {HEADER_BYTES} to {HEADER_BYTES_MAX}"
+        )
     if len(data) < header_length:
         raise BlockTooShortError(header_length, len(data))
     checked_length = header_length - _CHECKSUM_BYTES
@@ -173,12 +193,14 @@ def parse_block_header(data: Buffer) -> BlockHeader:
         raise BlockChecksumError(f"checksum {actual:08x} where {expected:08x} is recorded")
     header = BlockHeader(*fields[1:])
     _check_header(header)
-    # Behind the checks of the version: only then are these bytes known to be what they are taken for.
+    # Behind the checks of the version: only then are these bytes known to be what they are taken
+    # for.
     return header._replace(segment_name=_segment_name(checked))
 
 
 def _segment_name(checked: memoryview) -> str:
-    """What the extension fields say the segment was called, whatever that is: a block is whole under any name.
+    """What the extension fields say the segment was called, whatever that is: a block is whole
+    under any name.
 
     Bytes that are no UTF-8 become lone surrogates (PEP 383), which no name may hold.
     """
@@ -189,7 +211,9 @@ def _segment_name(checked: memoryview) -> str:
             break
         position += _EXTENSION.size
         if position + length > len(checked):
-            raise BlockFormatError(f"extension field {kind} of {length} bytes reaches beyond the header")
+            raise BlockFormatError(
+                f"extension field {kind} of {length} bytes reaches beyond the header"
+            )
         if kind == _EXTENSION_NAME:
             return str(checked[position : position + length], "utf-8", "surrogateescape")
         position += length
@@ -198,15 +222,21 @@ def _segment_name(checked: memoryview) -> str:
 
 def _check_header(header: BlockHeader) -> None:
     if header.version > FORMAT_VERSION or header.version < 1:
-        raise BlockFormatError(f"format version {header.version}; this program reads 1 to {FORMAT_VERSION}")
+        raise BlockFormatError(
+            f"format version {header.version}; this program reads 1 to {FORMAT_VERSION}"
+        )
     if header.codec not in CODECS:
         raise BlockFormatError(f"codec {header.codec} is not known to this program")
     if not 1 <= header.extent_bytes <= EXTENT_BYTES_MAX:
         raise BlockFormatError(f"extent size {header.extent_bytes} is not 1 to {EXTENT_BYTES_MAX}")
     if header.payload_length < 1 or header.end_offset > UINT64_MAX:
-        raise BlockFormatError(f"payload length {header.payload_length} at offset {header.start_offset}")
+        raise BlockFormatError(
+            f"payload length {header.payload_length} at offset {header.start_offset}"
+        )
     if header.extent_count != extents_of(header.payload_length, header.extent_bytes):
-        raise BlockFormatError(f"{header.extent_count} extents do not hold {header.payload_length} bytes")
+        raise BlockFormatError(
+            f"{header.extent_count} extents do not hold {header.payload_length} bytes"
+        )
     least = header.payload_length if header.codec == CODEC_NONE else header.extent_count
     if not least <= header.stored_length <= header.payload_length:
         raise BlockFormatError(f"block length {header.block_length} is not that of its parts")

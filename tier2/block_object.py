@@ -1,12 +1,14 @@
-"""The block object format: how a stretch of one segment is written into a Tier-2 object, and read back.
+"""The block object format: how a stretch of one segment is written into a Tier-2 object, and read
+back.
 
-An object is a row of blocks; a block is a header, an extent table and the payload (docs/formats/block-object.md).
-The header is in tier2/block_header.py, what becomes of an extent in tier2/extent_codec.py. Rules of this file:
+An object is a row of blocks; a block is a header, an extent table and the payload
+(docs/formats/block-object.md). The header is in tier2/block_header.py, what becomes of an extent in
+tier2/extent_codec.py. Rules of this file:
 
-- the header's checksum covers the header, the header holds the checksum of the extent table, the table holds the
-  checksum of each extent as it is stored: no byte of a block is outside of a check;
-- nothing is believed, and nothing decompressed, before its checksum has been checked; every disagreement is a
-  BlockFormatError;
+- the header's checksum covers the header, the header holds the checksum of the extent table, the
+  table holds the checksum of each extent as it is stored: no byte of a block is outside of a check;
+- nothing is believed, and nothing decompressed, before its checksum has been checked; every
+  disagreement is a BlockFormatError;
 - payload bytes are never copied here, but for what compression makes of them.
 
 Pure: no await, no clock, no I/O.
@@ -74,7 +76,9 @@ assert _ENTRY.size == EXTENT_ENTRY_BYTES
 
 
 class ExtentTable:
-    """The extent table of one block, kept as stored: 8 bytes an extent, 16 if the block is compressed."""
+    """The extent table of one block, kept as stored: 8 bytes an extent, 16 if the block is
+    compressed.
+    """
 
     __slots__ = ("_data", "_ends", "_extent_bytes", "_payload_length")
 
@@ -92,7 +96,9 @@ class ExtentTable:
     @property
     def size(self) -> int:
         """Bytes the table takes."""
-        return len(self._data) + (len(self._ends) * self._ends.itemsize if self._ends is not None else 0)
+        return len(self._data) + (
+            len(self._ends) * self._ends.itemsize if self._ends is not None else 0
+        )
 
     def entry(self, index: int) -> tuple[int, int]:
         """(stored length, CRC32C) of extent `index`."""
@@ -100,16 +106,23 @@ class ExtentTable:
         return stored_length, checksum
 
     def stored_place(self, index: int) -> int:
-        """Where the stored bytes of extent `index` begin, counted from the payload's beginning; of `len`: where all end."""
+        """Where the stored bytes of extent `index` begin, counted from the payload's beginning; of
+        `len`: where all end.
+        """
         if self._ends is None:
             return min(index * self._extent_bytes, self._payload_length)
         return self._ends[index - 1] if index else 0
 
 
-def block_prefix_length(payload_length: int, extent_bytes: int = EXTENT_BYTES_DEFAULT, segment_name: str = "") -> int:
-    """Bytes before the payload in a block that `encode_block` makes of `payload_length` bytes of such a segment."""
+def block_prefix_length(
+    payload_length: int, extent_bytes: int = EXTENT_BYTES_DEFAULT, segment_name: str = ""
+) -> int:
+    """Bytes before the payload in a block that `encode_block` makes of `payload_length` bytes of
+    such a segment.
+    """
     return (
-        header_length_with(len(segment_name.encode())) + extents_of(payload_length, extent_bytes) * EXTENT_ENTRY_BYTES
+        header_length_with(len(segment_name.encode()))
+        + extents_of(payload_length, extent_bytes) * EXTENT_ENTRY_BYTES
     )
 
 
@@ -124,11 +137,13 @@ def encode_block(
     segment_name: str = "",
     codec: int = CODEC_NONE,
 ) -> list[Buffer]:
-    """The block that holds the concatenation of `parts`: its header and table, then the payload as it is stored.
+    """The block that holds the concatenation of `parts`: its header and table, then the payload as
+    it is stored.
 
-    Parts that are not compressed are not copied and must not change until the block is stored. Payload is at least
-    1 byte; `extent_bytes` 1 to 16 MiB; ValueError otherwise. A payload that no codec makes smaller is stored with
-    CODEC_NONE. Costs about 50 us per MiB in large parts, 2 ms per MiB in parts of 100 bytes; compressed 3 to 5 ms per MiB.
+    Parts that are not compressed are not copied and must not change until the block is stored.
+    Payload is at least 1 byte; `extent_bytes` 1 to 16 MiB; ValueError otherwise. A payload that no
+    codec makes smaller is stored with CODEC_NONE. Costs about 50 us per MiB in large parts, 2 ms
+    per MiB in parts of 100 bytes; compressed 3 to 5 ms per MiB.
     """
     _check_range("container_id", container_id, CONTAINER_ID_MAX)
     _check_range("epoch", epoch, UINT64_MAX)
@@ -171,9 +186,13 @@ def encode_block(
 
 
 def parse_extent_table(data: Buffer, header: BlockHeader) -> ExtentTable:
-    """The extent table out of `data`, the block from its beginning to `header.prefix_length` or beyond."""
+    """The extent table out of `data`, the block from its beginning to `header.prefix_length` or
+    beyond.
+    """
     if len(data) < header.prefix_length:
-        raise BlockFormatError(f"{len(data)} bytes where {header.prefix_length} are needed", "extent table")
+        raise BlockFormatError(
+            f"{len(data)} bytes where {header.prefix_length} are needed", "extent table"
+        )
     stored = bytes(memoryview(data)[header.header_length : header.prefix_length])
     actual = crc32c(stored)
     if actual != header.extent_table_crc:
@@ -187,26 +206,34 @@ def verify_extent(header: BlockHeader, table: ExtentTable, index: int, stored: B
     """Check the stored bytes of one extent; raises BlockFormatError naming it."""
     expected_length, expected = table.entry(index)
     if header.codec == CODEC_NONE and expected_length != header.extent_length(index):
-        detail = f"stored length {expected_length} where the header gives {header.extent_length(index)}"
+        detail = (
+            f"stored length {expected_length} where the header gives {header.extent_length(index)}"
+        )
         raise BlockFormatError(detail, f"extent {index}")
     if len(stored) != expected_length:
-        raise BlockFormatError(f"{len(stored)} bytes where {expected_length} are recorded", f"extent {index}")
+        raise BlockFormatError(
+            f"{len(stored)} bytes where {expected_length} are recorded", f"extent {index}"
+        )
     actual = crc32c(stored)
     if actual != expected:
-        raise BlockChecksumError(f"checksum {actual:08x} where {expected:08x} is recorded", f"extent {index}")
+        raise BlockChecksumError(
+            f"checksum {actual:08x} where {expected:08x} is recorded", f"extent {index}"
+        )
 
 
 def verify_extents(header: BlockHeader, table: ExtentTable, first: int, stored: Buffer) -> None:
     """Check a run of whole extents, contiguous in `stored`, beginning with extent `first`.
 
-    Costs one CRC32C of the bytes; the interpreter lock is free meanwhile for extents of 32 KiB and more.
+    Costs one CRC32C of the bytes; the interpreter lock is free meanwhile for extents of 32 KiB and
+    more.
     """
     for index, extent in _cut(table, first, stored):
         verify_extent(header, table, index, extent)
 
 
 def decode_extents(header: BlockHeader, table: ExtentTable, first: int, stored: Buffer) -> Buffer:
-    """The payload of a run of whole extents, each checked as `verify_extents` does; `stored` itself if there is no codec.
+    """The payload of a run of whole extents, each checked as `verify_extents` does; `stored` itself
+    if there is no codec.
 
     Decompressing costs about 2 ms per MiB of payload; the interpreter lock is free meanwhile.
     """
@@ -238,20 +265,29 @@ def _cut(table: ExtentTable, first: int, stored: Buffer) -> Iterator[tuple[int, 
 
 
 def _stored_ends(data: bytes, header: BlockHeader) -> array[int]:
-    """Where each extent's stored bytes end; they must fill the payload's place, none longer than its extent."""
+    """Where each extent's stored bytes end; they must fill the payload's place, none longer than
+    its extent.
+    """
     lengths = [length for length, _ in _ENTRY.iter_unpack(data)]
     for index, length in enumerate(lengths):
         if not 1 <= length <= header.extent_length(index):
-            detail = f"stored length {length} of extent {index} is not 1 to {header.extent_length(index)}"
+            detail = (
+                f"stored length {length} of extent {index} is not 1 to "
+                f"{header.extent_length(index)}"
+            )
             raise BlockFormatError(detail, "extent table")
     ends = array("Q", accumulate(lengths))
     if ends[-1] != header.stored_length:
-        raise BlockFormatError(f"its extents take {ends[-1]} bytes of {header.stored_length}", "extent table")
+        raise BlockFormatError(
+            f"its extents take {ends[-1]} bytes of {header.stored_length}", "extent table"
+        )
     return ends
 
 
 def _encode_extent_table(parts: Sequence[Buffer], extent_bytes: int) -> bytes:
-    """Entries of the extents of the concatenation of `parts`, checksums running on across their borders."""
+    """Entries of the extents of the concatenation of `parts`, checksums running on across their
+    borders.
+    """
     entries: list[int] = []
     checksum = 0
     room = extent_bytes

@@ -1,15 +1,19 @@
-"""BlockReader: reads stretches of chunks out of Tier 2, and gives out no byte whose checks it has not made.
+"""BlockReader: reads stretches of chunks out of Tier 2, and gives out no byte whose checks it has
+not made.
 
-A read fetches the extents that cover the stretch, checks that the block is the one the chunk record means
-(container, segment, place, length) and every extent's checksum, and returns exactly the bytes wanted. Rules:
+A read fetches the extents that cover the stretch, checks that the block is the one the chunk record
+means (container, segment, place, length) and every extent's checksum, and returns exactly the bytes
+wanted. Rules:
 
-- a check that fails is answered by fetching everything it rests on again, twice: two transfers in a row may go wrong. Then
-  by DataCorruptionError naming object, block and part; a store that does not answer is never taken for corruption;
-- headers and extent tables are kept in a bounded LRU; many readers of one block share one fetch of them;
-- where a header ends and how much a payload shrank is not known before it is read: the most is fetched at once,
-  within the object;
-- an object is "in use" from before its first byte is asked for until the read has ended, however it ends:
-  the garbage collector asks `in_use` before it deletes.
+- a check that fails is answered by fetching everything it rests on again, twice: two transfers in a
+  row may go wrong. Then by DataCorruptionError naming object, block and part; a store that does not
+  answer is never taken for corruption;
+- headers and extent tables are kept in a bounded LRU; many readers of one block share one fetch of
+  them;
+- where a header ends and how much a payload shrank is not known before it is read: the most is
+  fetched at once, within the object;
+- an object is "in use" from before its first byte is asked for until the read has ended, however it
+  ends: the garbage collector asks `in_use` before it deletes.
 
 All methods are called on one event loop.
 """
@@ -61,8 +65,9 @@ OVERFETCH_BYTES = 1024 * 1024
 """Bytes before the wanted ones that are fetched with an unknown header to save a second call."""
 
 LOOP_VERIFY_BYTES = 1280 * 1024
-"""Up to here the check runs on the loop, which costs it about what handing it to a thread and back would; read-ahead
-pieces of 1 MiB stay below also where they cut through extents."""
+"""Up to here the check runs on the loop, which costs it about what handing it to a thread and back
+would; read-ahead pieces of 1 MiB stay below also where they cut through extents.
+"""
 
 LOOP_DECOMPRESS_BYTES = 64 * 1024
 """The same for payload that comes out of a decompressor."""
@@ -99,8 +104,9 @@ class BlockReaderStatistics:
 class BlockReader:
     """Reads blocks of one container. See the module's head for its rules.
 
-    `extent_bytes` is the size this container's blocks are expected to have; others are read as well, with
-    one call more. The cache is bounded by `header_cache_blocks` and `header_cache_bytes`, whichever is less.
+    `extent_bytes` is the size this container's blocks are expected to have; others are read as
+    well, with one call more. The cache is bounded by `header_cache_blocks` and
+    `header_cache_bytes`, whichever is less.
     """
 
     def __init__(
@@ -114,7 +120,8 @@ class BlockReader:
         extent_bytes: int = EXTENT_BYTES_DEFAULT,
         object_size: Callable[[str], int | None] = lambda _: None,
     ) -> None:
-        """`extent_bytes` is what most blocks have; `object_size` gives an object's size in bytes where that is known.
+        """`extent_bytes` is what most blocks have; `object_size` gives an object's size in bytes
+        where that is known.
 
         Both only save fetches.
         """
@@ -129,11 +136,13 @@ class BlockReader:
         self._reads = self._bytes_read = self._hits = self._misses = self._again = 0
 
     async def read(self, chunk: ChunkRecord, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length) of the chunk's segment, `length` >= 1, all inside of the chunk.
+        """The bytes [offset, offset + length) of the chunk's segment, `length` >= 1, all inside of
+        the chunk.
 
         Raises ObjectNotFoundError (resolve the offset again: the object may have been replaced),
-        StorageUnavailableError (try again later), DataCorruptionError, ValueError. Costs one ranged GET of the
-        extents that cover the stretch; two if the header is not known and lies far before it.
+        StorageUnavailableError (try again later), DataCorruptionError, ValueError. Costs one ranged
+        GET of the extents that cover the stretch; two if the header is not known and lies far
+        before it.
         """
         if length < 1 or offset < chunk.start_offset or offset + length > chunk.end_offset:
             raise ValueError(f"{length} bytes at {offset} are not inside of {chunk}")
@@ -151,16 +160,25 @@ class BlockReader:
         return data
 
     def plan(
-        self, object_name: str, object_size: int, chunks: Sequence[ChunkRecord], run_bytes: int = RUN_BYTES_DEFAULT
+        self,
+        object_name: str,
+        object_size: int,
+        chunks: Sequence[ChunkRecord],
+        run_bytes: int = RUN_BYTES_DEFAULT,
     ) -> list[BlockRun]:
-        """Runs of at most `run_bytes` that cover chunks of one object, sorted by `block_offset` (ValueError otherwise)."""
-        return plan_runs(object_name, object_size, chunks, extent_bytes=self._extent_bytes, run_bytes=run_bytes)
+        """Runs of at most `run_bytes` that cover chunks of one object, sorted by `block_offset`
+        (ValueError otherwise).
+        """
+        return plan_runs(
+            object_name, object_size, chunks, extent_bytes=self._extent_bytes, run_bytes=run_bytes
+        )
 
     async def read_run(self, run: BlockRun) -> list[StretchPayload]:
         """The bytes of a run's stretches, in its order; checked, and fetched, as `read` does it.
 
-        One ranged GET; blocks that fail a check in it are read again on their own. Raises what `read` raises. What
-        is given out may be views into what was fetched. Holds up to twice the run's bytes, with a codec more.
+        One ranged GET; blocks that fail a check in it are read again on their own. Raises what
+        `read` raises. What is given out may be views into what was fetched. Holds up to twice the
+        run's bytes, with a codec more.
         """
         self._hold(run.object_name)
         try:
@@ -174,7 +192,8 @@ class BlockReader:
             for (chunk, offset, length), payload in zip(run.stretches, payloads, strict=True):
                 if payload is None:
                     self._again += 1
-                    # What it rests on is fetched again too: a block whose header went bad meanwhile is a bad block.
+                    # What it rests on is fetched again too: a block whose header went bad meanwhile
+                    # is a bad block.
                     self._cache.forget((chunk.object_name, chunk.block_offset))
                     payload = await self.read(chunk, offset, length)  # noqa: PLW2901 - the same bytes, the other way
                 else:
@@ -195,12 +214,17 @@ class BlockReader:
         return await loop.run_in_executor(self._executor, cut_run, run, data, self._container_id)
 
     async def read_many(
-        self, object_name: str, object_size: int, chunks: Sequence[ChunkRecord], run_bytes: int = RUN_BYTES_DEFAULT
+        self,
+        object_name: str,
+        object_size: int,
+        chunks: Sequence[ChunkRecord],
+        run_bytes: int = RUN_BYTES_DEFAULT,
     ) -> AsyncIterator[StretchPayload]:
-        """All bytes of chunks of one object, sorted by `block_offset`, in large GETs one after the other.
+        """All bytes of chunks of one object, sorted by `block_offset`, in large GETs one after the
+        other.
 
-        A chunk is one item, or several in order if it is larger than `run_bytes`. As `plan` and `read_run`, which
-        are there for who wants several GETs in flight.
+        A chunk is one item, or several in order if it is larger than `run_bytes`. As `plan` and
+        `read_run`, which are there for who wants several GETs in flight.
         """
         self._hold(object_name)
         try:
@@ -239,7 +263,10 @@ class BlockReader:
         )
 
     async def close(self) -> None:
-        """Release the thread. The storage belongs to the caller and stays open. Idempotent; no read may be under way."""
+        """Release the thread.
+
+        The storage belongs to the caller and stays open. Idempotent; no read may be under way.
+        """
         self._executor.shutdown()
 
     async def _read_patiently(self, chunk: ChunkRecord, position: int, length: int) -> bytes:
@@ -253,7 +280,10 @@ class BlockReader:
         return await self._read_once(chunk, position, length)
 
     async def _read_once(self, chunk: ChunkRecord, position: int, length: int) -> bytes:
-        """One try; `position` counts from the chunk's first byte. Raises BlockFormatError where a check fails."""
+        """One try; `position` counts from the chunk's first byte.
+
+        Raises BlockFormatError where a check fails.
+        """
         prefix, piece = await self._prefix(chunk, position, length)
         header, table = prefix
         check_block_identity(header, self._container_id, chunk)
@@ -273,14 +303,20 @@ class BlockReader:
             payload = decode_extents(header, table, first, stored)
         else:
             loop = asyncio.get_running_loop()
-            payload = await loop.run_in_executor(self._executor, decode_extents, header, table, first, stored)
+            payload = await loop.run_in_executor(
+                self._executor, decode_extents, header, table, first, stored
+            )
         if length == len(payload) and isinstance(payload, bytes):
             return payload
         position -= first * header.extent_bytes
         return bytes(memoryview(payload)[position : position + length])
 
-    async def _prefix(self, chunk: ChunkRecord, position: int, length: int) -> tuple[Prefix, _Piece | None]:
-        """Header and table of the chunk's block; with what was fetched for them, if something was."""
+    async def _prefix(
+        self, chunk: ChunkRecord, position: int, length: int
+    ) -> tuple[Prefix, _Piece | None]:
+        """Header and table of the chunk's block; with what was fetched for them, if something
+        was.
+        """
         key = (chunk.object_name, chunk.block_offset)
         while True:
             prefix = self._cache.get(key)
@@ -290,8 +326,8 @@ class BlockReader:
             loading = self._loading.get(key)
             if loading is None:
                 break
-            # Shielded: a reader that is cancelled must not take the others with it. A loader that was
-            # cancelled leaves None and an empty cache, and the next one takes its place.
+            # Shielded: a reader that is cancelled must not take the others with it. A loader that
+            # was cancelled leaves None and an empty cache, and the next one takes its place.
             error = await asyncio.shield(loading)
             if error is not None:
                 raise error
@@ -322,7 +358,9 @@ class BlockReader:
         check_block_identity(header, self._container_id, chunk)
         size = self._object_size(chunk.object_name)
         if size is not None and chunk.block_offset + header.block_length > size:
-            raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's {size}")
+            raise BlockFormatError(
+                f"its {header.block_length} bytes reach beyond the object's {size}"
+            )
         if len(piece.data) < header.prefix_length:
             piece = _Piece(0, await self._fetch(chunk, 0, header.prefix_length, "extent table"))
         return Prefix(header, parse_extent_table(piece.data, header)), piece
@@ -336,17 +374,28 @@ class BlockReader:
         guess = prefix_length + end if prefix_length + start <= OVERFETCH_BYTES else prefix_length
         size = self._object_size(chunk.object_name)
         if size is not None:
-            # With room for the longest name. Within the object, of which a compressed block may be the end.
-            guess = min(guess + NAMED_HEADER_BYTES_MAX - HEADER_BYTES, max(size - chunk.block_offset, HEADER_BYTES))
+            # With room for the longest name. Within the object, of which a compressed block may be
+            # the end.
+            guess = min(
+                guess + NAMED_HEADER_BYTES_MAX - HEADER_BYTES,
+                max(size - chunk.block_offset, HEADER_BYTES),
+            )
         try:
-            return _Piece(0, await self._storage.get_range(chunk.object_name, chunk.block_offset, guess))
+            return _Piece(
+                0, await self._storage.get_range(chunk.object_name, chunk.block_offset, guess)
+            )
         except InvalidRangeError:
-            # Larger extents than expected make a shorter table: the object may end before the guess does.
+            # Larger extents than expected make a shorter table: the object may end before the guess
+            # does.
             return _Piece(0, await self._fetch(chunk, 0, HEADER_BYTES, "header"))
 
     async def _fetch(self, chunk: ChunkRecord, position: int, length: int, place: str) -> bytes:
-        """Bytes of the block from `position`; an object that ends before them is not what was written."""
+        """Bytes of the block from `position`; an object that ends before them is not what was
+        written.
+        """
         try:
-            return await self._storage.get_range(chunk.object_name, chunk.block_offset + position, length)
+            return await self._storage.get_range(
+                chunk.object_name, chunk.block_offset + position, length
+            )
         except InvalidRangeError as error:
             raise BlockFormatError(f"the object is too short: {error}", place) from error

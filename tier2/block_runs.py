@@ -1,10 +1,11 @@
-"""Runs: chunks of one object that lie near one another, to be fetched together; planned here, cut up again here.
+"""Runs: chunks of one object that lie near one another, to be fetched together; planned here, cut
+up again here.
 
 Rules of this file:
 
 - a run's bytes are bounded; a chunk too large for one is read in stretches, each a run of its own;
-- where a block ends is not known before its header is read: the most it can take is planned, within the object and
-  up to the next block;
+- where a block ends is not known before its header is read: the most it can take is planned, within
+  the object and up to the next block;
 - what cannot be cut out of a fetched run is told, not raised: it is read once more on its own.
 
 Pure: no await, no clock, no I/O.
@@ -44,7 +45,9 @@ class Stretch(NamedTuple):
 
 
 class BlockRun(NamedTuple):
-    """Bytes [start, end) of an object, with whole chunks in them; or, without a place, one stretch of a large chunk."""
+    """Bytes [start, end) of an object, with whole chunks in them; or, without a place, one stretch
+    of a large chunk.
+    """
 
     object_name: str
     start: int
@@ -69,10 +72,12 @@ def plan_runs(
     run_bytes: int = RUN_BYTES_DEFAULT,
     gap_bytes: int = GAP_BYTES_MAX,
 ) -> list[BlockRun]:
-    """Runs that cover `chunks`, which lie in the object and are sorted by `block_offset`; stretches in their order.
+    """Runs that cover `chunks`, which lie in the object and are sorted by `block_offset`; stretches
+    in their order.
 
-    ValueError if they are not, or lie elsewhere. No run takes more than `run_bytes` (at least one extent) of a fetch.
-    Up to `gap_bytes` nobody asked for are fetched between two chunks rather than begin another run.
+    ValueError if they are not, or lie elsewhere. No run takes more than `run_bytes` (at least one
+    extent) of a fetch. Up to `gap_bytes` nobody asked for are fetched between two chunks rather
+    than begin another run.
     """
     runs: list[BlockRun] = []
     start = end = 0
@@ -84,13 +89,20 @@ def plan_runs(
             held.clear()
 
     for chunk, limit in _with_limits(object_name, object_size, chunks):
-        most = NAMED_HEADER_BYTES_MAX - HEADER_BYTES + block_prefix_length(chunk.length, extent_bytes) + chunk.length
+        most = (
+            NAMED_HEADER_BYTES_MAX
+            - HEADER_BYTES
+            + block_prefix_length(chunk.length, extent_bytes)
+            + chunk.length
+        )
         chunk_end = min(chunk.block_offset + most, limit)
         if chunk_end - chunk.block_offset > run_bytes:
             close()
             runs += _pieces(chunk, max(run_bytes // extent_bytes, 1) * extent_bytes)
             continue
-        if held and (max(chunk_end, end) - start > run_bytes or chunk.block_offset - end > gap_bytes):
+        if held and (
+            max(chunk_end, end) - start > run_bytes or chunk.block_offset - end > gap_bytes
+        ):
             close()
         if not held:
             start = end = chunk.block_offset
@@ -122,13 +134,15 @@ def _pieces(chunk: ChunkRecord, piece_bytes: int) -> Iterator[BlockRun]:
 
 
 def cut_run(run: BlockRun, data: bytes, container_id: int) -> list[Buffer | None]:
-    """The bytes of each of the run's stretches out of what was fetched for it; None where a check fails.
+    """The bytes of each of the run's stretches out of what was fetched for it; None where a check
+    fails.
 
     Without a copy where there is no codec. Costs the checksums and the decompression of all of it.
     """
     view = memoryview(data)
     return [
-        _payload(view[stretch.chunk.block_offset - run.start :], stretch, container_id) for stretch in run.stretches
+        _payload(view[stretch.chunk.block_offset - run.start :], stretch, container_id)
+        for stretch in run.stretches
     ]
 
 
@@ -142,7 +156,8 @@ def _payload(block: memoryview, stretch: Stretch, container_id: int) -> Buffer |
         first = start // header.extent_bytes
         last = extents_end(header, start + stretch.length)
         stored = block[
-            header.prefix_length + table.stored_place(first) : header.prefix_length + table.stored_place(last)
+            header.prefix_length + table.stored_place(first) : header.prefix_length
+            + table.stored_place(last)
         ]
         payload = decode_extents(header, table, first, stored)
     except BlockFormatError:
@@ -158,11 +173,15 @@ def extents_end(header: BlockHeader, position: int) -> int:
 
 
 def check_block_identity(header: BlockHeader, container_id: int, chunk: ChunkRecord) -> None:
-    """Raise BlockIdentityError unless the block is the one the chunk record means, and holds all of the chunk."""
+    """Raise BlockIdentityError unless the block is the one the chunk record means, and holds all of
+    the chunk.
+    """
     if header.container_id != container_id:
         raise BlockIdentityError(f"it is of container {header.container_id}, not {container_id}")
     if header.segment_id != chunk.block_segment_id:
-        raise BlockIdentityError(f"it is of segment {header.segment_id}, not {chunk.block_segment_id}")
+        raise BlockIdentityError(
+            f"it is of segment {header.segment_id}, not {chunk.block_segment_id}"
+        )
     end_offset = chunk.block_start_offset + chunk.length
     if not header.start_offset <= chunk.block_start_offset < end_offset <= header.end_offset:
         raise BlockIdentityError(

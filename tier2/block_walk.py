@@ -1,14 +1,18 @@
-"""The walk through one object: every block of it, whether it is the one the chunks mean, and every checksum right.
+"""The walk through one object: every block of it, whether it is the one the chunks mean, and every
+checksum right.
 
-The object is walked from its first byte as the row of blocks it should be, so that bytes no chunk refers to any
-more are looked at as well. Rules of this file:
+The object is walked from its first byte as the row of blocks it should be, so that bytes no chunk
+refers to any more are looked at as well. Rules of this file:
 
 - a fault says whether a chunk lies in its block: nobody will ask for the bytes of any other;
-- a block that fails a check is read twice more from the store before that is believed: two transfers may go wrong;
-- behind a header that cannot be read the walk goes on at the next place where a chunk says a block begins;
-- of bodies every byte is fetched once, in large pieces that end where an extent ends; the one before is let go first, so
-  that memory is bounded by one, whatever the size of the object;
-- nothing is copied but the extent that lies across two pieces, or all of a piece that begins within a header.
+- a block that fails a check is read twice more from the store before that is believed: two
+  transfers may go wrong;
+- behind a header that cannot be read the walk goes on at the next place where a chunk says a block
+  begins;
+- of bodies every byte is fetched once, in large pieces that end where an extent ends; the one
+  before is let go first, so that memory is bounded by one, whatever the size of the object;
+- nothing is copied but the extent that lies across two pieces, or all of a piece that begins within
+  a header.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ PIECE_SLACK = 8
 INLINE_BYTES = 64 * 1024
 """Stored bytes up to this are checked on the loop."""
 NEAR_BYTES = 128 * 1024
-"""Of headers alone: blocks shorter than this on the average are fetched with what lies between their headers."""
+"""Of headers alone: blocks shorter than this on the average are fetched with what lies between
+their headers.
+"""
 HEADERS_PIECE_BYTES = 1024 * 1024
 
 
@@ -63,14 +69,18 @@ class BlockFault(NamedTuple):
     chunks: tuple[ChunkRecord, ...]
     """Those that lie in it by their own word; empty: nobody will ask for its bytes."""
     error: BlockFormatError
-    """BlockIdentityError: it is another's block. BlockChecksumError: its bytes are not those that were written."""
+    """BlockIdentityError: it is another's block.
+
+    BlockChecksumError: its bytes are not those that were written.
+    """
 
 
 class BlockWalk:
     """The walk through one object. `chunks` are all that lie in it.
 
-    `bodies=False` looks at the headers alone. With an `executor` checksums and decompression run there; `pace` is
-    awaited before each fetch, with its bytes. `piece_bytes` may be exceeded by an eighth and an extent.
+    `bodies=False` looks at the headers alone. With an `executor` checksums and decompression run
+    there; `pace` is awaited before each fetch, with its bytes. `piece_bytes` may be exceeded by an
+    eighth and an extent.
     """
 
     def __init__(
@@ -97,12 +107,15 @@ class BlockWalk:
             self._chunks[chunk.block_offset].append(chunk)
         self._places = sorted(self._chunks)
         if bodies:
-            # Pieces of one length, a little longer, rather than a request for the little that is left at the end.
+            # Pieces of one length, a little longer, rather than a request for the little that is
+            # left at the end.
             most = piece_bytes + piece_bytes // PIECE_SLACK
             self._piece_bytes = -(-record.size // max(1, -(-record.size // most)))
         else:
             near = record.size <= NEAR_BYTES * len(self._places)
-            self._piece_bytes = min(piece_bytes, HEADERS_PIECE_BYTES if near else NAMED_HEADER_BYTES_MAX)
+            self._piece_bytes = min(
+                piece_bytes, HEADERS_PIECE_BYTES if near else NAMED_HEADER_BYTES_MAX
+            )
         self._held = b""
         self._held_at = 0
         self.blocks = 0
@@ -112,7 +125,8 @@ class BlockWalk:
     async def run(self) -> list[BlockFault]:
         """Check everything. Raises ObjectNotFoundError, StorageUnavailableError.
 
-        Reads the whole object once; of headers alone, one small piece for each block or large ones over many.
+        Reads the whole object once; of headers alone, one small piece for each block or large ones
+        over many.
         """
         faults: list[BlockFault] = []
         position = 0
@@ -127,7 +141,9 @@ class BlockWalk:
             faults += found
             if end is None:
                 following = bisect_right(self._places, position)
-                end = self._places[following] if following < len(self._places) else self._record.size
+                end = (
+                    self._places[following] if following < len(self._places) else self._record.size
+                )
             position = end
         return faults
 
@@ -135,7 +151,9 @@ class BlockWalk:
         return BlockFault(position, tuple(self._chunks.get(position, ())), _alone(error))
 
     async def _block(self, position: int) -> tuple[int | None, list[BlockFault]]:
-        """Where the block at `position` ends, None if it does not say; and what is wrong with it."""
+        """Where the block at `position` ends, None if it does not say; and what is wrong with
+        it.
+        """
         try:
             header = await self._header(position)
         except BlockFormatError as error:
@@ -147,8 +165,12 @@ class BlockWalk:
         except BlockFormatError as error:
             faults = [self._fault(position, error)]
         faults += [
-            self._fault(place, BlockIdentityError(f"it would begin inside of the block at {position}"))
-            for place in self._places[bisect_right(self._places, position) : bisect_left(self._places, end)]
+            self._fault(
+                place, BlockIdentityError(f"it would begin inside of the block at {position}")
+            )
+            for place in self._places[
+                bisect_right(self._places, position) : bisect_left(self._places, end)
+            ]
         ]
         return end, faults
 
@@ -161,15 +183,22 @@ class BlockWalk:
             data = await self._read(position, error.needed, "header")
             header = parse_block_header(data)
         if position + header.block_length > self._record.size:
-            raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's end", "object")
+            raise BlockFormatError(
+                f"its {header.block_length} bytes reach beyond the object's end", "object"
+            )
         return header
 
     async def _body(self, position: int, header: BlockHeader) -> list[BlockFault]:
-        """What is wrong behind a header that can be read. Raises BlockFormatError if that ends the matter."""
+        """What is wrong behind a header that can be read.
+
+        Raises BlockFormatError if that ends the matter.
+        """
         self._check_identity(position, header)
         if not self._bodies:
             return []
-        table = parse_extent_table(await self._read(position, header.prefix_length, "extent table"), header)
+        table = parse_extent_table(
+            await self._read(position, header.prefix_length, "extent table"), header
+        )
         bad = await self._bad_extents(position, header, table)
         if not bad:
             return []
@@ -178,15 +207,21 @@ class BlockWalk:
 
     def _check_identity(self, position: int, header: BlockHeader) -> None:
         if header.container_id != self._container_id:
-            raise BlockIdentityError(f"it is of container {header.container_id}, not {self._container_id}")
+            raise BlockIdentityError(
+                f"it is of container {header.container_id}, not {self._container_id}"
+            )
         named = parse_object_name(self._record.name)
         # Blocks may be copied on into later objects, never back into earlier ones.
         if named is not None and header.epoch > named.epoch:
-            raise BlockIdentityError(f"it is of epoch {header.epoch}, and its object of epoch {named.epoch}")
+            raise BlockIdentityError(
+                f"it is of epoch {header.epoch}, and its object of epoch {named.epoch}"
+            )
         for chunk in self._chunks.get(position, ()):
             check_block_identity(header, self._container_id, chunk)
 
-    async def _bad_extents(self, position: int, header: BlockHeader, table: ExtentTable) -> list[BlockFormatError]:
+    async def _bad_extents(
+        self, position: int, header: BlockHeader, table: ExtentTable
+    ) -> list[BlockFormatError]:
         bad: list[BlockFormatError] = []
         payload = position + header.prefix_length
         step = -(-self._piece_bytes // header.extent_bytes)
@@ -201,14 +236,18 @@ class BlockWalk:
                 last = first + 1 if payload + table.stored_place(first) < self._held_end else until
             start, end = table.stored_place(first), table.stored_place(last)
             try:
-                data = await self._read(payload + start, end - start, f"extent {first}", reach=reach, again=False)
+                data = await self._read(
+                    payload + start, end - start, f"extent {first}", reach=reach, again=False
+                )
             except BlockFormatError as error:
                 return [*bad, error]
             if self._executor is None or len(data) <= INLINE_BYTES:
                 bad += _bad(header, table, range(first, last), data)
             else:
                 loop = asyncio.get_running_loop()
-                bad += await loop.run_in_executor(self._executor, _bad, header, table, range(first, last), data)
+                bad += await loop.run_in_executor(
+                    self._executor, _bad, header, table, range(first, last), data
+                )
             del data  # It would keep the piece while the next one is fetched.
             first = last
         return bad
@@ -220,12 +259,23 @@ class BlockWalk:
     def _last_held(self, payload: int, header: BlockHeader, table: ExtentTable, first: int) -> int:
         """The extent behind the last one, from `first` on, all of whose bytes are held."""
         held = self._held_end - payload
-        return first - 1 + bisect_right(range(first, header.extent_count + 1), held, key=table.stored_place)
+        return (
+            first
+            - 1
+            + bisect_right(range(first, header.extent_count + 1), held, key=table.stored_place)
+        )
 
     async def _read(
-        self, position: int, length: int, place: str, *, reach: int | None = None, again: bool = True
+        self,
+        position: int,
+        length: int,
+        place: str,
+        *,
+        reach: int | None = None,
+        again: bool = True,
     ) -> memoryview:
-        """Bytes of the object, out of those held and as many more as it takes to `reach`; None: as a piece has.
+        """Bytes of the object, out of those held and as many more as it takes to `reach`; None: as
+        a piece has.
 
         Unless they may be asked for `again`, what was held of them is let go.
         """
@@ -236,7 +286,10 @@ class BlockWalk:
         self._held, self._held_at = known, position
         begin = position + len(known)
         missing = length - len(known)
-        most = max(missing, min(self._piece_bytes, self._record.size - begin) if reach is None else reach - begin)
+        most = max(
+            missing,
+            min(self._piece_bytes, self._record.size - begin) if reach is None else reach - begin,
+        )
         try:
             data = await self._fetch(begin, most)
         except InvalidRangeError:
@@ -259,7 +312,9 @@ class BlockWalk:
         return data
 
 
-def _bad(header: BlockHeader, table: ExtentTable, indexes: range, data: Buffer) -> list[BlockFormatError]:
+def _bad(
+    header: BlockHeader, table: ExtentTable, indexes: range, data: Buffer
+) -> list[BlockFormatError]:
     bad: list[BlockFormatError] = []
     view = memoryview(data)
     begin = start = table.stored_place(indexes.start)

@@ -1,9 +1,11 @@
-"""The object that keeps one container's metadata in Tier 2: its name, and a header around the metadata's own bytes.
+"""The object that keeps one container's metadata in Tier 2: its name, and a header around the
+metadata's own bytes.
 
-Nothing in an ordinary life reads it: the log is the only authority. It is for the day when the log is gone
-(docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
+Nothing in an ordinary life reads it: the log is the only authority. It is for the day when the log
+is gone (docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
 
-- names begin with a fixed word, so that one short listing finds all of them, and sort as they were written;
+- names begin with a fixed word, so that one short listing finds all of them, and sort as they were
+  written;
 - an object says by itself what it is: store, containers, container, epoch, sequence number, time;
 - the blob is the durable log's checkpoint as it is, and is not looked into here;
 - magic, header length, version and header checksum keep their places in every version.
@@ -34,7 +36,9 @@ PREFIX = "checkpoints/"
 MAGIC = b"SSMETA1\n"
 VERSION = 1
 HEADER_BYTES = 96
-"""Length of the header this version writes; a reader takes longer ones and skips what it does not know."""
+"""Length of the header this version writes; a reader takes longer ones and skips what it does not
+know.
+"""
 HEADER_BYTES_MAX = 4096
 CONTAINERS_MAX = 65_536
 
@@ -66,7 +70,9 @@ class CheckpointName(NamedTuple):
         return self.unique_id[:STORE_TAG_BYTES]
 
     def is_of(self, store_id: uuid.UUID) -> bool:
-        """Whether a store of this id wrote it: stores that share a place leave each other's alone."""
+        """Whether a store of this id wrote it: stores that share a place leave each other's
+        alone.
+        """
         return self.store_mark == store_tag(store_id)
 
 
@@ -93,7 +99,9 @@ def container_prefix(container_id: int) -> str:
 
 
 def new_checkpoint_id(store_id: uuid.UUID, source: random.Random) -> bytes:
-    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn before."""
+    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn
+    before.
+    """
     drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
     return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
 
@@ -103,7 +111,9 @@ def checkpoint_name(container_id: int, epoch: int, sequence_number: int, unique_
     if not 0 <= container_id <= CONTAINER_ID_MAX:
         raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= sequence_number <= EPOCH_MAX:
-        raise ValueError(f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}")
+        raise ValueError(
+            f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}"
+        )
     check_unique_id(unique_id)
     return f"{container_prefix(container_id)}{epoch:016x}-{sequence_number:016x}-{unique_id.hex()}"
 
@@ -114,7 +124,9 @@ def parse_checkpoint_name(name: str) -> CheckpointName | None:
     if match is None:
         return None
     container, epoch, sequence_number, unique = match.groups()
-    return CheckpointName(int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique))
+    return CheckpointName(
+        int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique)
+    )
 
 
 def encode_checkpoint_object(
@@ -127,7 +139,10 @@ def encode_checkpoint_object(
     time_ms: int,
     blob: bytes,
 ) -> list[Buffer]:
-    """Header and blob, to be put as one object. The blob is not copied. Costs one CRC32C of the blob."""
+    """Header and blob, to be put as one object.
+
+    The blob is not copied. Costs one CRC32C of the blob.
+    """
     fields = _FIELDS.pack(
         MAGIC,
         HEADER_BYTES,
@@ -151,14 +166,18 @@ def parse_checkpoint_header(data: Buffer) -> CheckpointHeader:
         raise CheckpointFormatError(f"{len(data)} bytes where a header has {HEADER_BYTES}")
     magic, header_length, version, store_id, containers, *rest, blob_crc = _FIELDS.unpack_from(data)
     if magic != MAGIC:
-        raise CheckpointFormatError(f"it begins with {magic.hex(' ')}, not with a checkpoint's magic")
+        raise CheckpointFormatError(
+            f"it begins with {magic.hex(' ')}, not with a checkpoint's magic"
+        )
     if not HEADER_BYTES <= header_length <= min(HEADER_BYTES_MAX, len(data)):
         raise CheckpointFormatError(f"header length {header_length} in {len(data)} bytes")
     checked_length = header_length - _CHECKSUM.size
     (expected,) = _CHECKSUM.unpack_from(data, checked_length)
     actual = crc32c(memoryview(data)[:checked_length])
     if actual != expected:
-        raise CheckpointFormatError(f"header checksum {actual:08x} where {expected:08x} is recorded")
+        raise CheckpointFormatError(
+            f"header checksum {actual:08x} where {expected:08x} is recorded"
+        )
     if not 1 <= version <= VERSION:
         raise CheckpointFormatError(f"version {version}; this program reads 1 to {VERSION}")
     container_id, epoch, sequence_number, time_ms, blob_length = rest
@@ -179,15 +198,22 @@ def parse_checkpoint_header(data: Buffer) -> CheckpointHeader:
 
 
 def parse_checkpoint_object(data: bytes, name: str) -> tuple[CheckpointHeader, memoryview]:
-    """Header and blob of the whole object `name`. Raises CheckpointFormatError if any check fails."""
+    """Header and blob of the whole object `name`.
+
+    Raises CheckpointFormatError if any check fails.
+    """
     header = parse_checkpoint_header(data)
     named = parse_checkpoint_name(name)
     if named is None or named[:3] != (header.container_id, header.epoch, header.sequence_number):
         raise CheckpointFormatError("its header says that it is another one than its name does")
     blob = memoryview(data)[header.header_length :]
     if len(blob) != header.blob_length:
-        raise CheckpointFormatError(f"{len(blob)} bytes of metadata where {header.blob_length} are recorded")
+        raise CheckpointFormatError(
+            f"{len(blob)} bytes of metadata where {header.blob_length} are recorded"
+        )
     actual = crc32c(blob)
     if actual != header.blob_crc:
-        raise CheckpointFormatError(f"metadata checksum {actual:08x} where {header.blob_crc:08x} is recorded")
+        raise CheckpointFormatError(
+            f"metadata checksum {actual:08x} where {header.blob_crc:08x} is recorded"
+        )
     return header, blob

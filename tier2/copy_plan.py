@@ -3,10 +3,12 @@
 Rules of this file:
 
 - in the new object the bytes of a segment lie together, in order;
-- the store copies blocks itself only where it needs few ranges, long enough, with little dead between them: else
-  what a request costs, and what is copied in vain, is more than what a download costs.
+- the store copies blocks itself only where it needs few ranges, long enough, with little dead
+  between them: else what a request costs, and what is copied in vain, is more than what a download
+  costs.
 
-Who consolidates inside of the engine and who compacts from outside plan with the same words. Pure: no await, no clock, no I/O.
+Who consolidates inside of the engine and who compacts from outside plan with the same words. Pure:
+no await, no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from tier2.block_object import block_prefix_length
 from tier2.object_storage import ObjectRange
 
 RANGES_PER_SOURCE = 2
-"""Ranges the store may be asked to copy, for each source: each costs as much as the put of a whole object."""
+"""Ranges the store may be asked to copy, for each source: each costs as much as the put of a whole
+object.
+"""
 _WASTE_SHARE = 4
 """Dead bytes copied along are at most a share of the living ones."""
 
@@ -68,10 +72,12 @@ def plan_copy(
     extent_bytes: int,
     block_ends: Mapping[tuple[str, int], int] | None = None,
 ) -> CopyPlan | None:
-    """The group copied by the store itself, run after run; None if it had better be downloaded and uploaded.
+    """The group copied by the store itself, run after run; None if it had better be downloaded and
+    uploaded.
 
-    `bytes_min` is the least length of a range, but for one. `block_ends` says where in its object each block ends, by
-    (object, place); without it that is not known but by where the next one begins: what is dead there is copied along.
+    `bytes_min` is the least length of a range, but for one. `block_ends` says where in its object
+    each block ends, by (object, place); without it that is not known but by where the next one
+    begins: what is dead there is copied along.
     """
     sources = chunks_by_source(runs)
     ends = _block_ends(sources, names) if block_ends is None else block_ends
@@ -89,8 +95,12 @@ def plan_copy(
                 pieces[-1] = (place[0], pieces[-1][1], ends[place])
             else:
                 pieces.append((*place, ends[place]))
-    pieces.sort(key=lambda piece: piece[2] - piece[1] < bytes_min)  # stable: one that is too short goes last
-    if len(pieces) > RANGES_PER_SOURCE * len(sources) or any(end - start < bytes_min for _, start, end in pieces[:-1]):
+    pieces.sort(
+        key=lambda piece: piece[2] - piece[1] < bytes_min
+    )  # stable: one that is too short goes last
+    if len(pieces) > RANGES_PER_SOURCE * len(sources) or any(
+        end - start < bytes_min for _, start, end in pieces[:-1]
+    ):
         return None
     size = sum(end - start for _, start, end in pieces)
     return None if size > wanted + wanted // _WASTE_SHARE else _lay_out(pieces, seen)
@@ -99,7 +109,9 @@ def plan_copy(
 def _block_ends(
     sources: Mapping[str, Sequence[ChunkRecord]], names: Mapping[str, ObjectRecord]
 ) -> dict[tuple[str, int], int]:
-    """Where the block at each place ends at the latest: at the next living one, or with its object."""
+    """Where the block at each place ends at the latest: at the next living one, or with its
+    object.
+    """
     ends: dict[tuple[str, int], int] = {}
     for name, chunks in sources.items():
         places = sorted({chunk.block_offset for chunk in chunks})
@@ -119,11 +131,17 @@ def _lay_out(pieces: Sequence[tuple[str, int, int]], blocks: set[tuple[str, int]
         for block in known[bisect_left(known, start) : bisect_left(known, end)]:
             places[name, block] = position + block - start
         position += end - start
-    return CopyPlan(tuple(ObjectRange(name, start, end - start) for name, start, end in pieces), places, position)
+    return CopyPlan(
+        tuple(ObjectRange(name, start, end - start) for name, start, end in pieces),
+        places,
+        position,
+    )
 
 
 def blocks_to_write(run: Run, block_bytes: int) -> Iterator[tuple[ChunkRecord, ...]]:
-    """The run's chunks in groups that become one block each, of at most `block_bytes` (or one chunk)."""
+    """The run's chunks in groups that become one block each, of at most `block_bytes` (or one
+    chunk).
+    """
     block: list[ChunkRecord] = []
     size = 0
     for chunk in run.chunks:

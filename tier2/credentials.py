@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from segmentstore.contracts.errors import ConfigError
-from segmentstore.contracts.urls import FILE_SUFFIX, PASSWORD, has_secret, redacted, same_place, secrets_of
+from segmentstore.contracts.urls import (
+    FILE_SUFFIX,
+    PASSWORD,
+    has_secret,
+    redacted,
+    same_place,
+    secrets_of,
+)
 
 _PAGE: Final = "docs/tier2.md#credentials"
 
@@ -22,7 +29,10 @@ def refuse_secrets(url: str, stored: object = None, *, setting: str = "tier2") -
     open the store.
     """
     if url != stored and has_secret(url):
-        raise ConfigError(setting, f"{redacted(url)} holds {_named(url)}: it would be kept and shown; {_instead(url)}")
+        raise ConfigError(
+            setting,
+            f"{redacted(url)} holds {_named(url)}: it would be kept and shown; {_instead(url)}",
+        )
 
 
 def stands_for(given: object, stored: object) -> bool:
@@ -34,7 +44,10 @@ def advice(url: str, where: str) -> str | None:
     """A sentence for health if a URL that is kept in `where` holds a secret; else None."""
     if not has_secret(url):
         return None
-    return f"{where} holds {_named(url)} of tier2, {redacted(url)}: write the URL there without; {_instead(url)}"
+    return (
+        f"{where} holds {_named(url)} of tier2, {redacted(url)}: write the URL there "
+        f"without; {_instead(url)}"
+    )
 
 
 def _named(url: str) -> str:
@@ -45,11 +58,15 @@ def _instead(url: str) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme in {"s3", "s3a"}:
         return (
-            "botocore finds credentials by itself: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws,"
+            "botocore finds credentials by itself: AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, a profile in ~/.aws,"
             " or the machine's role"
         )
     if scheme == "bookkeeper":
-        return "name files by password_file and zookeeper_auth_file, or set the variables of docs/bookkeeper.md"
+        return (
+            "name files by password_file and zookeeper_auth_file, or set the variables of "
+            "docs/bookkeeper.md"
+        )
     name = next((each for each in secrets_of(url) if " " not in each), PASSWORD)
     variable = f"FSSPEC_{scheme.upper()}_{name.upper()}"
     key = "name a key by key_filename=/path, or " if scheme in {"sftp", "ssh"} else ""

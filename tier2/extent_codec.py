@@ -3,7 +3,8 @@
 Rules of this file:
 
 - an extent is compressed alone, so that any of them can be read without the others;
-- one that does not get smaller is stored as it is: its stored length is its length then, and says so;
+- one that does not get smaller is stored as it is: its stored length is its length then, and says
+  so;
 - what comes out of a decompressor is believed only if it is exactly as long as it must be.
 
 Pure: no await, no clock, no I/O.
@@ -26,7 +27,10 @@ ZSTD_LEVEL = 3
 
 
 def cut_extents(parts: Sequence[Buffer], extent_bytes: int) -> Iterator[Buffer]:
-    """The concatenation of `parts` in pieces of `extent_bytes`, the last perhaps shorter. Copies only across borders."""
+    """The concatenation of `parts` in pieces of `extent_bytes`, the last perhaps shorter.
+
+    Copies only across borders.
+    """
     held: list[Buffer] = []
     room = extent_bytes
     for part in parts:
@@ -45,11 +49,14 @@ def cut_extents(parts: Sequence[Buffer], extent_bytes: int) -> Iterator[Buffer]:
 
 
 def compress_extents(parts: Sequence[Buffer], extent_bytes: int) -> list[Buffer]:
-    """Each extent of the concatenation of `parts` as it is to be stored: compressed if that is smaller.
+    """Each extent of the concatenation of `parts` as it is to be stored: compressed if that is
+    smaller.
 
     The interpreter lock is free while an extent is compressed. 3 to 5 ms per MiB.
     """
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False, write_dict_id=False)
+    compressor = zstandard.ZstdCompressor(
+        level=ZSTD_LEVEL, write_checksum=False, write_dict_id=False
+    )
     stored: list[Buffer] = []
     for extent in cut_extents(parts, extent_bytes):
         compressed = compressor.compress(extent)
@@ -64,7 +71,10 @@ class ExtentDecompressor:
         self._zstd = zstandard.ZstdDecompressor()
 
     def payload(self, stored: Buffer, length: int) -> Buffer:
-        """The `length` bytes of an extent out of its stored ones. Raises ValueError if it does not hold just those."""
+        """The `length` bytes of an extent out of its stored ones.
+
+        Raises ValueError if it does not hold just those.
+        """
         if len(stored) == length:
             return stored
         try:

@@ -1,12 +1,15 @@
-"""FileObjectStorage: an object storage in a folder. One object, one file, byte for byte, at root/name.
+"""FileObjectStorage: an object storage in a folder.
 
-A put writes and syncs a staging file, then links it to its name: the link is the put-if-absent, and a
-reader never sees a part. Folders get durable as FileTree says. Rules of this file:
+One object, one file, byte for byte, at root/name.
 
-- "one's own object" is recognised by its bytes: a file has no place for the unique id that would not make
-  it another file. Under one name, equal bytes are the same object; other bytes are ObjectExistsError;
-- a name whose durability is in doubt (found there by a retried put) is replaced by the freshly synced copy
-  of the same bytes: a failed sync is never repeated on the same file and believed;
+A put writes and syncs a staging file, then links it to its name: the link is the put-if-absent, and
+a reader never sees a part. Folders get durable as FileTree says. Rules of this file:
+
+- "one's own object" is recognised by its bytes: a file has no place for the unique id that would
+  not make it another file. Under one name, equal bytes are the same object; other bytes are
+  ObjectExistsError;
+- a name whose durability is in doubt (found there by a retried put) is replaced by the freshly
+  synced copy of the same bytes: a failed sync is never repeated on the same file and believed;
 - several processes, and several stores, may use one root at the same time.
 """
 
@@ -38,7 +41,10 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class _Files:
-    """The blocking half: what one thread does for one call. Raises ObjectStorageError and OSError."""
+    """The blocking half: what one thread does for one call.
+
+    Raises ObjectStorageError and OSError.
+    """
 
     def __init__(self, runtime: Runtime, root: str, tag: int) -> None:
         self._disk = runtime.disk
@@ -69,7 +75,9 @@ class _Files:
         try:
             data = file.pread(offset, length)
             if len(data) < length:
-                raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {file.size()}")
+                raise InvalidRangeError(
+                    name, f"bytes {offset} to {offset + length} of {file.size()}"
+                )
         except IsADirectoryError:
             raise ObjectNotFoundError(name, "no such object") from None
         finally:
@@ -91,21 +99,27 @@ class _Files:
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
-            pass  # An earlier delete may have got this far and then failed to sync: absent is not yet durably absent.
+            # An earlier delete may have got this far and then failed to sync: absent is not yet
+            # durably absent.
+            pass
         except (NotADirectoryError, IsADirectoryError):
             return
         self._tree.sync_nearest(folder)
         self._tree.prune(folder)
 
     def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:
-        """Objects below `folder` ("" or ending in a slash), in code point order of their full names."""
+        """Objects below `folder` ("" or ending in a slash), in code point order of their full
+        names.
+        """
         try:
             parts = self._disk.list_directory(posixpath.join(self._root, folder))
         except _ABSENT:
             return
         names = [folder + part for part in parts if is_name_part(part)]
         # A folder sorts by the slash that follows it in every name inside: "a-b" < "a/b" < "ab".
-        for name in sorted(name + "/" if self._disk.is_directory(self._path(name)) else name for name in names):
+        for name in sorted(
+            name + "/" if self._disk.is_directory(self._path(name)) else name for name in names
+        ):
             if not name.endswith("/"):
                 if name.startswith(prefix) and name > start_after:
                     found = self.head(name)
@@ -162,14 +176,24 @@ class _Files:
 
 
 class FileObjectStorage(ThreadedObjectStorage[_Files]):
-    """Objects as files under `root`, an existing or new folder. Nothing is touched before the first put."""
+    """Objects as files under `root`, an existing or new folder.
 
-    def __init__(self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS) -> None:
+    Nothing is touched before the first put.
+    """
+
+    def __init__(
+        self, root: str, runtime: Runtime, *, threads: int = 4, page_objects: int = PAGE_OBJECTS
+    ) -> None:
         root = os.path.abspath(root)
         files = _Files(runtime, root, runtime.random.getrandbits(64))
         self.root = root
         super().__init__(
-            files, f"file://{printable(root)}", runtime, "tier2-file", threads=threads, page_objects=page_objects
+            files,
+            f"file://{printable(root)}",
+            runtime,
+            "tier2-file",
+            threads=threads,
+            page_objects=page_objects,
         )
 
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:

@@ -1,11 +1,14 @@
 """StagingFolder: where the file storage writes an object before it has its name.
 
-Files here are nobody's until they are linked to a name; what a dead process left is thrown away. Rules:
+Files here are nobody's until they are linked to a name; what a dead process left is thrown away.
+Rules:
 
-- every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it lives;
-- what belongs to a tag is removed by another only while holding that tag's lock: its owner is dead, even
-  if several processes or several stores share one root;
-- a folder that was removed from outside is made again, and the tag's lock taken again in it (`renew`).
+- every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it
+  lives;
+- what belongs to a tag is removed by another only while holding that tag's lock: its owner is dead,
+  even if several processes or several stores share one root;
+- a folder that was removed from outside is made again, and the tag's lock taken again in it
+  (`renew`).
 
 Blocking, called from the storage's threads.
 """
@@ -40,8 +43,8 @@ class StagingFolder:
     def new_path(self, unique_id: bytes) -> str:
         """A path for one attempt to put an object; never given twice.
 
-        The first call, and the first after `renew`, makes the folder, removes what dead owners left and takes
-        this owner's lock. Raises OSError.
+        The first call, and the first after `renew`, makes the folder, removes what dead owners left
+        and takes this owner's lock. Raises OSError.
         """
         with self._lock:
             if self._owned is None:
@@ -52,7 +55,9 @@ class StagingFolder:
             return posixpath.join(self._path, f"{self._tag:016x}-{self._next}-{unique_id.hex()}")
 
     def renew(self) -> None:
-        """A path that `new_path` gave is in a folder that is gone: have the next call make the folder again."""
+        """A path that `new_path` gave is in a folder that is gone: have the next call make the
+        folder again.
+        """
         with self._lock:
             # Another thread may have come to the same before, and holds the new lock file.
             if self._owned is not None and not self._owned.is_at(self._lock_path(self._tag)):
@@ -80,7 +85,8 @@ class StagingFolder:
             except BlockingIOError:
                 self._tag = (self._tag + 1) & _TAG_MAX
                 continue
-            # Somebody clearing up may have locked and removed the file between its creation and our lock.
+            # Somebody clearing up may have locked and removed the file between its creation and our
+            # lock.
             if owned.is_at(path):
                 return owned
             owned.close()

@@ -1,11 +1,13 @@
 """FileTree: gives files their names under a root, so that a name once given survives a crash.
 
-A name is durable when its folder has been synced, and that folder's own name too, up to the root. Rules:
+A name is durable when its folder has been synced, and that folder's own name too, up to the root.
+Rules:
 
-- a folder is in `_durable` only while this process knows its whole path to be synced; one that was merely
-  found there (made by a process that was killed, or by another thread a moment ago) does not count;
-- folders are made and removed, and names are given, under one lock: otherwise a folder could be removed and
-  made again, unsynced, between the check and the link.
+- a folder is in `_durable` only while this process knows its whole path to be synced; one that was
+  merely found there (made by a process that was killed, or by another thread a moment ago) does not
+  count;
+- folders are made and removed, and names are given, under one lock: otherwise a folder could be
+  removed and made again, unsynced, between the check and the link.
 
 Blocking, called from the storage's threads.
 """
@@ -40,7 +42,9 @@ class FileTree:
         self._publish(source, target, replace=True)
 
     def sync_nearest(self, folder: str) -> None:
-        """Make durable what is gone from `folder`; if that itself is gone, pruned by somebody, that it is."""
+        """Make durable what is gone from `folder`; if that itself is gone, pruned by somebody, that
+        it is.
+        """
         while True:
             try:
                 self._disk.sync_directory(folder)

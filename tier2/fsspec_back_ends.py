@@ -1,9 +1,12 @@
-"""What is known of the back ends that fsspec offers, and what is done otherwise for one of them: pure knowledge.
+"""What is known of the back ends that fsspec offers, and what is done otherwise for one of them:
+pure knowledge.
 
-The adapter (`fsspec_object_storage`) believes no back end more than what stands here. Rules of this file:
+The adapter (`fsspec_object_storage`) believes no back end more than what stands here. Rules of this
+file:
 
 - a scheme that is not named gets the most careful treatment: `_UNKNOWN`;
-- what was seen is said; a promise read in a document of somebody's is not enough for `atomic_create` or `whole`.
+- what was seen is said; a promise read in a document of somebody's is not enough for
+  `atomic_create` or `whole`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ _KNOWN: Final[Mapping[str, BackEnd]] = {
     "gcs": _CLOUD,
     "abfs": _CLOUD,
     "az": _CLOUD,
-    # O_EXCL by the server's file system; fsspec's own "create" only looks first (see SftpFileSystem in fsspec_sftp).
+    # O_EXCL by the server's file system; fsspec's own "create" only looks first (see SftpFileSystem
+    # in fsspec_sftp).
     "sftp": BackEnd(atomic_create=True, whole=False, folders=True, shared=False),
     "ssh": BackEnd(atomic_create=True, whole=False, folders=True, shared=False),
     # CREATE with overwrite=false is the name node's; a file cut off stays there, short.
@@ -48,12 +52,35 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("s3", "s3a"), "S3 has an adapter of its own: write s3://bucket/prefix"),
     **dict.fromkeys(("file", "local"), "folders have an adapter of their own: write file:///path"),
     **dict.fromkeys(
-        ("http", "https", "git", "github", "gist", "jlab", "jupyter", "data", "hf", "wandb", "root", "box"),
+        (
+            "http",
+            "https",
+            "git",
+            "github",
+            "gist",
+            "jlab",
+            "jupyter",
+            "data",
+            "hf",
+            "wandb",
+            "root",
+            "box",
+        ),
         "objects cannot be kept there",
     ),
     **dict.fromkeys(
         (
-            *("zip", "tar", "libarchive", "reference", "dir", "cached", "blockcache", "filecache", "simplecache"),
+            *(
+                "zip",
+                "tar",
+                "libarchive",
+                "reference",
+                "dir",
+                "cached",
+                "blockcache",
+                "filecache",
+                "simplecache",
+            ),
             *("generic", "dask", "asynclocal", "async_wrapper", "asyncwrapper", "pyscript"),
         ),
         "that is a view of another file system; name that one",
@@ -61,9 +88,19 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Schemes that fsspec knows and that are no place for Tier 2, with the reason."""
 
-_TIME_FIELDS: Final = ("mtime", "modified", "last_modified", "LastModified", "updated", "modificationTime", "created")
+_TIME_FIELDS: Final = (
+    "mtime",
+    "modified",
+    "last_modified",
+    "LastModified",
+    "updated",
+    "modificationTime",
+    "created",
+)
 _MILLISECONDS_FROM: Final = 1e11
-"""A number from here on counts milliseconds, one below counts seconds: as seconds it would be the year 5138."""
+"""A number from here on counts milliseconds, one below counts seconds: as seconds it would be the
+year 5138.
+"""
 
 
 def back_end(scheme: str) -> BackEnd:
@@ -72,7 +109,9 @@ def back_end(scheme: str) -> BackEnd:
 
 
 def modified_ms(info: Mapping[str, Any], otherwise_ms: int) -> int:
-    """When a file changed last, milliseconds since 1970 UTC, whatever its back end calls that; else `otherwise_ms`."""
+    """When a file changed last, milliseconds since 1970 UTC, whatever its back end calls that; else
+    `otherwise_ms`.
+    """
     for field in _TIME_FIELDS:
         value = info.get(field)
         if isinstance(value, str):

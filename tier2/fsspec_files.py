@@ -2,10 +2,13 @@
 
 Rules of this file:
 
-- a name is worked on by one thread of this process at a time; between processes the unique name is the promise;
+- a name is worked on by one thread of this process at a time; between processes the unique name is
+  the promise;
 - nothing is renamed: `mv` overwrites on some back ends and silently does nothing on others;
-- what a back end says is looked at again: lengths of what was read and written, absence of what was deleted;
-- an instance with which something went wrong is not used again: its connection may be dead, or answer out of turn.
+- what a back end says is looked at again: lengths of what was read and written, absence of what was
+  deleted;
+- an instance with which something went wrong is not used again: its connection may be dead, or
+  answer out of turn.
 
 Raises ObjectStorageError, and whatever the back end raises.
 """
@@ -48,7 +51,13 @@ _STRIPES: Final = 64
 _FOLDER_TRIES: Final = 3
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 # Answers of a server that is well: the connection they came over is kept.
-_ANSWERS: Final = (FileNotFoundError, NotADirectoryError, FileExistsError, ObjectNotFoundError, InvalidRangeError)
+_ANSWERS: Final = (
+    FileNotFoundError,
+    NotADirectoryError,
+    FileExistsError,
+    ObjectNotFoundError,
+    InvalidRangeError,
+)
 
 
 def _sftp() -> ModuleType:
@@ -88,7 +97,9 @@ class FsspecFiles:
             if not self._back_end.whole:
                 written = self._look(fs, path)
                 if written is None or written["size"] != len(data):
-                    raise StorageUnavailableError(name, f"written, and found as {_size(written)}", "short-object")
+                    raise StorageUnavailableError(
+                        name, f"written, and found as {_size(written)}", "short-object"
+                    )
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         with self._file_system() as fs:
@@ -97,16 +108,20 @@ class FsspecFiles:
                 data = self._read(fs, path, offset, length)
             except _ABSENT:
                 raise ObjectNotFoundError(name, "no such object") from None
-            except (
-                Exception
-            ):  # whatever it is, the range may be the reason: some back ends refuse what others cut short
+            # whatever it is, the range may be the reason: some back ends refuse what others cut
+            # short
+            except Exception:
                 self._judge_range(fs, name, offset, length)
                 raise
             if len(data) < length:
                 self._judge_range(fs, name, offset, length)
-                raise StorageUnavailableError(name, f"{len(data)} bytes came instead of {length}", "truncated")
+                raise StorageUnavailableError(
+                    name, f"{len(data)} bytes came instead of {length}", "truncated"
+                )
             if len(data) > length:
-                raise StorageUnavailableError(name, f"{len(data)} bytes came instead of {length}", "wrong-range")
+                raise StorageUnavailableError(
+                    name, f"{len(data)} bytes came instead of {length}", "wrong-range"
+                )
             return data
 
     def head(self, name: str) -> StoredObject | None:
@@ -129,7 +144,9 @@ class FsspecFiles:
                 raise StorageUnavailableError(name, "deleted, and still there", "not-deleted")
 
     def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:
-        """Objects below `folder` ("" or ending in a slash), in code point order of their full names."""
+        """Objects below `folder` ("" or ending in a slash), in code point order of their full
+        names.
+        """
         found: dict[str, StoredObject | None] = {}
         for info in self._children(folder):
             part = str(info["name"]).rstrip("/").rpartition("/")[2]
@@ -138,7 +155,8 @@ class FsspecFiles:
                 if _is_object(info):
                     found[name] = self._stored(name, info)
                 else:
-                    # A folder sorts by the slash that follows it in every name inside: "a-b" < "a/b" < "ab".
+                    # A folder sorts by the slash that follows it in every name inside: "a-b" <
+                    # "a/b" < "ab".
                     found[name + "/"] = None
         for name, stored in sorted(found.items()):
             if stored is not None:
@@ -152,9 +170,11 @@ class FsspecFiles:
     def walk_everything(
         self, folder: str, is_left_out: Callable[[str], bool], must_be_seen: Callable[[str], bool]
     ) -> Iterator[StoredObject]:
-        """All that lies below `folder` ("" or ending in a slash), whatever it is called, as `walk` orders it.
+        """All that lies below `folder` ("" or ending in a slash), whatever it is called, as `walk`
+        orders it.
 
-        But what is in a folder that `is_left_out`. One that is closed to us is a thing by itself, unless it `must_be_seen`.
+        But what is in a folder that `is_left_out`. One that is closed to us is a thing by itself,
+        unless it `must_be_seen`.
         """
         left = self._everything_in(folder)[::-1]
         while left:
@@ -170,7 +190,9 @@ class FsspecFiles:
                     yield stored
 
     def scrubbed(self, text: str) -> str:
-        """What a back end said, without the secrets that it was given: some repeat the URL of a request."""
+        """What a back end said, without the secrets that it was given: some repeat the URL of a
+        request.
+        """
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN).replace(quote(secret, safe=""), HIDDEN)
         return text
@@ -182,7 +204,9 @@ class FsspecFiles:
             self._drop(fs)
 
     def _settle(self, fs: Any, name: str, data: bytes) -> Literal["there", "free"]:
-        """What the object under our name means: ours, then it is there; a part of ours, then it goes."""
+        """What the object under our name means: ours, then it is there; a part of ours, then it
+        goes.
+        """
         path = self._path(name)
         info = self._look(fs, path)
         if info is None:
@@ -196,7 +220,8 @@ class FsspecFiles:
             return "there"
         if self._back_end.whole:
             raise ObjectExistsError(name, "taken by a shorter object")
-        # An upload of ours that was cut off. Removed, not overwritten: its writer may still hold the old file open.
+        # An upload of ours that was cut off. Removed, not overwritten: its writer may still hold
+        # the old file open.
         fs.rm_file(path)
         return "free"
 
@@ -216,7 +241,10 @@ class FsspecFiles:
             folder = path.rpartition("/")[0]
             if not self._back_end.folders:
                 if isinstance(error, FileNotFoundError):
-                    missing = f"{self._location.shown} is not there: make the bucket or container, or mend the URL"
+                    missing = (
+                        f"{self._location.shown} is not there: make the bucket or container, "
+                        "or mend the URL"
+                    )
                     raise StorageRefusedError(path, missing, "ENOENT") from error
                 raise
             if not fs.exists(folder):
@@ -265,7 +293,9 @@ class FsspecFiles:
         if info is None or not _is_object(info):
             raise ObjectNotFoundError(name, "no such object") from None
         if offset + length > info["size"]:
-            raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {info['size']}") from None
+            raise InvalidRangeError(
+                name, f"bytes {offset} to {offset + length} of {info['size']}"
+            ) from None
 
     def _children(self, folder: str) -> list[Mapping[str, Any]]:
         path = self._path(folder).rstrip("/")
@@ -279,7 +309,9 @@ class FsspecFiles:
         return [info for info in found if str(info["name"]).strip("/") != path.strip("/")]
 
     def _everything_in(self, folder: str) -> list[tuple[StoredObject, bool]]:
-        """What is in a folder, and whether it is a folder, whose name ends in a slash then; by name."""
+        """What is in a folder, and whether it is a folder, whose name ends in a slash then; by
+        name.
+        """
         path = self._path(folder).rstrip("/")
         found: list[tuple[StoredObject, bool]] = []
         with self._file_system() as fs:
@@ -291,7 +323,9 @@ class FsspecFiles:
             for info in infos:
                 shown, is_folder = str(info["name"]), info.get("type") == "directory"
                 if shown.strip("/") != path.strip("/"):
-                    name = f"{folder}{shown.rstrip('/').rpartition('/')[2]}{'/' if is_folder else ''}"
+                    name = (
+                        f"{folder}{shown.rstrip('/').rpartition('/')[2]}{'/' if is_folder else ''}"
+                    )
                     found.append((self._anything(name, self._followed(fs, info)), is_folder))
                 elif is_folder and not self._back_end.folders:
                     # A part of a name is empty, and the back end cannot look behind it.
@@ -311,7 +345,9 @@ class FsspecFiles:
         return seen if seen is not None and _is_object(seen) else info
 
     def _anything(self, name: str, info: Mapping[str, Any]) -> StoredObject:
-        return StoredObject(name, int(info.get("size") or 0), modified_ms(info, self._clock.time_ms()))
+        return StoredObject(
+            name, int(info.get("size") or 0), modified_ms(info, self._clock.time_ms())
+        )
 
     def _stored(self, name: str, info: Mapping[str, Any]) -> StoredObject:
         # Of unknown age is of no age: what is deleted for being old must be known to be.
@@ -352,20 +388,29 @@ class FsspecFiles:
             self._drop(fs)
 
     def _connect(self) -> Any:
-        """A file system of its own. What a person has to mend about its options is refused, not tried again."""
+        """A file system of its own.
+
+        What a person has to mend about its options is refused, not tried again.
+        """
         shown = self._location.shown
         try:
-            options = with_secrets(self._location.options, self._location.secret_files, self._runtime)
+            options = with_secrets(
+                self._location.options, self._location.secret_files, self._runtime
+            )
             # With what fsspec's own configuration adds.
             self._secrets |= secret_values(apply_config(self._location.file_system, options))
             made = self._connected(options)
         except SecretFileError as error:
             raise StorageRefusedError(shown, str(error), "secret-file") from None
         except FileNotFoundError as error:
-            detail = f"a file that an option names is not there: {self.scrubbed(str(error))} (ENOENT)"
+            detail = (
+                f"a file that an option names is not there: {self.scrubbed(str(error))} (ENOENT)"
+            )
             raise StorageRefusedError(shown, detail, "ENOENT") from None
         except (TypeError, ValueError) as error:
-            detail = f"the file system does not take these options: {self.scrubbed(describe(error))}"
+            detail = (
+                f"the file system does not take these options: {self.scrubbed(describe(error))}"
+            )
             raise StorageRefusedError(shown, detail, "options") from None
         return made
 

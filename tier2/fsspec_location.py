@@ -1,8 +1,9 @@
 """FsspecLocation: where a Tier-2 URL points that fsspec has to reach, and with which options.
 
-`scheme://[user@]host[:port]/path?option=value`: everything before the `?` is read as fsspec reads it, each option goes
-to the file system's constructor. The values true, false, null, whole numbers, and anything in double quotes are read as
-JSON; all else is text. An option that the file system does not have is refused by name. Nothing here connects anywhere.
+`scheme://[user@]host[:port]/path?option=value`: everything before the `?` is read as fsspec reads
+it, each option goes to the file system's constructor. The values true, false, null, whole numbers,
+and anything in double quotes are read as JSON; all else is text. An option that the file system
+does not have is refused by name. Nothing here connects anywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class FsspecLocation:
     options: Mapping[str, Any] = field(repr=False)
     """For the constructor: from the host part and the query; may hold secrets."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
-    """For the constructor as well: options whose value is the first line of a file, and the file's path."""
+    """For the constructor as well: options whose value is the first line of a file, and the file's
+    path.
+    """
 
     @property
     def back_end(self) -> BackEnd:
@@ -53,7 +56,8 @@ class FsspecLocation:
 def parse_fsspec_url(url: str, *, new: bool = False) -> FsspecLocation:
     """The location of a URL. Raises ConfigError("tier2", ...); its message holds no option's value.
 
-    With `new` also for options that the file system would pass over in silence: stores were made with such.
+    With `new` also for options that the file system would pass over in silence: stores were made
+    with such.
     """
     try:
         parts = urlsplit(url)
@@ -88,7 +92,10 @@ def parse_fsspec_url(url: str, *, new: bool = False) -> FsspecLocation:
             if name in given:
                 raise ConfigError(SETTING, f"{shown}: the options {name} and {key} are both there")
         elif known is not None and key not in known:
-            raise ConfigError(SETTING, f"{shown}: {scheme}:// has no option {key!r}, only {', '.join(sorted(known))}")
+            raise ConfigError(
+                SETTING,
+                f"{shown}: {scheme}:// has no option {key!r}, only {', '.join(sorted(known))}",
+            )
     options = {**_host_options(file_system, bare), **given}
     return FsspecLocation(scheme, file_system, root, shown, options, secret_files)
 
@@ -101,8 +108,8 @@ def _path_of_secret(key: str, path: object, shown: str) -> str:
 
 def _class_of(scheme: str) -> type[Any]:
     if scheme in SFTP_SCHEMES:
-        # By its class: where the package `sshfs` is installed it takes the name, and ignores ranges and "create".
-        # Here, because it loads paramiko.
+        # By its class: where the package `sshfs` is installed it takes the name, and ignores ranges
+        # and "create". Here, because it loads paramiko.
         from fsspec.implementations.sftp import SFTPFileSystem  # type: ignore[import-untyped]  # noqa: PLC0415
 
         found: type[Any] = SFTPFileSystem
@@ -110,15 +117,21 @@ def _class_of(scheme: str) -> type[Any]:
     try:
         found = fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        raise ConfigError(SETTING, f"{scheme}:// needs a package that is not installed ({error})") from None
+        raise ConfigError(
+            SETTING, f"{scheme}:// needs a package that is not installed ({error})"
+        ) from None
     except ValueError:
-        raise ConfigError(SETTING, f"no adapter and no fsspec file system is known for {scheme}://") from None
+        raise ConfigError(
+            SETTING, f"no adapter and no fsspec file system is known for {scheme}://"
+        ) from None
     return found
 
 
 def _host_options(file_system: type[Any], bare: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(file_system._get_kwargs_from_urls(bare))
-    return {key: unquote(value) if isinstance(value, str) else value for key, value in options.items()}
+    return {
+        key: unquote(value) if isinstance(value, str) else value for key, value in options.items()
+    }
 
 
 def _query_options(parts: SplitResult, shown: str) -> dict[str, Any]:

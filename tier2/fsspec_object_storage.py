@@ -1,16 +1,18 @@
-"""FsspecObjectStorage: any file system of fsspec as Tier 2. One object, one file, byte for byte, at root/name.
+"""FsspecObjectStorage: any file system of fsspec as Tier 2.
 
-Not every back end can give what an object storage promises; docs/tier2.md says for each what it cannot. What remains
-true on all of them: names are unique and the log is the only authority, so an object is read only after its put has
-returned. Rules of this file:
+One object, one file, byte for byte, at root/name.
 
-- put-if-absent is the back end's own where it has one, else a look before writing: of two *processes* that put one name
-  at the same moment the later may win. Of one process, one wins;
-- "one's own object" is recognised by its size and bytes, for there is no place for the unique id. Where a cut upload
-  can leave a part under the final name, a part of one's own is replaced by the put that is tried again, and sizes
-  are compared after every put;
-- that a put survives a crash of the server's machine is the back end's word, and nothing here can make it true:
-  an SFTP server, for one, syncs nothing;
+Not every back end can give what an object storage promises; docs/tier2.md says for each what it
+cannot. What remains true on all of them: names are unique and the log is the only authority, so an
+object is read only after its put has returned. Rules of this file:
+
+- put-if-absent is the back end's own where it has one, else a look before writing: of two
+  *processes* that put one name at the same moment the later may win. Of one process, one wins;
+- "one's own object" is recognised by its size and bytes, for there is no place for the unique id.
+  Where a cut upload can leave a part under the final name, a part of one's own is replaced by the
+  put that is tried again, and sizes are compared after every put;
+- that a put survives a crash of the server's machine is the back end's word, and nothing here can
+  make it true: an SFTP server, for one, syncs nothing;
 - a call is counted as one request: what fsspec makes of it is not known.
 """
 
@@ -45,19 +47,29 @@ _STATUS_FIELDS: Final = ("status", "status_code", "code")
 def check_fsspec_url(url: str, *, new: bool = False) -> None:
     """Raise ConfigError("tier2", ...) unless fsspec can reach what the URL names; connects nowhere.
 
-    Also for a scheme whose package is not installed, for S3 and folders, which have adapters of their own, and for an
-    option that does not exist; with `new` also for one that would be passed over in silence.
+    Also for a scheme whose package is not installed, for S3 and folders, which have adapters of
+    their own, and for an option that does not exist; with `new` also for one that would be passed
+    over in silence.
     """
     parse_fsspec_url(url, new=new)
 
 
 class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
-    """Objects below the URL's path; the query's parameters are options of the file system. Connects at the first call.
+    """Objects below the URL's path; the query's parameters are options of the file system.
+
+    Connects at the first call.
 
     Each call under way holds at most one object in memory.
     """
 
-    def __init__(self, url: str, runtime: Runtime, *, page_objects: int = PAGE_OBJECTS, threads: int = THREADS) -> None:
+    def __init__(
+        self,
+        url: str,
+        runtime: Runtime,
+        *,
+        page_objects: int = PAGE_OBJECTS,
+        threads: int = THREADS,
+    ) -> None:
         location = parse_fsspec_url(url)
         files = FsspecFiles(location, runtime)
         super().__init__(
@@ -72,7 +84,10 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
         self._random = runtime.random
 
     async def check(self) -> None:
-        """Write, write again, read, list and delete a probe. Raises StorageRefusedError, StorageUnavailableError."""
+        """Write, write again, read, list and delete a probe.
+
+        Raises StorageRefusedError, StorageUnavailableError.
+        """
         unique_id = new_unique_id(self._random)
         name = f"{PROBE_FOLDER}/{unique_id.hex()}"
         await self.put(name, [unique_id], unique_id)
@@ -81,7 +96,9 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
                 raise self._broken(name, "a range of an object comes back as other bytes")
             there = await self.head(name)
             if there is None or there.size != len(unique_id):
-                raise self._broken(name, "an object that was written is not there, or of another size")
+                raise self._broken(
+                    name, "an object that was written is not there, or of another size"
+                )
             try:
                 await self.put(name, [bytes(len(unique_id))], unique_id)
             except ObjectExistsError:
@@ -98,10 +115,12 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
     async def list_everything(
         self, folder: str, is_left_out: Callable[[str], bool], must_be_seen: Callable[[str], bool]
     ) -> AsyncIterator[Sequence[StoredObject]]:
-        """As `list`, of all that lies below a folder ("" or ending in a slash), also under names that are none of objects.
+        """As `list`, of all that lies below a folder ("" or ending in a slash), also under names
+        that are none of objects.
 
-        Folders that `is_left_out` are not looked into; of those that are closed to us only the ones that `must_be_seen` are
-        an error. Names end in a slash. Never for the engine, which touches nothing that is foreign.
+        Folders that `is_left_out` are not looked into; of those that are closed to us only the ones
+        that `must_be_seen` are an error. Names end in a slash. Never for the engine, which touches
+        nothing that is foreign.
         """
         found = self._files.walk_everything(folder, is_left_out, must_be_seen)
         while page := await self._next_page(folder, found):
@@ -112,12 +131,17 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
         kind = errno.errorcode.get(number or 0, type(error).__name__)
         detail = f"{self._files.scrubbed(str(error)) or 'no reason given'} ({kind})"
         if _is_refusal(error):
-            return StorageRefusedError(name, f"{self._url} refuses: {detail}; mend its permissions or options", kind)
+            return StorageRefusedError(
+                name, f"{self._url} refuses: {detail}; mend its permissions or options", kind
+            )
         return StorageUnavailableError(name, detail, kind)
 
     def _cause(self, error: Exception) -> Exception | None:
         # Some quote the URL that they asked for, with what is secret in it.
-        said = "".join(traceback.format_exception_only(error)) + f"{error.__cause__} {error.__context__}"
+        said = (
+            "".join(traceback.format_exception_only(error))
+            + f"{error.__cause__} {error.__context__}"
+        )
         return error if self._files.scrubbed(said) == said else None
 
     def _broken(self, name: str, what: str) -> StorageRefusedError:
@@ -125,7 +149,11 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether a person has to change something: permissions, credentials, as far as back ends tell."""
-    if isinstance(error, PermissionError) or any("Authentication" in each.__name__ for each in type(error).__mro__):
+    """Whether a person has to change something: permissions, credentials, as far as back ends
+    tell.
+    """
+    if isinstance(error, PermissionError) or any(
+        "Authentication" in each.__name__ for each in type(error).__mro__
+    ):
         return True
     return any(getattr(error, field, None) in _FORBIDDEN_STATUS for field in _STATUS_FIELDS)

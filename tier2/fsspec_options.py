@@ -17,7 +17,15 @@ SFTP_SCHEMES: Final = frozenset(("sftp", "ssh"))
 
 SECRET_BYTES_MAX: Final = 4096
 _NOT_TEXT: Final = frozenset(
-    ("self", "hostname", "pkey", "sock", "disabled_algorithms", "transport_factory", "auth_strategy")
+    (
+        "self",
+        "hostname",
+        "pkey",
+        "sock",
+        "disabled_algorithms",
+        "transport_factory",
+        "auth_strategy",
+    )
 )
 """What paramiko takes and no URL can say."""
 _OF_SFTP: Final = frozenset(("known_hosts", "host_key_policy", "temppath", "host"))
@@ -28,7 +36,9 @@ class SecretFileError(Exception):
     """The file of a secret cannot be read, or holds none; says nothing of what was read."""
 
 
-def known_options(scheme: str, file_system: type[Any], *, sure: bool = True) -> frozenset[str] | None:
+def known_options(
+    scheme: str, file_system: type[Any], *, sure: bool = True
+) -> frozenset[str] | None:
     """The options it takes; None where it takes any, or nobody can tell.
 
     With `sure` also where it passes over unknown ones in silence, as those of fsspec itself do.
@@ -37,10 +47,15 @@ def known_options(scheme: str, file_system: type[Any], *, sure: bool = True) -> 
         # Not at the top: it is large. fsspec hands every option on to it.
         import paramiko  # noqa: PLC0415
 
-        return frozenset(inspect.signature(paramiko.SSHClient.connect).parameters) - _NOT_TEXT | _OF_SFTP
+        return (
+            frozenset(inspect.signature(paramiko.SSHClient.connect).parameters) - _NOT_TEXT
+            | _OF_SFTP
+        )
     parameters = inspect.signature(file_system.__init__).parameters.values()
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    drops_others = file_system.__module__.startswith(_FSSPECS_OWN) and "__init__" in vars(file_system)
+    drops_others = file_system.__module__.startswith(_FSSPECS_OWN) and "__init__" in vars(
+        file_system
+    )
     if takes_any and (sure or not drops_others):
         return None
     taken = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -56,7 +71,9 @@ def secret_of_file(key: str, known: frozenset[str] | None) -> str | None:
     return None if known is not None and (key in known or name not in known) else name
 
 
-def with_secrets(options: Mapping[str, Any], files: Mapping[str, str], runtime: Runtime) -> dict[str, Any]:
+def with_secrets(
+    options: Mapping[str, Any], files: Mapping[str, str], runtime: Runtime
+) -> dict[str, Any]:
     """The options and what is in `files` (option to path) now. Blocking. Raises SecretFileError."""
     return {**options, **{name: _first_line(name, path, runtime) for name, path in files.items()}}
 

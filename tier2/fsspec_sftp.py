@@ -1,8 +1,10 @@
-"""What SFTP needs beyond fsspec's file system: an exclusive create, many requests under way, an end to waiting.
+"""What SFTP needs beyond fsspec's file system: an exclusive create, many requests under way, an end
+to waiting.
 
-fsspec writes 32 KiB per round trip, and its "create" is a look followed by an overwrite. Here a file is opened with the
-protocol's own EXCL, and writes and reads are sent ahead. Every answer is waited for: a write that failed
-in the middle must not be taken for done. An instance belongs to one thread at a time.
+fsspec writes 32 KiB per round trip, and its "create" is a look followed by an overwrite. Here a
+file is opened with the protocol's own EXCL, and writes and reads are sent ahead. Every answer is
+waited for: a write that failed in the middle must not be taken for done. An instance belongs to one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from typing import Any, Final
 import paramiko
 
 KNOWN_HOSTS: Final = "known_hosts"
-"""An option of ours: the file of the servers' keys, as OpenSSH writes it. Without it any server is believed."""
+"""An option of ours: the file of the servers' keys, as OpenSSH writes it.
+
+Without it any server is believed.
+"""
 
 OPTIONS: Final = {"timeout": 10.0, "banner_timeout": 20.0, "auth_timeout": 20.0}
 """For connecting, in seconds, where the URL says nothing else."""
@@ -39,14 +44,20 @@ def connect(file_system: type[Any], options: Mapping[str, Any]) -> Any:
 
 
 class _OnlyKnown(paramiko.MissingHostKeyPolicy):
-    """Believes servers whose keys stand in a file. fsspec loads no such file, so every key is a missing one to it."""
+    """Believes servers whose keys stand in a file. fsspec loads no such file, so every key is a
+    missing one to it.
+    """
 
     def __init__(self, path: str) -> None:
         self._known = paramiko.HostKeys(path)
 
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:  # noqa: ARG002
         if not self._known.check(hostname, key):
-            raise paramiko.AuthenticationException(f"the key of {hostname} is not the one in the known_hosts file")
+            raise paramiko.AuthenticationException(
+                f"the key of {hostname} is not the one in the known_hosts file"
+            )
 
 
 def _prepare(file_system: Any) -> None:
@@ -82,7 +93,8 @@ def create(file_system: Any, path: str, data: bytes) -> None:
         view = memoryview(data)
         for begin in range(0, len(view), _WRITE_BYTES):
             window = view[begin : begin + _WRITE_BYTES]
-            # The last write of a window is made without running ahead, and that one waits for the answers of all.
+            # The last write of a window is made without running ahead, and that one waits for the
+            # answers of all.
             file.set_pipelined(True)
             file.write(window[:-1])
             file.set_pipelined(False)
@@ -95,9 +107,12 @@ def read(file_system: Any, path: str, offset: int, length: int) -> bytes:
         if length <= _ONE_REQUEST_BYTES:
             file.seek(offset)
             return bytes(file.read(length))
-        # A window at a time: what paramiko does with answers that came ahead costs the square of their number.
+        # A window at a time: what paramiko does with answers that came ahead costs the square of
+        # their number.
         end = offset + length
-        windows = ((begin, min(_READ_BYTES, end - begin)) for begin in range(offset, end, _READ_BYTES))
+        windows = (
+            (begin, min(_READ_BYTES, end - begin)) for begin in range(offset, end, _READ_BYTES)
+        )
         return b"".join(piece for window in windows for piece in file.readv([window]))
 
 

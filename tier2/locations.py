@@ -1,11 +1,12 @@
 """Where Tier 2 is: from a URL in the settings to an object storage.
 
-`file:///absolute/path`, `memory://` (private, gone when closed), `memory://name` (shared by everybody in this
-process who names it, as long as its `MemoryStorages` lives), `s3://bucket/prefix?key=value` (tier2/s3), and whatever
-else fsspec knows. Rules of this file:
+`file:///absolute/path`, `memory://` (private, gone when closed), `memory://name` (shared by
+everybody in this process who names it, as long as its `MemoryStorages` lives),
+`s3://bucket/prefix?key=value` (tier2/s3), and whatever else fsspec knows. Rules of this file:
 
 - another scheme joins by a line in `_SCHEMES`;
-- botocore and fsspec are large, and extras: they are imported when a URL asks for them and not before.
+- botocore and fsspec are large, and extras: they are imported when a URL asks for them and not
+  before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ SETTING = "tier2"
 
 
 class MemoryStorages:
-    """Named buckets in memory. Who holds the registry decides how long, and how widely, they are shared."""
+    """Named buckets in memory.
+
+    Who holds the registry decides how long, and how widely, they are shared.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[str, MemoryBucket] = {}
@@ -46,7 +50,9 @@ class MemoryStorages:
 
 
 PROCESS_MEMORY = MemoryStorages()
-"""The registry used where the caller hands in none: a store closed and opened again finds its objects."""
+"""The registry used where the caller hands in none: a store closed and opened again finds its
+objects.
+"""
 
 
 class _Scheme(NamedTuple):
@@ -59,8 +65,8 @@ class _Scheme(NamedTuple):
 def check_object_storage_url(url: str, *, new: bool = False) -> None:
     """Raise ConfigError("tier2", ...) if `open_object_storage` would; makes and touches nothing.
 
-    With `new` also for what stores have been made with and no store shall be made with again: a secret in the URL, and
-    an option that nobody heeds.
+    With `new` also for what stores have been made with and no store shall be made with again: a
+    secret in the URL, and an option that nobody heeds.
     """
     scheme = _scheme_of(url)
     if new:
@@ -70,8 +76,13 @@ def check_object_storage_url(url: str, *, new: bool = False) -> None:
     scheme.check(url)
 
 
-def open_object_storage(url: str, runtime: Runtime, *, memory: MemoryStorages | None = None) -> ObjectStorage:
-    """The object storage at `url`; nothing is touched before its first call. Raises ConfigError("tier2", ...)."""
+def open_object_storage(
+    url: str, runtime: Runtime, *, memory: MemoryStorages | None = None
+) -> ObjectStorage:
+    """The object storage at `url`; nothing is touched before its first call.
+
+    Raises ConfigError("tier2", ...).
+    """
     scheme = _scheme_of(url)
     scheme.check(url)
     return scheme.open(url, runtime, memory if memory is not None else PROCESS_MEMORY)
@@ -81,14 +92,18 @@ def _scheme_of(url: str) -> _Scheme:
     name, separator, _ = url.partition("://")
     if not separator:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        detail = f"{redacted(url)!r} does not begin with one of {known}, or another scheme that fsspec knows"
+        detail = (
+            f"{redacted(url)!r} does not begin with one of {known}, or another scheme that "
+            "fsspec knows"
+        )
         raise ConfigError(SETTING, f"{detail}; for a folder write {_as_url(redacted(url))}")
     try:
         url.encode()
     except UnicodeEncodeError:
         # store.toml is UTF-8 text, and so are the nodes of a store on BookKeeper.
         reason = (
-            f"{redacted(url)!r} has bytes that are not UTF-8: write each as a percent sign and two hex digits, as %FF"
+            f"{redacted(url)!r} has bytes that are not UTF-8: write each as a percent sign "
+            "and two hex digits, as %FF"
         )
         raise ConfigError(SETTING, reason) from None
     return _SCHEMES.get(name.lower(), _FSSPEC)
@@ -96,7 +111,11 @@ def _scheme_of(url: str) -> _Scheme:
 
 def _as_url(path: str) -> str:
     """What to write instead of a path."""
-    return PurePosixPath(path).as_uri() if path.startswith("/") else "file:///absolute/path, or pass a pathlib.Path"
+    return (
+        PurePosixPath(path).as_uri()
+        if path.startswith("/")
+        else "file:///absolute/path, or pass a pathlib.Path"
+    )
 
 
 def _memory_name(url: str) -> str:
@@ -115,7 +134,8 @@ def _plain_parts(url: str) -> SplitResult:
         raise ConfigError(SETTING, f"{redacted(url)!r} is not a URL: {error}") from None
     if parts.query or parts.fragment:
         raise ConfigError(
-            SETTING, f"{redacted(url)!r} has a query or a fragment (write ? and # in a path as %3F and %23)"
+            SETTING,
+            f"{redacted(url)!r} has a query or a fragment (write ? and # in a path as %3F and %23)",
         )
     return parts
 
@@ -124,7 +144,9 @@ def _file_path(url: str) -> str:
     parts = _plain_parts(url)
     path = path_of(parts.path)
     if parts.netloc not in {"", "localhost"}:
-        raise ConfigError(SETTING, f"{redacted(url)!r}: a path begins with a third slash, as in file:///data")
+        raise ConfigError(
+            SETTING, f"{redacted(url)!r}: a path begins with a third slash, as in file:///data"
+        )
     if not path.strip("/") or "\0" in path:
         raise ConfigError(SETTING, f"{path!r} is not a folder for objects")
     return path
@@ -156,7 +178,10 @@ def _check_fsspec(url: str, *, new: bool = False) -> None:
     if scheme in {"sftp", "ssh"}:
         require_extra("sftp", f"a Tier 2 at {scheme}://")
     elif importlib.util.find_spec("fsspec") is None:
-        detail = f"{scheme}:// needs the package fsspec, and what fsspec needs for {scheme}://: they are not installed"
+        detail = (
+            f"{scheme}:// needs the package fsspec, and what fsspec needs for {scheme}://: "
+            "they are not installed"
+        )
         raise ConfigError(SETTING, detail)
     from tier2.fsspec_object_storage import check_fsspec_url  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """MemoryObjectStorage: a complete object storage in this process, for tests and demos.
 
-Semantics are real: put-if-absent by unique id, exact ranges, ordered listing, and every call gives way
-to the event loop before it takes effect. What it lacks is durability. `fail` makes chosen calls fail,
-before or after their effect, to play an outage or a lost reply.
+Semantics are real: put-if-absent by unique id, exact ranges, ordered listing, and every call gives
+way to the event loop before it takes effect. What it lacks is durability. `fail` makes chosen calls
+fail, before or after their effect, to play an outage or a lost reply.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class MemoryBucket:
 class _Fault:
     __slots__ = ("after_effect", "error", "left")
 
-    def __init__(self, times: int, error: Callable[[str], Exception], *, after_effect: bool) -> None:
+    def __init__(
+        self, times: int, error: Callable[[str], Exception], *, after_effect: bool
+    ) -> None:
         self.left = times
         self.error = error
         self.after_effect = after_effect
@@ -92,11 +94,13 @@ class MemoryObjectStorage(ObjectStorage):
     ) -> None:
         """Make the next `times` calls of `method` fail, once what was asked for earlier is used up.
 
-        `error` makes the exception from the name the call is about; StorageUnavailableError by default.
-        With `after_effect` the call does its work first and only its reply is lost.
+        `error` makes the exception from the name the call is about; StorageUnavailableError by
+        default. With `after_effect` the call does its work first and only its reply is lost.
         """
         make = error if error is not None else _unavailable
-        self._faults.setdefault(method, deque()).append(_Fault(times, make, after_effect=after_effect))
+        self._faults.setdefault(method, deque()).append(
+            _Fault(times, make, after_effect=after_effect)
+        )
 
     def heal(self) -> None:
         """Forget every failure asked for."""
@@ -153,7 +157,9 @@ class MemoryObjectStorage(ObjectStorage):
             self.bucket.objects.pop(name, None)
             _leave(lost)
 
-    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
         while True:
             with self._meter.request("list"):
                 lost = await self._enter("list", prefix)

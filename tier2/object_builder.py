@@ -1,4 +1,5 @@
-"""ObjectBuilder: puts blocks one behind another into one object, and says where each one came to lie.
+"""ObjectBuilder: puts blocks one behind another into one object, and says where each one came to
+lie.
 
 Pure: no await, no clock, no I/O. Payload is never copied, only compressed where that is asked for.
 """
@@ -26,7 +27,9 @@ class BlockPlacement(NamedTuple):
 
 
 class BlockBeginning(NamedTuple):
-    """What a block begins with: its header and its extent table, which has the checksum of each extent."""
+    """What a block begins with: its header and its extent table, which has the checksum of each
+    extent.
+    """
 
     block_offset: int
     """Its place in the object."""
@@ -42,7 +45,12 @@ class ObjectBuilder:
     """
 
     def __init__(
-        self, container_id: int, epoch: int, extent_bytes: int = EXTENT_BYTES_DEFAULT, *, codec: int = CODEC_NONE
+        self,
+        container_id: int,
+        epoch: int,
+        extent_bytes: int = EXTENT_BYTES_DEFAULT,
+        *,
+        codec: int = CODEC_NONE,
     ) -> None:
         self._container_id = container_id
         self._epoch = epoch
@@ -54,13 +62,19 @@ class ObjectBuilder:
         """All buffers of the object, in order: what `ObjectStorage.put` takes."""
         self.placements: list[BlockPlacement] = []
         self.beginnings: list[BlockBeginning] = []
-        """Of all blocks, in order: by them the stored object is known again when `parts` is let go."""
+        """Of all blocks, in order: by them the stored object is known again when `parts` is let
+        go.
+        """
 
-    def add(self, segment_id: int, start_offset: int, parts: Sequence[Buffer], *, segment_name: str = "") -> None:
-        """Append a block with the concatenation of `parts`, the bytes of the segment from `start_offset` on.
+    def add(
+        self, segment_id: int, start_offset: int, parts: Sequence[Buffer], *, segment_name: str = ""
+    ) -> None:
+        """Append a block with the concatenation of `parts`, the bytes of the segment from
+        `start_offset` on.
 
-        `segment_name` is what it is called now, for a rebuild from the objects alone. ValueError if there is not a
-        single byte; the object is unchanged then. One CRC32C of the bytes, and with a codec their compression.
+        `segment_name` is what it is called now, for a rebuild from the objects alone. ValueError if
+        there is not a single byte; the object is unchanged then. One CRC32C of the bytes, and with
+        a codec their compression.
         """
         block = encode_block(
             container_id=self._container_id,
@@ -72,12 +86,16 @@ class ObjectBuilder:
             segment_name=segment_name,
             codec=self._codec,
         )
-        self.placements.append(BlockPlacement(segment_id, start_offset, sum(map(len, parts)), self.size))
+        self.placements.append(
+            BlockPlacement(segment_id, start_offset, sum(map(len, parts)), self.size)
+        )
         self.beginnings.append(BlockBeginning(self.size, block[0]))
         self.parts += block
         self.size += sum(map(len, block))
 
-    def finish(self, name: str, created_ms: int) -> tuple[ObjectRecord, list[tuple[int, ChunkRecord]]]:
+    def finish(
+        self, name: str, created_ms: int
+    ) -> tuple[ObjectRecord, list[tuple[int, ChunkRecord]]]:
         """The object's record and, in the order added, (segment id, chunk) of each block.
 
         `created_ms` is milliseconds since 1970 UTC. ValueError if no block was added.
@@ -101,4 +119,7 @@ class ObjectBuilder:
         return ObjectRecord(name, self.size, created_ms), chunks
 
     def __repr__(self) -> str:
-        return f"<ObjectBuilder container {self._container_id}: {len(self.placements)} blocks, {self.size} bytes>"
+        return (
+            f"<ObjectBuilder container {self._container_id}: {len(self.placements)} blocks, "
+            f"{self.size} bytes>"
+        )

@@ -1,13 +1,13 @@
 """Names of Tier-2 objects: what any object may be called, and what ours are called.
 
-Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>`, of a job `.../compaction-<job id>-<unique id>`
-(docs/formats/object-names.md). Rules:
+Ours: `<shard>/<container>/<epoch>/<kind>-<unique id>`, of a job
+`.../compaction-<job id>-<unique id>` (docs/formats/object-names.md). Rules:
 
 - a name is never reused: the unique id has 64 random bits, and the epoch is in the name;
-- a name alone says who meant to write the object and for what work, so that an orphan can be told from an
-  object in flight;
-- the unique id begins with the tag of the store that works on the object: nobody deletes an object that is not provably
-  his own. Names that older versions made have no tag, and prove nothing;
+- a name alone says who meant to write the object and for what work, so that an orphan can be told
+  from an object in flight;
+- the unique id begins with the tag of the store that works on the object: nobody deletes an object
+  that is not provably his own. Names that older versions made have no tag, and prove nothing;
 - there is one spelling of each name: lower case, fixed widths.
 
 Pure: no await, no clock, no I/O.
@@ -28,14 +28,18 @@ UNIQUE_ID_BYTES = 16
 STORE_TAG_BYTES = 8
 """Of a unique id, from its beginning on."""
 PROBE_PREFIX = "probe/"
-"""What the names of probes begin with, which an object storage puts, and deletes again, to check itself."""
+"""What the names of probes begin with, which an object storage puts, and deletes again, to check
+itself.
+"""
 NAME_CHARACTERS_MAX = 512
 CONTAINER_ID_MAX = 2**32 - 1
 EPOCH_MAX = 2**64 - 1
 
 _KINDS: frozenset[str] = frozenset(("flush", "consolidation", "compaction"))
 _PART = re.compile(r"[A-Za-z0-9._-]+")
-_OURS = re.compile(r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-(?:([0-9a-f]{16})-)?([0-9a-f]{32})")
+_OURS = re.compile(
+    r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-(?:([0-9a-f]{16})-)?([0-9a-f]{32})"
+)
 _JOB_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -75,18 +79,28 @@ def store_tag(store_id: str | uuid.UUID) -> bytes:
 
 
 def new_tagged_id(tag: bytes, source: random.Random) -> bytes:
-    """A unique id that shows whose it is: the store's tag, and random bits from `Runtime.random`."""
+    """A unique id that shows whose it is: the store's tag, and random bits from
+    `Runtime.random`.
+    """
     return tag + new_unique_id(source)[len(tag) :]
 
 
 def is_of_store(name: str, tag: bytes) -> bool:
-    """Whether an object of this name was provably made for the store of this tag. Of a name that is not ours: no."""
+    """Whether an object of this name was provably made for the store of this tag.
+
+    Of a name that is not ours: no.
+    """
     parts = parse_object_name(name)
     return parts is not None and parts.unique_id.startswith(tag)
 
 
-def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes, *, job_id: str | None = None) -> str:
-    """The name of an object; ValueError for parts out of range. A compaction has the id of its job, nothing else has one."""
+def object_name(
+    container_id: int, epoch: int, kind: ObjectKind, unique_id: bytes, *, job_id: str | None = None
+) -> str:
+    """The name of an object; ValueError for parts out of range.
+
+    A compaction has the id of its job, nothing else has one.
+    """
     if not 0 <= container_id <= CONTAINER_ID_MAX:
         raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
     if not 0 <= epoch <= EPOCH_MAX:
@@ -104,21 +118,31 @@ def object_name(container_id: int, epoch: int, kind: ObjectKind, unique_id: byte
 
 
 def parse_object_name(name: str) -> ObjectName | None:
-    """The parts of a name, or None if `object_name` cannot have made it (a foreign object, or a later version's)."""
+    """The parts of a name, or None if `object_name` cannot have made it (a foreign object, or a
+    later version's).
+    """
     match = _OURS.fullmatch(name)
     if match is None:
         return None
     shard, container, epoch, kind, job_id, unique = match.groups()
     unique_id = bytes.fromhex(unique)
-    if kind not in _KINDS or shard != _shard(unique_id) or (kind == "compaction") is (job_id is None):
+    if (
+        kind not in _KINDS
+        or shard != _shard(unique_id)
+        or (kind == "compaction") is (job_id is None)
+    ):
         return None
-    return ObjectName(int(container, 16), int(epoch, 16), cast("ObjectKind", kind), unique_id, job_id)
+    return ObjectName(
+        int(container, 16), int(epoch, 16), cast("ObjectKind", kind), unique_id, job_id
+    )
 
 
 def check_object_name(name: str) -> str:
     """Return the name if any ObjectStorage must take it; ValueError otherwise."""
     if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
-        raise ValueError(f"an object name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}")
+        raise ValueError(
+            f"an object name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}"
+        )
     if not all(is_name_part(part) for part in name.split("/")):
         raise ValueError(f"{name!r} cannot name an object")
     return name

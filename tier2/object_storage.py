@@ -1,13 +1,18 @@
-"""ObjectStorage: the few calls an object store must give. Objects are put once, whole, and never changed.
+"""ObjectStorage: the few calls an object store must give.
+
+Objects are put once, whole, and never changed.
 
 What every implementation promises (proved by tests/contracts/object_storage_contract.py):
 
-- `put` is put-if-absent: of two puts of one name at most one succeeds, and an object is never seen in part;
+- `put` is put-if-absent: of two puts of one name at most one succeeds, and an object is never seen
+  in part;
 - `put` has returned => the object survives a crash of any process and of the machine;
-- a put whose reply was lost and that is tried again with the same `unique_id` succeeds if the first one landed;
+- a put whose reply was lost and that is tried again with the same `unique_id` succeeds if the first
+  one landed;
 - `get_range` gives exactly the bytes asked for or an error, never fewer;
 - `delete` of what is absent succeeds; after it returned the object is gone;
-- `compose`, where it is offered, keeps what `put` promises: the bytes only come from objects instead of the caller.
+- `compose`, where it is offered, keeps what `put` promises: the bytes only come from objects
+  instead of the caller.
 
 Listing is for people and for garbage, never needed to be correct (DESIGN 4.3).
 """
@@ -30,7 +35,9 @@ class StoredObject(NamedTuple):
     name: str
     size: int
     modified_ms: int
-    """As the store has it, milliseconds since 1970 UTC; for people and for ages, never for order."""
+    """As the store has it, milliseconds since 1970 UTC; for people and for ages, never for
+    order.
+    """
 
 
 class ObjectRange(NamedTuple):
@@ -42,7 +49,10 @@ class ObjectRange(NamedTuple):
 
 
 class UnfinishedUpload(NamedTuple):
-    """An upload in parts that was begun and neither completed nor aborted. Nobody sees it; its parts are billed."""
+    """An upload in parts that was begun and neither completed nor aborted.
+
+    Nobody sees it; its parts are billed.
+    """
 
     name: str
     """Of the object it would have become."""
@@ -65,7 +75,10 @@ class ObjectNotFoundError(ObjectStorageError):
 
 
 class ObjectExistsError(ObjectStorageError):
-    """The name is taken by an object with another unique id. Names are unique by construction: our bug, or a foreign hand."""
+    """The name is taken by an object with another unique id.
+
+    Names are unique by construction: our bug, or a foreign hand.
+    """
 
 
 class InvalidRangeError(ObjectStorageError):
@@ -75,7 +88,16 @@ class InvalidRangeError(ObjectStorageError):
 _KINDS_OF_ALL: Final = frozenset(
     (
         *("connection", "timeout", "SlowDown", "502", "504"),
-        *("ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ESTALE"),
+        *(
+            "ECONNREFUSED",
+            "ECONNRESET",
+            "ECONNABORTED",
+            "EPIPE",
+            "ETIMEDOUT",
+            "EHOSTUNREACH",
+            "ENETUNREACH",
+            "ESTALE",
+        ),
         *("ENOSPC", "EDQUOT"),
     )
 )
@@ -86,18 +108,23 @@ def _never() -> bool:
 
 
 class StorageUnavailableError(ObjectStorageError):
-    """The store did not answer, or refused for now: try again later with back-off. The outcome of a put is unknown.
+    """The store did not answer, or refused for now: try again later with back-off.
 
-    `kind` is a short word of a small set, the provider's code where it gave one: errors are counted by it.
+    The outcome of a put is unknown.
+
+    `kind` is a short word of a small set, the provider's code where it gave one: errors are counted
+    by it.
     """
 
     def __init__(self, name: str, message: str, kind: str = "unavailable") -> None:
         super().__init__(name, message)
         self.kind = kind
         self.outlived: Callable[[], bool] = _never
-        """Whether the provider has since answered another request that reads, or one that writes, as this one did.
+        """Whether the provider has since answered another request that reads, or one that writes,
+        as this one did.
 
-        Said of failures that are the provider's as a whole (see `is_of_all`), once whoever counts requests has seen them.
+        Said of failures that are the provider's as a whole (see `is_of_all`), once whoever counts
+        requests has seen them.
         """
 
     @property
@@ -107,10 +134,12 @@ class StorageUnavailableError(ObjectStorageError):
 
 
 class StorageRefusedError(StorageUnavailableError):
-    """The store answers, and will refuse until a person changes something: no such bucket, no permission, expired or
-    wrong credentials, a clock that is off. The message is one sentence that says which, with call and code.
+    """The store answers, and will refuse until a person changes something: no such bucket, no
+    permission, expired or wrong credentials, a clock that is off. The message is one sentence that
+    says which, with call and code.
 
-    A kind of unavailable: bytes are kept, and what was refused is tried again, for that person may come.
+    A kind of unavailable: bytes are kept, and what was refused is tried again, for that person may
+    come.
     """
 
 
@@ -137,8 +166,8 @@ def exact_range(name: str, data: bytes, offset: int, length: int) -> bytes:
 class ObjectStorage(ABC):
     """One bucket (or folder) and prefix. Calls are made on one event loop; many may be in flight.
 
-    Object names: 1 to 512 characters of `a-z A-Z 0-9 - _ .` and `/` between non-empty parts, no part being
-    `.` or `..` (ValueError otherwise). Every method may raise StorageUnavailableError.
+    Object names: 1 to 512 characters of `a-z A-Z 0-9 - _ .` and `/` between non-empty parts, no
+    part being `.` or `..` (ValueError otherwise). Every method may raise StorageUnavailableError.
     """
 
     @property
@@ -150,36 +179,44 @@ class ObjectStorage(ABC):
     async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
         """Store the concatenation of `parts` under `name`, if the name is free.
 
-        `unique_id` is 16 bytes, different for each object ever put; it is kept with the object and tells
-        one's own object, whose reply was lost, from another's (ObjectExistsError). Not empty (ValueError).
+        `unique_id` is 16 bytes, different for each object ever put; it is kept with the object and
+        tells one's own object, whose reply was lost, from another's (ObjectExistsError). Not empty
+        (ValueError).
         """
 
     @property
     def get_bytes_best(self) -> int:
-        """The length of one `get_range` from which longer ones bring little more: what read-ahead asks for at most.
+        """The length of one `get_range` from which longer ones bring little more: what read-ahead
+        asks for at most.
 
-        A request to a folder costs little, and what is read ahead there only costs memory that is not in the
-        processor's cache any more.
+        A request to a folder costs little, and what is read ahead there only costs memory that is
+        not in the processor's cache any more.
         """
         return 512 * 1024
 
     @property
     def compose_bytes_min(self) -> int | None:
-        """The least length of a range that `compose` takes, but for the last; None: this store offers no `compose`."""
+        """The least length of a range that `compose` takes, but for the last; None: this store
+        offers no `compose`.
+        """
         return None
 
     async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
         """As `put`, of the concatenation of ranges of other objects, copied by the store itself.
 
-        Every range but the last has at least `compose_bytes_min` bytes (ValueError, also from a store that offers no
-        `compose`). Also raises ObjectNotFoundError and InvalidRangeError, about a source; nothing was stored then.
+        Every range but the last has at least `compose_bytes_min` bytes (ValueError, also from a
+        store that offers no `compose`). Also raises ObjectNotFoundError and InvalidRangeError,
+        about a source; nothing was stored then.
         """
         del ranges, unique_id
         raise ValueError(f"{self.url} copies nothing by itself: {name} must be put")
 
     @abstractmethod
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly `length` >= 1 bytes from `offset`. Raises ObjectNotFoundError, InvalidRangeError."""
+        """Exactly `length` >= 1 bytes from `offset`.
+
+        Raises ObjectNotFoundError, InvalidRangeError.
+        """
 
     @abstractmethod
     async def head(self, name: str) -> StoredObject | None:
@@ -190,23 +227,33 @@ class ObjectStorage(ABC):
         """Remove an object; nothing happens if it is absent. Durable when it returns."""
 
     @abstractmethod
-    def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        """Objects whose names begin with `prefix` and sort behind `start_after`, by name in code point order, in pages."""
+    def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
+        """Objects whose names begin with `prefix` and sort behind `start_after`, by name in code
+        point order, in pages.
+        """
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
-        """Uploads in parts that nobody finished, of names beginning with `prefix`: at most 1,000. None where there are no parts."""
+        """Uploads in parts that nobody finished, of names beginning with `prefix`: at most 1,000.
+
+        None where there are no parts.
+        """
         del prefix
         return ()
 
     async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
-        """Give up an upload and what it holds; nothing happens if it is gone, or became an object meanwhile."""
+        """Give up an upload and what it holds; nothing happens if it is gone, or became an object
+        meanwhile.
+        """
         del upload  # where there are no parts none is ever there
 
     async def check(self) -> None:  # noqa: B027 - nothing to check is the default
         """Write, read, list and delete a probe, and whatever else this store must be able to.
 
-        For the beginning of a store's life: raises StorageRefusedError if it cannot keep the promises above, in one
-        sentence; StorageUnavailableError if it does not answer. A store that is private to this process checks nothing.
+        For the beginning of a store's life: raises StorageRefusedError if it cannot keep the
+        promises above, in one sentence; StorageUnavailableError if it does not answer. A store that
+        is private to this process checks nothing.
         """
 
     @abstractmethod

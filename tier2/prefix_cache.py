@@ -1,4 +1,6 @@
-"""PrefixCache: headers and extent tables of the blocks read last, bounded in number and in bytes."""
+"""PrefixCache: headers and extent tables of the blocks read last, bounded in number and in
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class PrefixCache:
         self.forget(key)
         self._cached[key] = prefix
         self.size += _cost(prefix)
-        while self._cached and (len(self._cached) > self._blocks_max or self.size > self._bytes_max):
+        while self._cached and (
+            len(self._cached) > self._blocks_max or self.size > self._bytes_max
+        ):
             self.forget(next(iter(self._cached)))
 
     def forget(self, key: PrefixKey) -> None:

@@ -1,7 +1,7 @@
 """ReadOnlyObjectStorage: another object storage, of which nothing but reads passes.
 
-For who shows a store without owning it: the storage may be writable, and whatever was put or deleted there by such a
-reader would be the deed of a second owner.
+For who shows a store without owning it: the storage may be writable, and whatever was put or
+deleted there by such a reader would be the deed of a second owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _REFUSED: Final = "a read-only view of the store changes nothing in Tier 2"
 
 
 class ReadOnlyObjectStorage(ObjectStorage):
-    """Reads of `storage`; every other call raises StorageRefusedError and sends nothing. Closing closes `storage`."""
+    """Reads of `storage`; every other call raises StorageRefusedError and sends nothing.
+
+    Closing closes `storage`.
+    """
 
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
@@ -53,7 +56,9 @@ class ReadOnlyObjectStorage(ObjectStorage):
     async def delete(self, name: str) -> None:
         raise _refused(name)
 
-    def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
         return self._storage.list(prefix, start_after)
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:

@@ -1,7 +1,7 @@
 """RequestMeter: what every object storage counts of the requests it sends, and the snapshot of it.
 
-A request is one message to the provider: what it bills and limits. One call of an object storage may be many (a put
-in parts) or none. Counted on the event loop only.
+A request is one message to the provider: what it bills and limits. One call of an object storage
+may be many (a put in parts) or none. Counted on the event loop only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,29 @@ Operation = Literal[
     "abort_upload",
     "list_uploads",
 ]
-"""Kinds of requests. The last six are of uploads in parts; a provider without them never counts any."""
+"""Kinds of requests.
+
+The last six are of uploads in parts; a provider without them never counts any.
+"""
 
 _READS: Final = frozenset(("get", "head", "list", "list_uploads"))
 
-LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LATENCY_BOUNDS_S: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 """Upper bounds of the buckets of a latency histogram; one more bucket is behind the last."""
 
 
@@ -54,11 +72,16 @@ class OperationStatistics:
     bytes_sent: int
     bytes_received: int
     errors: Mapping[str, int]
-    """By kind: the provider's code, or the name of what went wrong on the way. Absent objects are answers, not errors."""
+    """By kind: the provider's code, or the name of what went wrong on the way.
+
+    Absent objects are answers, not errors.
+    """
     seconds: float
     """Sum of the latencies of all that ended."""
     latency_counts: tuple[int, ...]
-    """How many took at most each of LATENCY_BOUNDS_S and more than the bound before it; the last: longer than all."""
+    """How many took at most each of LATENCY_BOUNDS_S and more than the bound before it; the last:
+    longer than all.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +93,11 @@ class ObjectStorageStatistics:
 
     def requests(self, *operations: Operation) -> int:
         """Requests of these kinds; of all kinds if none is named."""
-        return sum(each.requests for kind, each in self.operations.items() if not operations or kind in operations)
+        return sum(
+            each.requests
+            for kind, each in self.operations.items()
+            if not operations or kind in operations
+        )
 
     @property
     def bytes_sent(self) -> int:
@@ -102,7 +129,9 @@ class _Counts:
 
 
 class _Answers:
-    """How often the provider has answered requests that read, or requests that write: one may work without the other."""
+    """How often the provider has answered requests that read, or requests that write: one may work
+    without the other.
+    """
 
     __slots__ = ("count",)
 
@@ -138,7 +167,10 @@ class Request:
         self._counts.hedges_won += 1
 
     def ended(self, error: BaseException | None) -> float:
-        """Its outcome is known; the seconds it took. A StorageUnavailableError is counted as its failure. Once."""
+        """Its outcome is known; the seconds it took.
+
+        A StorageUnavailableError is counted as its failure. Once.
+        """
         counts = self._counts
         if isinstance(error, StorageUnavailableError):
             counts.errors[error.kind] += 1
@@ -161,7 +193,10 @@ class RequestMeter:
         self._of_reads, self._of_writes = _Answers(), _Answers()
 
     def begin(self, operation: Operation, *, retry: bool = False, hedge: bool = False) -> Request:
-        """One request, which is sent now. Whoever sends it calls `ended` when its outcome is known."""
+        """One request, which is sent now.
+
+        Whoever sends it calls `ended` when its outcome is known.
+        """
         counts = self._operations.get(operation)
         if counts is None:
             counts = self._operations[operation] = _Counts()
@@ -174,7 +209,10 @@ class RequestMeter:
 
     @contextmanager
     def request(self, operation: Operation, *, retry: bool = False) -> Iterator[Request]:
-        """One request, from just before it is sent until its outcome is known. A StorageUnavailableError is counted as its failure."""
+        """One request, from just before it is sent until its outcome is known.
+
+        A StorageUnavailableError is counted as its failure.
+        """
         request = self.begin(operation, retry=retry)
         error: BaseException | None = None
         try:

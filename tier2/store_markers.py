@@ -1,13 +1,16 @@
-"""Which stores keep their objects in one place: each has a marker there, `stores/<store id, 32 hex digits>`.
+"""Which stores keep their objects in one place: each has a marker there,
+`stores/<store id, 32 hex digits>`.
 
-Names of objects begin their unique id with a tag of the store (tier2/object_names.py), so no store deletes what another one
-made. Names that older versions made have no tag: of those the markers tell. Rule: a store's marker is there before its first
-object, in every place, its own folder included, for another store may name that folder, or both may be links to one volume.
-So who sees an object, and afterwards no marker but his own, knows that the object is of no store but his.
+Names of objects begin their unique id with a tag of the store (tier2/object_names.py), so no store
+deletes what another one made. Names that older versions made have no tag: of those the markers
+tell. Rule: a store's marker is there before its first object, in every place, its own folder
+included, for another store may name that folder, or both may be links to one volume. So who sees an
+object, and afterwards no marker but his own, knows that the object is of no store but his.
 
-Where another store has its marker, a store is made, or opened for the first time, only if its setting `shared_tier2` says
-that they are meant to share (docs/decisions/0038-shared-tier2.md). A marker that is gone, though it was there, tells that the
-content of the place was deleted: it is put back, and `health` says so.
+Where another store has its marker, a store is made, or opened for the first time, only if its
+setting `shared_tier2` says that they are meant to share (docs/decisions/0038-shared-tier2.md). A
+marker that is gone, though it was there, tells that the content of the place was deleted: it is put
+back, and `health` says so.
 
 The id is the marker's unique id too: to put it again succeeds. Its content is for people.
 """
@@ -17,13 +20,20 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from tier2.object_storage import ObjectExistsError, ObjectStorage, ObjectStorageError, StorageRefusedError
+from tier2.object_storage import (
+    ObjectExistsError,
+    ObjectStorage,
+    ObjectStorageError,
+    StorageRefusedError,
+)
 
 PREFIX = "stores/"
 
 
 class PlaceTakenError(StorageRefusedError):
-    """Another store keeps its objects in this place, and this one is not known there, nor meant to share."""
+    """Another store keeps its objects in this place, and this one is not known there, nor meant to
+    share.
+    """
 
 
 def marker_name(store_id: str) -> str:
@@ -45,7 +55,10 @@ def is_marker(name: str) -> bool:
 
 
 async def stores_at(storage: ObjectStorage) -> list[str]:
-    """Ids of all stores that have a marker in a place, sorted. One listing request; may raise StorageUnavailableError."""
+    """Ids of all stores that have a marker in a place, sorted.
+
+    One listing request; may raise StorageUnavailableError.
+    """
     found = []
     async for page in storage.list(PREFIX):
         found += [store for stored in page if (store := _store_of(stored.name)) is not None]
@@ -53,7 +66,10 @@ async def stores_at(storage: ObjectStorage) -> list[str]:
 
 
 class StoreMarkers:
-    """The markers in one object storage, seen from one store. Every call may raise StorageUnavailableError."""
+    """The markers in one object storage, seen from one store.
+
+    Every call may raise StorageUnavailableError.
+    """
 
     def __init__(self, storage: ObjectStorage, store_id: str, *, is_meant: bool = False) -> None:
         """`is_meant`: that other stores are there as well is no mistake."""
@@ -70,12 +86,15 @@ class StoreMarkers:
         try:
             await self._storage.put(name, [marker_text(name)], self._store_id.bytes)
         except ObjectExistsError:
-            pass  # There, without the id: a copy of the place was made by a tool that keeps names and bytes alone.
+            # There, without the id: a copy of the place was made by a tool that keeps names and
+            # bytes alone.
+            pass
 
     async def look(self) -> bool:
         """Whether this store is known here. One listing request.
 
-        Raises PlaceTakenError if it is not, and another store is that it does not mean to share with.
+        Raises PlaceTakenError if it is not, and another store is that it does not mean to share
+        with.
         """
         others = await self.others()
         if not self._is_there and others and not self.is_meant:
@@ -83,7 +102,9 @@ class StoreMarkers:
         return self._is_there
 
     async def ensure(self) -> None:
-        """Make this store known, unless it is. For the moment before an object: nothing from then on, once it has succeeded.
+        """Make this store known, unless it is.
+
+        For the moment before an object: nothing from then on, once it has succeeded.
 
         As `look`, and a request more to put the marker.
         """
@@ -92,7 +113,10 @@ class StoreMarkers:
             self._is_there = True
 
     async def make(self) -> None:
-        """Make a new store known, where no other one may be. As `ensure`; of two that are made at once both are refused."""
+        """Make a new store known, where no other one may be.
+
+        As `ensure`; of two that are made at once both are refused.
+        """
         if self._is_there:
             return
         self._is_new = True
@@ -107,7 +131,10 @@ class StoreMarkers:
             raise PlaceTakenError(self._storage.url, self._refusal(others))
 
     async def withdraw(self) -> None:
-        """Take away what `make` has put, of a store that comes to nothing. As well as Tier 2 lets it."""
+        """Take away what `make` has put, of a store that comes to nothing.
+
+        As well as Tier 2 lets it.
+        """
         if self._is_new:
             self._is_new = self._is_there = False
             with suppress(ObjectStorageError):
@@ -133,32 +160,53 @@ class StoreMarkers:
     def _refusal(self, others: list[str]) -> str:
         count = f" and {len(others) - 1} more" if len(others) > 1 else ""
         return (
-            f"the store {others[0]}{count} keeps its objects there: give each store a prefix of its own, or"
-            f" set shared_tier2 = true if they are meant to share it. If that one is gone for good, delete {marker_name(others[0])}"
+            f"the store {others[0]}{count} keeps its objects there: give each store a "
+            "prefix of its own, or"
+            " set shared_tier2 = true if they are meant to share it. If that one is "
+            f"gone for good, delete {marker_name(others[0])}"
         )
 
     async def shared_with(self) -> str | None:
-        """A sentence that says with whom the place is shared; None with nobody. One listing request."""
+        """A sentence that says with whom the place is shared; None with nobody.
+
+        One listing request.
+        """
         others = await self.others()
         count = f" and {len(others) - 1} more" if len(others) > 1 else ""
         what = "garbage without the tag of this store stays"
         if not self.is_meant:
-            what = f"nothing is searched for orphans there, and {what}; shared_tier2 = true says that it is meant"
-        self._seen = f"{self._storage.url} also has objects of store {others[0]}{count}: {what}" if others else None
+            what = (
+                f"nothing is searched for orphans there, and {what}; shared_tier2 = true "
+                "says that it is meant"
+            )
+        self._seen = (
+            f"{self._storage.url} also has objects of store {others[0]}{count}: {what}"
+            if others
+            else None
+        )
         return self._seen
 
     def health(self) -> list[str]:
-        """What the last look at the markers showed, if it was anything that is not meant. No request."""
+        """What the last look at the markers showed, if it was anything that is not meant.
+
+        No request.
+        """
         found = []
         if self._seen is not None and not self.is_meant:
             found.append(f"tier2 is shared: {self._seen}")
         if self._was_gone:
             what = "what was there was deleted or lost, objects perhaps as well"
-            found.append(f"tier2: the marker of this store was gone from {self._storage.url}, and was put back: {what}")
+            found.append(
+                f"tier2: the marker of this store was gone from {self._storage.url}, and "
+                f"was put back: {what}"
+            )
         return found
 
     async def forget(self, store_id: str) -> bool:
-        """Remove the marker of a store that is gone for good; whether there was one. ValueError if that is no UUID."""
+        """Remove the marker of a store that is gone for good; whether there was one.
+
+        ValueError if that is no UUID.
+        """
         name = marker_name(store_id)
         there = await self._storage.head(name) is not None
         await self._storage.delete(name)

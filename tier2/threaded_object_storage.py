@@ -1,10 +1,13 @@
-"""ThreadedObjectStorage: an object storage whose files block, made of them and of threads of its own.
+"""ThreadedObjectStorage: an object storage whose files block, made of them and of threads of its
+own.
 
-What file systems have in common, wherever they are: each call is run to its end by one of a few threads. Rules:
+What file systems have in common, wherever they are: each call is run to its end by one of a few
+threads. Rules:
 
 - a call that is cancelled while it runs goes on in its thread, and `close` waits for it;
 - what a thread's work raises is an ObjectStorageError, or becomes one in `_understood`;
-- no name may be a folder of another's, and a part of a name has at most 255 characters (names of ours never come near).
+- no name may be a folder of another's, and a part of a name has at most 255 characters (names of
+  ours never come near).
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import check_object_name, check_unique_id
-from tier2.object_storage import ObjectStorage, ObjectStorageError, StorageUnavailableError, StoredObject
+from tier2.object_storage import (
+    ObjectStorage,
+    ObjectStorageError,
+    StorageUnavailableError,
+    StoredObject,
+)
 from tier2.request_meter import ObjectStorageStatistics, RequestMeter
 
 PAGE_OBJECTS: Final = 1000
@@ -54,9 +62,12 @@ FilesT = TypeVar("FilesT", bound=BlockingFiles)
 
 
 class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
-    """Objects by way of `files`, `threads` calls at a time; what is beyond waits. Nothing is touched before the first call.
+    """Objects by way of `files`, `threads` calls at a time; what is beyond waits.
 
-    A close waits for calls under way for `close_patience_s`, after which their threads are left to themselves; None: to the end.
+    Nothing is touched before the first call.
+
+    A close waits for calls under way for `close_patience_s`, after which their threads are left to
+    themselves; None: to the end.
     """
 
     def __init__(
@@ -112,7 +123,9 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
         with self._meter.request("delete"):
             await self._run(name, self._files.delete, name)
 
-    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
         found = self._files.walk(prefix, start_after)
         while page := await self._next_page(prefix, found):
             yield page
@@ -142,11 +155,15 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
         """The error as the cause that a traceback shows; None to keep it to ourselves."""
         return error
 
-    async def _next_page(self, prefix: str, found: Iterator[StoredObject]) -> Sequence[StoredObject]:
+    async def _next_page(
+        self, prefix: str, found: Iterator[StoredObject]
+    ) -> Sequence[StoredObject]:
         with self._meter.request("list"):
             return await self._run(prefix, _take, found, self._page_objects)
 
-    async def _run(self, name: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _run(
+        self, name: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
         if self._closed:
             raise StorageUnavailableError(name, "the storage is closed", "closed")
         running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
@@ -174,6 +191,8 @@ def _check_name(name: str) -> None:
 
 
 def _look_at(running: asyncio.Future[Any]) -> None:
-    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that nobody did."""
+    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that
+    nobody did.
+    """
     if not running.cancelled():
         running.exception()

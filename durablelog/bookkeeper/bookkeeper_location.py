@@ -1,8 +1,10 @@
-"""BookKeeperLocation: what a URL `bookkeeper://host:2181,host:2181/path?key=value&...` says, checked.
+"""BookKeeperLocation: what a URL `bookkeeper://host:2181,host:2181/path?key=value&...` says,
+checked.
 
-The hosts are ZooKeeper's, the path is the store's root node there: one root is one store. Every key of the query is
-one of the table at the end; an unknown one is refused by name. No secret stands in a URL: passwords come from files that
-it names, or from the environment. No message repeats what might be one.
+The hosts are ZooKeeper's, the path is the store's root node there: one root is one store. Every key
+of the query is one of the table at the end; an unknown one is refused by name. No secret stands in
+a URL: passwords come from files that it names, or from the environment. No message repeats what
+might be one.
 
 Pure: no await, no clock, no I/O.
 """
@@ -56,7 +58,9 @@ class BookKeeperLocation:
     replication: Replication = Replication()  # noqa: RUF009 - a tuple
     """Of new ledgers; those that are there keep theirs."""
     degraded: Replication | None = None
-    """Of a new ledger while there are too few bookies for `replication`; None: writers wait instead."""
+    """Of a new ledger while there are too few bookies for `replication`; None: writers wait
+    instead.
+    """
     ledger_bytes: int = LEDGER_BYTES_DEFAULT
     """Size at which a new ledger is begun."""
     ledgers_root: str = "/ledgers"
@@ -70,7 +74,9 @@ class BookKeeperLocation:
     zookeeper_scheme: Scheme = "digest"
     """How ZooKeeper is told of them: by its scheme `digest`, or by SASL (DIGEST-MD5)."""
     client_settings: str | None = None
-    """A file of Java properties with settings of BookKeeper's client; None: from the environment, else none."""
+    """A file of Java properties with settings of BookKeeper's client; None: from the environment,
+    else none.
+    """
     acl: Access = "open"
     """Who may see and change the nodes made here: everybody, or their creator."""
     session_timeout_s: int = 10
@@ -83,12 +89,15 @@ class BookKeeperLocation:
             parts = urlsplit(url)
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
-            raise _bad("the bookkeeper:// URL cannot be taken apart: its query is key=value&key=value") from None
+            raise _bad(
+                "the bookkeeper:// URL cannot be taken apart: its query is key=value&key=value"
+            ) from None
         if parts.scheme != SCHEME:
             raise _bad("it is not a bookkeeper:// URL")
         if "@" in parts.netloc:
             raise _bad(
-                "a bookkeeper:// URL holds no credentials: name files by password_file and zookeeper_auth_file,"
+                "a bookkeeper:// URL holds no credentials: name files by password_file "
+                "and zookeeper_auth_file,"
                 f" or set {PASSWORD_VARIABLE} and {ZOOKEEPER_AUTH_VARIABLE}"
             )
         if parts.fragment:
@@ -104,7 +113,9 @@ class BookKeeperLocation:
         given["replication"] = _replication(given)
         if "ledgers" in given:
             given["ledgers_root"] = given.pop("ledgers")
-        location = cls(hosts=_hosts(parts.netloc), path=_path("the path", unquote(parts.path)), **given)
+        location = cls(
+            hosts=_hosts(parts.netloc), path=_path("the path", unquote(parts.path)), **given
+        )
         location._check()
         return location
 
@@ -114,7 +125,9 @@ class BookKeeperLocation:
         if self.ledgers_root.startswith(self.path + "/"):
             raise _bad(f"BookKeeper's own nodes, {self.ledgers_root}, lie in the path {self.path}")
         if self.degraded is not None and self.degraded.ensemble >= self.replication.ensemble:
-            raise _bad(f"degraded={self.degraded} does not ask for fewer bookies than {self.replication}")
+            raise _bad(
+                f"degraded={self.degraded} does not ask for fewer bookies than {self.replication}"
+            )
 
     @property
     def metadata_uri(self) -> str:
@@ -127,7 +140,10 @@ class BookKeeperLocation:
         """Where the password of the ledgers is looked for; for people."""
         if self.password_file is not None:
             return f"that in password_file, {self.password_file}"
-        return f"that in {PASSWORD_VARIABLE} (none, if that is not set), for the URL names no password_file"
+        return (
+            f"that in {PASSWORD_VARIABLE} (none, if that is not set), for the URL names no "
+            "password_file"
+        )
 
     @property
     def url(self) -> str:
@@ -136,15 +152,18 @@ class BookKeeperLocation:
 
 
 def is_bookkeeper_url(tier1: str) -> bool:
-    """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so rightly."""
+    """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so
+    rightly.
+    """
     return tier1.partition(":")[0] == SCHEME
 
 
 def check_may_follow(stored: str, wanted: str) -> None:
-    """Raise ConfigError("tier1", ...) if a store made with one URL cannot be the one that another names.
+    """Raise ConfigError("tier1", ...) if a store made with one URL cannot be the one that another
+    names.
 
-    What stays is where the store's nodes and ledgers are, below the servers; that the servers have this very store is
-    seen by its id. Everything else may change.
+    What stays is where the store's nodes and ledgers are, below the servers; that the servers have
+    this very store is seen by its id. Everything else may change.
     """
     before, after = BookKeeperLocation.parse(stored), BookKeeperLocation.parse(wanted)
     for what, made, asked in (
@@ -152,7 +171,9 @@ def check_may_follow(stored: str, wanted: str) -> None:
         ("the key 'ledgers'", before.ledgers_root, after.ledgers_root),
     ):
         if made != asked:
-            raise _bad(f"{what} cannot change: {asked} asked for, but the store was made with {made}")
+            raise _bad(
+                f"{what} cannot change: {asked} asked for, but the store was made with {made}"
+            )
 
 
 def _hosts(text: str) -> tuple[str, ...]:
@@ -162,7 +183,10 @@ def _hosts(text: str) -> tuple[str, ...]:
         if not part.endswith("]") and ":" in part:
             host, _, port = part.rpartition(":")
         if not _HOST.fullmatch(host) or not _is_port(port):
-            raise _bad(f"{part!r} is not ZooKeeper's host or host:port, in bookkeeper://host:2181,host:2181/path")
+            raise _bad(
+                f"{part!r} is not ZooKeeper's host or host:port, in "
+                "bookkeeper://host:2181,host:2181/path"
+            )
         hosts.append(f"{host}:{int(port)}")
     if len(set(hosts)) != len(hosts):
         raise _bad(f"a host stands twice in {text!r}")
@@ -183,7 +207,9 @@ def _path(what: str, text: str) -> str:
         or len(path) > PATH_CHARACTERS_MAX
         or not all(_PART.fullmatch(name) and name.strip(".") for name in names[1:])
     ):
-        raise _bad(f"{what} {text!r} is not made of names of a-z A-Z 0-9 - _ . with slashes before them")
+        raise _bad(
+            f"{what} {text!r} is not made of names of a-z A-Z 0-9 - _ . with slashes before them"
+        )
     if names[1] == "zookeeper":
         raise _bad(f"{what} {text!r} lies in ZooKeeper's own nodes")
     return path
@@ -197,12 +223,23 @@ def _replication(given: dict[str, Any]) -> Replication:
     ensemble = ensemble if ensemble is not None else max(write or 0, default.ensemble)
     write = write if write is not None else min(ensemble, max(ack or 0, default.write_quorum))
     ack = ack if ack is not None else write // 2 + 1
-    return _ordered(Replication(ensemble, write, ack), f"ensemble={ensemble}, write_quorum={write}, ack_quorum={ack}")
+    return _ordered(
+        Replication(ensemble, write, ack),
+        f"ensemble={ensemble}, write_quorum={write}, ack_quorum={ack}",
+    )
 
 
 def _ordered(replication: Replication, said: str) -> Replication:
-    if not 1 <= replication.ack_quorum <= replication.write_quorum <= replication.ensemble <= ENSEMBLE_MAX:
-        raise _bad(f"{said}: it must be 1 <= ack quorum <= write quorum <= ensemble <= {ENSEMBLE_MAX}")
+    if (
+        not 1
+        <= replication.ack_quorum
+        <= replication.write_quorum
+        <= replication.ensemble
+        <= ENSEMBLE_MAX
+    ):
+        raise _bad(
+            f"{said}: it must be 1 <= ack quorum <= write quorum <= ensemble <= {ENSEMBLE_MAX}"
+        )
     return replication
 
 
@@ -210,7 +247,9 @@ def _degraded(key: str, text: str) -> Replication | None:
     if text == "none":
         return None
     numbers = text.split("/")
-    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() and len(number) <= 3 for number in numbers):
+    if len(numbers) != 3 or not all(
+        number.isascii() and number.isdigit() and len(number) <= 3 for number in numbers
+    ):
         raise _bad(f"{key}={text!r} is not ensemble/write quorum/ack quorum, as 2/2/2, or none")
     ensemble, write, ack = map(int, numbers)
     return _ordered(Replication(ensemble, write, ack), f"{key}={text}")
@@ -218,7 +257,10 @@ def _degraded(key: str, text: str) -> Replication | None:
 
 def _number(low: int, high: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 15) or not low <= int(text) <= high:
+        if (
+            not (text.isascii() and text.isdigit() and len(text) <= 15)
+            or not low <= int(text) <= high
+        ):
             raise _bad(f"{key}={text!r} is not a whole number from {low} to {high}")
         return int(text)
 
@@ -229,7 +271,9 @@ def _size(key: str, text: str) -> int:
     match = _BYTES.fullmatch(text)
     low, high = LEDGER_BYTES_RANGE
     if match is None or not low <= (value := int(match[1]) * _UNITS[match[2]]) <= high:
-        raise _bad(f"{key}={text!r} is not a number of bytes (or with KiB, MiB, GiB) from {low} to {high}")
+        raise _bad(
+            f"{key}={text!r} is not a number of bytes (or with KiB, MiB, GiB) from {low} to {high}"
+        )
     return value
 
 

@@ -1,14 +1,16 @@
 """The log on BookKeeper: Tier 1 on one ledger after another (docs/formats/bookkeeper-log.md).
 
-The parts: the *keeper* has the record, the *look* knows how long ago that was ours, the *pipeline* has the frames in flight,
-the *succession* the way from ledger to ledger, the *remover* what was truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
-frame and sends it, unless the ledger is being changed; results come in batches and resolve futures in order.
+The parts: the *keeper* has the record, the *look* knows how long ago that was ours, the *pipeline*
+has the frames in flight, the *succession* the way from ledger to ledger, the *remover* what was
+truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
+frame and sends it, unless the ledger is being changed; results come in batches and resolve futures
+in order.
 
 Rules of this file:
 
 - who owns the log is said by the record alone; no failure code is taken for an answer to that;
-- the first failure that is for good fails all in flight and all that comes; everything else is waited out, and `health`
-  says for what;
+- the first failure that is for good fails all in flight and all that comes; everything else is
+  waited out, and `health` says for what;
 - `close` works at any moment, and ends every task.
 """
 
@@ -53,11 +55,13 @@ PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 class BookKeeperLog(DurableDataLog):
     """One opening of the log whose record is the node at `path`; it is made if it is not there.
 
-    `presence` says who opens it, and asks before it is taken from a living owner (ContainerOwnedError); None does neither.
-    `ledgers` and `nodes` are shared by the containers of a store: the log closes neither. `payload_bytes_max`: 1 to
-    PAYLOAD_BYTES_MAX (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was lost.
-    An object is opened once; after `close` make a new one. Beside what the contract says, `open` raises LogDisabledError
-    and ConfigError (another store's node, a newer format, no rights, another password).
+    `presence` says who opens it, and asks before it is taken from a living owner
+    (ContainerOwnedError); None does neither. `ledgers` and `nodes` are shared by the containers of
+    a store: the log closes neither. `payload_bytes_max`: 1 to PAYLOAD_BYTES_MAX (ConfigError).
+    `epoch_min`: the least epoch of this opening, for a log that follows one that was lost. An
+    object is opened once; after `close` make a new one. Beside what the contract says, `open`
+    raises LogDisabledError and ConfigError (another store's node, a newer format, no rights,
+    another password).
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class BookKeeperLog(DurableDataLog):
         presence: OwnerPresence | None = None,
     ) -> None:
         if not 1 <= payload_bytes_max <= PAYLOAD_BYTES_MAX:
-            raise ConfigError("frame_bytes_max", f"{payload_bytes_max}: BookKeeper takes 1 to {PAYLOAD_BYTES_MAX}")
+            raise ConfigError(
+                "frame_bytes_max", f"{payload_bytes_max}: BookKeeper takes 1 to {PAYLOAD_BYTES_MAX}"
+            )
         self._container_id = container_id
         self._chance = runtime.random
         self._ledgers = ledgers
@@ -105,7 +111,11 @@ class BookKeeperLog(DurableDataLog):
             settled=self._futures_settled,
         )
         self._look = OwnerLook(
-            self._keeper, runtime.random, self._notes, release=self._pipeline.acknowledge_held, fail=self._fail
+            self._keeper,
+            runtime.random,
+            self._notes,
+            release=self._pipeline.acknowledge_held,
+            fail=self._fail,
         )
         self._remover = LedgerRemover(ledgers, runtime.random, self._notes)
         self._succession = LedgerSuccession(
@@ -148,7 +158,9 @@ class BookKeeperLog(DurableDataLog):
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         length = sum(map(len, payload))
         if not 1 <= length <= self._payload_bytes_max:
-            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+            raise ValueError(
+                f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}"
+            )
         loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[LogAddress] = loop.create_future()
         if self._failure is not None:
@@ -166,7 +178,10 @@ class BookKeeperLog(DurableDataLog):
         if self._failure is not None:
             raise self._failure()
         if not self._holds(address):
-            raise ValueError(f"{address_text(address)} is no frame of the log, or behind the last acknowledged one")
+            raise ValueError(
+                f"{address_text(address)} is no frame of the log, or behind the last "
+                "acknowledged one"
+            )
         await self._owned(self._truncate(address))
 
     async def check_primary(self) -> None:
@@ -175,7 +190,9 @@ class BookKeeperLog(DurableDataLog):
         try:
             await self._check_owner()
         except NodeUnavailableError as error:
-            raise TierUnavailableError("tier1", f"the log's record does not answer: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"the log's record does not answer: {error}"
+            ) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -189,7 +206,9 @@ class BookKeeperLog(DurableDataLog):
                 await asyncio.wait(tasks)
             await self._look.close()
             # Before the remover: a move to the next ledger that is under way hands it what goes.
-            await self._succession.close(self._pipeline.ledger.writer if self._pipeline.begun else None)
+            await self._succession.close(
+                self._pipeline.ledger.writer if self._pipeline.begun else None
+            )
             await self._remover.close()
             if self._presence is not None and self._opened:
                 await self._presence.leave(self._container_id, self._tag)
@@ -216,7 +235,7 @@ class BookKeeperLog(DurableDataLog):
             return None
         return self._notes.text() or self._ledgers.health() or self._nodes.health()
 
-    # --- what the pipeline reports ---------------------------------------------------------------------------------------
+    # --- what the pipeline reports ----------------------------------------------------------------
 
     def _surely_ours(self) -> bool:
         return self._look.sure()
@@ -231,7 +250,7 @@ class BookKeeperLog(DurableDataLog):
     def _futures_settled(self) -> None:
         self.on_settled()
 
-    # --- opening and truncating ------------------------------------------------------------------------------------------
+    # --- opening and truncating -------------------------------------------------------------------
 
     async def _open(self) -> None:
         assert self._loop is not None
@@ -242,19 +261,27 @@ class BookKeeperLog(DurableDataLog):
             await claiming.for_node(lambda: keeper.claim(self._epoch_min))
         else:
             # Seen to live before the claim, so that nobody sees an owner that is not.
-            owner = await claiming.for_node(lambda: presence.announce(self._container_id, self._tag))
+            owner = await claiming.for_node(
+                lambda: presence.announce(self._container_id, self._tag)
+            )
             await claiming.for_node(lambda: keeper.claim(self._epoch_min, owner, presence.ask))
         self._remover.begin()
-        waiting = Waiting(self._chance, self._notes, "opening", deadline=deadline, look=keeper.check)
+        waiting = Waiting(
+            self._chance, self._notes, "opening", deadline=deadline, look=keeper.check
+        )
         found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
         record = keeper.record
         custom = custom_metadata(record.store_id, record.container_id, record.epoch)
         begun = await self._calls.create(custom, waiting)
         try:
-            item = await list_ledger(keeper, begun, found.ends, (), waiting, record_bytes_max=OPENING_BYTES_MAX)
+            item = await list_ledger(
+                keeper, begun, found.ends, (), waiting, record_bytes_max=OPENING_BYTES_MAX
+            )
         except NotPrimaryError:
             unlisted = keeper.surely_unlisted(begun.writer.ledger_id)
-            self._succession.let_go(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
+            self._succession.let_go(
+                self._calls.discard(begun.writer) if unlisted else begun.writer.close()
+            )
             raise
         except (Exception, asyncio.CancelledError):
             self._succession.let_go(begun.writer.close())
@@ -298,7 +325,7 @@ class BookKeeperLog(DurableDataLog):
         finally:
             self._tasks.pop(task, None)
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
         if self._closed or not self._pipeline.begun:
@@ -336,7 +363,7 @@ class BookKeeperLog(DurableDataLog):
         item = self._keeper.record.item(sequence)
         return item is not None and entry <= self._last_entry(item)
 
-    # --- numbers, and the end --------------------------------------------------------------------------------------------
+    # --- numbers, and the end ---------------------------------------------------------------------
 
     def _log_bytes(self) -> int:
         record = self._keeper.record
@@ -356,7 +383,10 @@ class BookKeeperLog(DurableDataLog):
         return written.acknowledged_bytes if written is not None else item.length
 
     async def _check_owner(self) -> None:
-        """Look at the record; also before the log is open. Raises NodeUnavailableError; anything else is for good."""
+        """Look at the record; also before the log is open.
+
+        Raises NodeUnavailableError; anything else is for good.
+        """
         try:
             await self._keeper.check()
         except SegmentStoreError as error:

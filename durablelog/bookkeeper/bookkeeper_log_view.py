@@ -1,11 +1,14 @@
-"""BookKeeperLogView: a log on BookKeeper as it stands, read without owning it: nothing is claimed, fenced or written.
+"""BookKeeperLogView: a log on BookKeeper as it stands, read without owning it: nothing is claimed,
+fenced or written.
 
 Whoever owns the log goes on undisturbed. Rules of this file:
 
-- what is shown was acknowledged: closed ledgers to their ends, the one that is written up to what its writer has told the
-  bookies (LedgerStore.confirmed). Of a writer that was killed the last frames may be missing until the log is opened;
+- what is shown was acknowledged: closed ledgers to their ends, the one that is written up to what
+  its writer has told the bookies (LedgerStore.confirmed). Of a writer that was killed the last
+  frames may be missing until the log is opened;
 - a ledger is never recovered from here, whatever its state;
-- what is missing is corruption only if the record is still the one that was read: its owner may have truncated meanwhile.
+- what is missing is corruption only if the record is still the one that was read: its owner may
+  have truncated meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord, decode_record
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeRefusedError, NodeUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeRefusedError,
+    NodeUnavailableError,
+)
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from segmentstore.contracts.checksum import Buffer
@@ -38,10 +45,13 @@ _PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 
 
 class BookKeeperLogView(DurableDataLog):
-    """The log whose record is the node at `path`; absent, it is empty. Appends and truncations are refused (TierUnavailableError).
+    """The log whose record is the node at `path`; absent, it is empty.
 
-    Its epoch is that of the last owner. What an owner appends after `open` is not seen; if it truncates meanwhile, a reading may
-    end with TierUnavailableError: try again. `open` raises ConfigError besides (another store's record, no rights, another password).
+    Appends and truncations are refused (TierUnavailableError).
+
+    Its epoch is that of the last owner. What an owner appends after `open` is not seen; if it
+    truncates meanwhile, a reading may end with TierUnavailableError: try again. `open` raises
+    ConfigError besides (another store's record, no rights, another password).
     """
 
     def __init__(
@@ -117,7 +127,9 @@ class BookKeeperLogView(DurableDataLog):
         try:
             await self._check_unchanged()
         except NodeUnavailableError as error:
-            raise TierUnavailableError("tier1", f"the log's record does not answer: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"the log's record does not answer: {error}"
+            ) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -143,13 +155,20 @@ class BookKeeperLogView(DurableDataLog):
             try:
                 return await self._ledgers.confirmed(item.ledger_id)
             except LedgerError as error:
-                what = f"ledger {item.ledger_id}: {code_text(error.code)}{': ' + error.detail if error.detail else ''}"
+                what = (
+                    f"ledger {item.ledger_id}: "
+                    f"{code_text(error.code)}{': ' + error.detail if error.detail else ''}"
+                )
                 answer = reaction(LedgerCall.READ, error.code)
                 if answer is Reaction.REFUSED:
-                    raise wrong_password(what, self._options.password_from, code=error.code) from error
+                    raise wrong_password(
+                        what, self._options.password_from, code=error.code
+                    ) from error
                 if answer is Reaction.GONE:
                     await waiting.for_node(self._check_unchanged)
-                    raise DataCorruptionError(f"ledger {item.ledger_id}", "it is gone, the record lists it") from error
+                    raise DataCorruptionError(
+                        f"ledger {item.ledger_id}", "it is gone, the record lists it"
+                    ) from error
                 if answer is Reaction.FATAL:
                     raise TierUnavailableError("tier1", what) from error
                 await waiting.again(what)
@@ -188,7 +207,8 @@ class BookKeeperLogView(DurableDataLog):
         before = self.record
         if (record.epoch, record.truncation_address) != (before.epoch, before.truncation_address):
             raise TierUnavailableError(
-                "tier1", f"the log {self._path} was opened or truncated while it was read: try again"
+                "tier1",
+                f"the log {self._path} was opened or truncated while it was read: try again",
             )
 
     def _refusal(self) -> TierUnavailableError:

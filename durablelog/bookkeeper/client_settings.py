@@ -2,9 +2,10 @@
 
 The file may hold secrets: nothing of its values is ever said. Rules of this file:
 
-- a setting that the log depends on is ours and is refused by name; all others are passed on as they are, unknown ones too;
-- names of Java's own (`java.security.`, `zookeeper.` and a few more) are system properties of the gateway: that is where the
-  clients of ZooKeeper and SASL look.
+- a setting that the log depends on is ours and is refused by name; all others are passed on as they
+  are, unknown ones too;
+- names of Java's own (`java.security.`, `zookeeper.` and a few more) are system properties of the
+  gateway: that is where the clients of ZooKeeper and SASL look.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ FILE_BYTES_MAX: Final = 64 * 1024
 
 FIXED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        ("metadataServiceUri", "zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass", "ledgerManagerType"),
-        "where the cluster's metadata are is said by the URL, and of which layout they are by themselves",
+        (
+            "metadataServiceUri",
+            "zkServers",
+            "zkLedgersRootPath",
+            "ledgerManagerFactoryClass",
+            "ledgerManagerType",
+        ),
+        "where the cluster's metadata are is said by the URL, and of which layout they "
+        "are by themselves",
     ),
     "delayEnsembleChange": "without it one dead bookie of three ends a ledger",
     "addEntryQuorumTimeoutSec": "no append may wait for ever",
@@ -52,7 +60,10 @@ NONE: Final = ClientSettings({}, {})
 
 
 def parse_client_settings(text: str, path: str) -> ClientSettings:
-    """What a file of Java properties says. Raises ConfigError naming the file and the setting, never a value."""
+    """What a file of Java properties says.
+
+    Raises ConfigError naming the file and the setting, never a value.
+    """
     # Not at the top: few stores have such a file.
     import javaproperties  # noqa: PLC0415
 
@@ -60,7 +71,9 @@ def parse_client_settings(text: str, path: str) -> ClientSettings:
     try:
         pairs = javaproperties.loads(text, object_pairs_hook=list)
     except (ValueError, UnicodeError):
-        raise ConfigError("tier1", f"{where} is not a file of Java properties (name=value lines)") from None
+        raise ConfigError(
+            "tier1", f"{where} is not a file of Java properties (name=value lines)"
+        ) from None
     values: dict[str, str] = {}
     for name, value in pairs:
         if name in FIXED:
@@ -68,7 +81,11 @@ def parse_client_settings(text: str, path: str) -> ClientSettings:
         if name in values:
             raise ConfigError("tier1", f"{where}: {name} stands there twice")
         if not name or any(character in name + value for character in "\r\n\0") or "=" in name:
-            raise ConfigError("tier1", f"{where}: {name!r} has a name or a value that no setting can have")
+            raise ConfigError(
+                "tier1", f"{where}: {name!r} has a name or a value that no setting can have"
+            )
         values[name] = value
     system = {name: value for name, value in values.items() if name.startswith(_SYSTEM_PREFIXES)}
-    return ClientSettings({name: value for name, value in values.items() if name not in system}, system)
+    return ClientSettings(
+        {name: value for name, value in values.items() if name not in system}, system
+    )

@@ -1,11 +1,11 @@
 """Whether entries of ledgers are the frames of one log, in order. Pure.
 
-A frame's header binds it to container, epoch and frame sequence number, and the ledger's item in the record says which
-epoch it must have. Rules of this file:
+A frame's header binds it to container, epoch and frame sequence number, and the ledger's item in
+the record says which epoch it must have. Rules of this file:
 
 - the numbers go up by one from frame to frame, across ledgers; a hole is corruption;
-- a frame that was there already, with the same content, is dropped: a writer that was in doubt may have sent it twice; a
-  different one with the same number is corruption;
+- a frame that was there already, with the same content, is dropped: a writer that was in doubt may
+  have sent it twice; a different one with the same number is corruption;
 - everything that is refused names ledger and entry.
 """
 
@@ -16,7 +16,13 @@ from typing import Final
 
 from durablelog.bookkeeper.ledger_addresses import make_address
 from durablelog.bookkeeper.log_record import LedgerItem
-from durablelog.data_frame import FrameFormatError, FrameHeader, FrameVersionError, parse_header, payload_fault
+from durablelog.data_frame import (
+    FrameFormatError,
+    FrameHeader,
+    FrameVersionError,
+    parse_header,
+    payload_fault,
+)
 from durablelog.durable_data_log import LogFrame
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
@@ -29,8 +35,13 @@ def place(item: LedgerItem, entry: int) -> str:
     return f"ledger {item.ledger_id} entry {entry} (address {item.sequence}:{entry})"
 
 
-def parse_entry(container_id: int, item: LedgerItem, number: int, entry: memoryview) -> tuple[FrameHeader, memoryview]:
-    """The frame that is one entry of a ledger, all of it verified. Raises DataCorruptionError, ConfigError (a newer format)."""
+def parse_entry(
+    container_id: int, item: LedgerItem, number: int, entry: memoryview
+) -> tuple[FrameHeader, memoryview]:
+    """The frame that is one entry of a ledger, all of it verified.
+
+    Raises DataCorruptionError, ConfigError (a newer format).
+    """
     where = place(item, number)
     try:
         header = parse_header(entry, 0)
@@ -43,7 +54,9 @@ def parse_entry(container_id: int, item: LedgerItem, number: int, entry: memoryv
     if header.container_id != container_id:
         raise DataCorruptionError(where, f"a frame of container {header.container_id} lies there")
     if header.epoch != item.epoch:
-        raise DataCorruptionError(where, f"a frame of epoch {header.epoch} in a ledger of epoch {item.epoch}")
+        raise DataCorruptionError(
+            where, f"a frame of epoch {header.epoch} in a ledger of epoch {item.epoch}"
+        )
     payload = entry[header.header_length :]
     fault = payload_fault(header, payload)
     if fault is not None:

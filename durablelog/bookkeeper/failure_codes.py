@@ -1,14 +1,16 @@
-"""What a log does about each of BookKeeper's return codes, and about each answer of its record's node, call by call. The one
-table; docs/formats/bookkeeper-log.md has it for people.
+"""What a log does about each of BookKeeper's return codes, and about each answer of its record's
+node, call by call. The one table; docs/formats/bookkeeper-log.md has it for people.
 
 Pure. Rules of this file:
 
-- no code decides who owns a log: a fenced writer may hear LedgerClosed first, and a fence may come from a tool. What ends
-  a ledger makes the log *settle*, and settling begins with a look at the record: that decides;
-- a code that is not in the table is unexpected: the log stops and touches nothing more, whatever was asked for. Deletions
-  alone are tried again whatever the code (ledger_remover.py): a ledger that cannot be deleted harms nobody;
-- what a node says of a change is not believed before the record was read again: a reply may be lost, and a conflict may be
-  with ourselves.
+- no code decides who owns a log: a fenced writer may hear LedgerClosed first, and a fence may come
+  from a tool. What ends a ledger makes the log *settle*, and settling begins with a look at the
+  record: that decides;
+- a code that is not in the table is unexpected: the log stops and touches nothing more, whatever
+  was asked for. Deletions alone are tried again whatever the code (ledger_remover.py): a ledger
+  that cannot be deleted harms nobody;
+- what a node says of a change is not believed before the record was read again: a reply may be
+  lost, and a conflict may be with ourselves.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class NodeAnswer(Enum):
     CONFLICT = "conflict"
     """Another version than the one given, or there already, or gone."""
     NONE = "no answer"
-    """The reply was lost, or the service is not available: nobody can tell which, nor whether it was done."""
+    """The reply was lost, or the service is not available: nobody can tell which, nor whether it
+    was done.
+    """
     REFUSED = "refused"
     """No rights."""
 
@@ -51,22 +55,34 @@ class Reaction(Enum):
     """What a log does about it."""
 
     SETTLE = "settle"
-    """The ledger is finished for its writer, and what became of its last entries is unknown: read the record; if it is
-    still ours, recover the ledger, acknowledge what it holds, go on in a new one. If not: NotPrimaryError."""
+    """The ledger is finished for its writer, and what became of its last entries is unknown: read
+    the record; if it is still ours, recover the ledger, acknowledge what it holds, go on in a new
+    one. If not: NotPrimaryError.
+    """
     RETRY = "retry"
-    """Nothing is known, or not now: again, with back-off, after a look at the record where one is needed."""
+    """Nothing is known, or not now: again, with back-off, after a look at the record where one is
+    needed.
+    """
     TOO_FEW_BOOKIES = "too few bookies"
     """As RETRY; with `degraded_replication` that is tried first."""
     GONE = "gone"
-    """There is no such ledger: well if it was to be deleted; legal below the truncation point; else DataCorruptionError."""
+    """There is no such ledger: well if it was to be deleted; legal below the truncation point; else
+    DataCorruptionError.
+    """
     MISSING = "missing"
-    """What must be there was not found by those who answered: a few tries, then DataCorruptionError."""
+    """What must be there was not found by those who answered: a few tries, then
+    DataCorruptionError.
+    """
     READ_AGAIN = "read again"
-    """Nothing is concluded, and nothing else is done, before the record was read again. Our own bytes in it: it was done. Of our
-    epoch: again, on what is there. Of another one: NotPrimaryError."""
+    """Nothing is concluded, and nothing else is done, before the record was read again.
+
+    Our own bytes in it: it was done. Of our epoch: again, on what is there. Of another one:
+    NotPrimaryError.
+    """
     REFUSED = "refused"
-    """A secret that was given is not the right one, or bookies do not let the client in: ConfigError, the operator's move. What
-    there is stays as it is."""
+    """A secret that was given is not the right one, or bookies do not let the client in:
+    ConfigError, the operator's move. What there is stays as it is.
+    """
     FATAL = "fatal"
     """The log stops for good (TierUnavailableError); what there is stays as it is."""
 
@@ -128,7 +144,10 @@ _SERVICE: Final[Mapping[int, Reaction]] = dict.fromkeys(
     ),
     Reaction.RETRY,
 )
-_TOO_FEW: Final[Mapping[int, Reaction]] = {-3: Reaction.TOO_FEW_BOOKIES, -6: Reaction.TOO_FEW_BOOKIES}
+_TOO_FEW: Final[Mapping[int, Reaction]] = {
+    -3: Reaction.TOO_FEW_BOOKIES,
+    -6: Reaction.TOO_FEW_BOOKIES,
+}
 _GONE: Final[Mapping[int, Reaction]] = {-7: Reaction.GONE, -25: Reaction.GONE}
 _NOT_LET_IN: Final[Mapping[int, Reaction]] = {-24: Reaction.REFUSED}
 """TLS, or who we say we are."""
@@ -172,7 +191,8 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
-        -1: Reaction.RETRY,  # too few bookies answered to open it: nobody said that anything is missing
+        # too few bookies answered to open it: nobody said that anything is missing
+        -1: Reaction.RETRY,
         -5: Reaction.MISSING,  # no replica that answered had it whole
         -13: Reaction.MISSING,
         -17: Reaction.RETRY,  # of the recovery before it

@@ -1,13 +1,17 @@
-"""Frames on their way into the current ledger: any number in flight, acknowledged in order. Never awaits.
+"""Frames on their way into the current ledger: any number in flight, acknowledged in order.
 
-A frame is *queued* until its ledger may take it, then *sent*; its entry number is its place in the row of what was sent to
-that ledger, so of frames in doubt everything is known once somebody has found the ledger's end. Rules of this file:
+Never awaits.
 
-- frames go out in the order of the appends, and to one ledger only: nothing is sent to the next one while anything is in
-  flight in the one before;
-- the first result that is not OK ends the ledger: what is in flight is in doubt, and stays so until `settle`;
-- what bookies say is an acknowledgement only while the record is surely ours: until then results are *held*. Frames that
-  are held are in flight;
+A frame is *queued* until its ledger may take it, then *sent*; its entry number is its place in the
+row of what was sent to that ledger, so of frames in doubt everything is known once somebody has
+found the ledger's end. Rules of this file:
+
+- frames go out in the order of the appends, and to one ledger only: nothing is sent to the next one
+  while anything is in flight in the one before;
+- the first result that is not OK ends the ledger: what is in flight is in doubt, and stays so until
+  `settle`;
+- what bookies say is an acknowledgement only while the record is surely ours: until then results
+  are *held*. Frames that are held are in flight;
 - a frame sent a second time is the same bytes, header included.
 """
 
@@ -81,18 +85,25 @@ class WrittenLedger:
 
     @property
     def end(self) -> tuple[int, int, int]:
-        """(sequence, last entry, length) as far as acknowledged: the end, once nothing is in flight."""
+        """(sequence, last entry, length) as far as acknowledged: the end, once nothing is in
+        flight.
+        """
         return self.item.sequence, self.acknowledged - 1, self.acknowledged_bytes
 
 
 _Frame = tuple[asyncio.Future[LogAddress], int, Sequence[Buffer]]
-"""Who waits for it, its length, its header and payload. A plain tuple: one is made for every append."""
+"""Who waits for it, its length, its header and payload.
+
+A plain tuple: one is made for every append.
+"""
 
 
 class FramePipeline:
-    """For one opening. `finished` is called when the current ledger has failed or is full, `nearly_full` some time before
-    that, `settled` after futures were resolved. `sure` is asked before frames are acknowledged; who answers False calls
-    `acknowledge_held` as soon as that has changed.
+    """For one opening.
+
+    `finished` is called when the current ledger has failed or is full, `nearly_full` some time
+    before that, `settled` after futures were resolved. `sure` is asked before frames are
+    acknowledged; who answers False calls `acknowledge_held` as soon as that has changed.
     """
 
     def __init__(
@@ -125,7 +136,9 @@ class FramePipeline:
         self.bytes_appended = 0
         self.batches = 0
         self.written: dict[int, WrittenLedger] = {}
-        """By sequence: the ledgers of this opening that are part of the log, the current one last."""
+        """By sequence: the ledgers of this opening that are part of the log, the current one
+        last.
+        """
 
     def begin(self, epoch: int, last_sequence: int, ledger: WrittenLedger) -> None:
         """The log is open; its last frame is `last_sequence`, 0 for none."""
@@ -155,11 +168,15 @@ class FramePipeline:
         """The highest frame sequence acknowledged."""
         return self._durable_through
 
-    def append(self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int) -> None:
+    def append(
+        self, future: asyncio.Future[LogAddress], payload: Sequence[Buffer], length: int
+    ) -> None:
         """One more frame."""
         sequence = self._next_sequence
         # What cannot be sealed has had no sequence: behind a hole the log would not be whole.
-        header = seal_header(self._container_id, self._epoch, sequence, self._durable_through, payload)
+        header = seal_header(
+            self._container_id, self._epoch, sequence, self._durable_through, payload
+        )
         self._next_sequence = sequence + 1
         self.bytes_in_flight += length
         frame = (future, FRAME_HEADER_LENGTH + length, (header, *payload))
@@ -167,7 +184,9 @@ class FramePipeline:
             self._queued.append(frame)
 
     def attach(self, ledger: WrittenLedger) -> None:
-        """Go on in this ledger: first what was sent to the one before and is not in it, then what is queued."""
+        """Go on in this ledger: first what was sent to the one before and is not in it, then what
+        is queued.
+        """
         assert self._ledger is None or not self._sent or self._ledger.failure_code is not None
         self._ledger = ledger
         self.written[ledger.item.sequence] = ledger
@@ -179,13 +198,17 @@ class FramePipeline:
             self._queued.popleft()
 
     def can_stretch(self) -> bool:
-        """The current ledger may take more than its size: it is whole, and not many times larger yet."""
+        """The current ledger may take more than its size: it is whole, and not many times larger
+        yet.
+        """
         ledger = self.ledger
         whole = ledger.failure_code is None and ledger.sent < ENTRIES_MAX
         return whole and ledger.sent_bytes < STRETCH_MAX * self._ledger_bytes
 
     def stretch(self) -> None:
-        """Go on in the current ledger, which is full, for an eighth of a ledger: there is no next one."""
+        """Go on in the current ledger, which is full, for an eighth of a ledger: there is no next
+        one.
+        """
         ledger = self.ledger
         over = max(0, ledger.sent_bytes - self._ledger_bytes)
         ledger.room_bytes = over + max(1, self._ledger_bytes // 8)
@@ -198,7 +221,9 @@ class FramePipeline:
 
     def forget_below(self, sequence: int) -> None:
         """Ledgers before this one are no part of the log any more."""
-        self.written = {number: ledger for number, ledger in self.written.items() if number >= sequence}
+        self.written = {
+            number: ledger for number, ledger in self.written.items() if number >= sequence
+        }
 
     async def quiet(self) -> None:
         """Returns when nothing is in flight in the current ledger, or it has failed."""
@@ -209,13 +234,16 @@ class FramePipeline:
     def settle(self, last_entry: int) -> None:
         """The failed ledger was found to end with this entry: acknowledge what is in it.
 
-        The record was ours after that. Raises DataCorruptionError if it ends before what was confirmed, or behind what was
-        ever sent.
+        The record was ours after that. Raises DataCorruptionError if it ends before what was
+        confirmed, or behind what was ever sent.
         """
         ledger = self.ledger
         acknowledged = ledger.acknowledged
         if not ledger.confirmed - 1 <= last_entry < ledger.sent:
-            detail = f"it ends at entry {last_entry}; {ledger.confirmed} entries were confirmed, {ledger.sent} were sent to it"
+            detail = (
+                f"it ends at entry {last_entry}; {ledger.confirmed} entries were confirmed, "
+                f"{ledger.sent} were sent to it"
+            )
             raise DataCorruptionError(f"ledger {ledger.item.ledger_id}", detail)
         # None are left if the log was closed or has failed meanwhile.
         if last_entry >= acknowledged and self._sent:
@@ -223,10 +251,13 @@ class FramePipeline:
             self._settled()
 
     def acknowledge_held(self) -> None:
-        """The record is surely ours: what is held is acknowledged. Nothing happens if nothing is."""
+        """The record is surely ours: what is held is acknowledged.
+
+        Nothing happens if nothing is.
+        """
         ledger = self._ledger
-        # A ledger that was settled may have more acknowledged than was ever confirmed; and none are left of what was
-        # confirmed if the log was closed or has failed meanwhile.
+        # A ledger that was settled may have more acknowledged than was ever confirmed; and none are
+        # left of what was confirmed if the log was closed or has failed meanwhile.
         if ledger is None or ledger.confirmed <= ledger.acknowledged or not self._sent:
             return
         self._acknowledge(ledger, ledger.confirmed - ledger.acknowledged)
@@ -249,7 +280,7 @@ class FramePipeline:
         if frames:
             self._settled()
 
-    # --- one ledger ----------------------------------------------------------------------------------------------------
+    # --- one ledger -------------------------------------------------------------------------------
 
     def _send(self, frame: _Frame) -> bool:
         """False if the ledger does not take it."""
@@ -274,7 +305,12 @@ class FramePipeline:
 
     def _on_short(self, ledger: WrittenLedger, _reason: str) -> None:
         """A bookie gets nothing of it any more: what comes goes to the next ledger."""
-        if ledger is self._ledger and ledger.sent and not ledger.full and ledger.failure_code is None:
+        if (
+            ledger is self._ledger
+            and ledger.sent
+            and not ledger.full
+            and ledger.failure_code is None
+        ):
             ledger.full = True
             self._finished()
 

@@ -1,7 +1,9 @@
-"""The frames of a log on ledgers, good and bad, for tools that look and never touch: nothing is fenced, nothing written.
+"""The frames of a log on ledgers, good and bad, for tools that look and never touch: nothing is
+fenced, nothing written.
 
-Only what is closed can be read so: the last ledger of an owner who was killed, or is alive, has no end yet. A ledger that is
-gone, or is shorter than the record says, is corruption if the record is still the one that was read: the caller looks.
+Only what is closed can be read so: the last ledger of an owner who was killed, or is alive, has no
+end yet. A ledger that is gone, or is shorter than the record says, is corruption if the record is
+still the one that was read: the caller looks.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableEr
 
 
 class LedgerStillOpenError(TierUnavailableError):
-    """A ledger has no end yet, so nothing is known about its last frames. The operator's move: stop the owner, or open once."""
+    """A ledger has no end yet, so nothing is known about its last frames.
+
+    The operator's move: stop the owner, or open once.
+    """
 
     def __init__(self, item: LedgerItem) -> None:
         detail = (
-            f"ledger {item.ledger_id} is open, so where its log ends is not known: close the store that has it open, or, if"
+            f"ledger {item.ledger_id} is open, so where its log ends is not known: close "
+            "the store that has it open, or, if"
             " that was killed, open the store once and close it; then look again"
         )
         super().__init__("tier1", detail)
@@ -33,9 +39,11 @@ class LedgerStillOpenError(TierUnavailableError):
 async def frame_reports(
     ledgers: LedgerStore, record: LogRecord, *, start: LogAddress | None = None
 ) -> AsyncGenerator[list[FrameReport], None]:
-    """Every frame from the truncation point, or from `start` if that is higher, to the end or the first corruption.
+    """Every frame from the truncation point, or from `start` if that is higher, to the end or the
+    first corruption.
 
-    Raises LedgerStillOpenError, TierUnavailableError, ConfigError (a newer format, another password).
+    Raises LedgerStillOpenError, TierUnavailableError, ConfigError (a newer format, another
+    password).
     """
     checks = EntryChecks(record.container_id)
     begin = max(record.truncation_address, start or LogAddress(0))
@@ -48,7 +56,13 @@ async def frame_reports(
         try:
             last, least = await _ends(ledgers, item, record)
             if last < least:
-                yield [_lost(item, last + 1, f"the ledger ends at entry {last}, the record knows of entry {least}")]
+                yield [
+                    _lost(
+                        item,
+                        last + 1,
+                        f"the ledger ends at entry {last}, the record knows of entry {least}",
+                    )
+                ]
                 return
             batches = ledgers.read(item.ledger_id, number, last)
             async for batch in batches:
@@ -64,7 +78,9 @@ async def frame_reports(
         except LedgerError as error:
             answer = reaction(LedgerCall.READ, error.code)
             if answer is Reaction.REFUSED:
-                raise wrong_password(f"{place(item, number)}: {code_text(error.code)}", code=error.code) from error
+                raise wrong_password(
+                    f"{place(item, number)}: {code_text(error.code)}", code=error.code
+                ) from error
             if answer is Reaction.GONE:
                 yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
                 return
@@ -96,7 +112,16 @@ def _lost(item: LedgerItem, number: int, detail: str) -> FrameReport:
     """What should be there, from an entry on."""
     address = make_address(item.sequence, number)
     return FrameReport(
-        address, f"ledger {item.ledger_id}", number, 0, item.epoch, 0, 0, "corrupt", memoryview(b""), detail
+        address,
+        f"ledger {item.ledger_id}",
+        number,
+        0,
+        item.epoch,
+        0,
+        0,
+        "corrupt",
+        memoryview(b""),
+        detail,
     )
 
 
@@ -106,10 +131,23 @@ def _report(checks: EntryChecks, item: LedgerItem, number: int, entry: memoryvie
     try:
         frame = checks.frame(item, number, entry)
     except DataCorruptionError as error:
-        return FrameReport(address, where, number, 0, item.epoch, 0, 0, "corrupt", memoryview(b""), error.detail)
+        return FrameReport(
+            address, where, number, 0, item.epoch, 0, 0, "corrupt", memoryview(b""), error.detail
+        )
     if frame is None:
         detail = "sent again by its writer"
-        return FrameReport(address, where, number, 0, item.epoch, 0, 0, "stale", memoryview(b""), detail)
+        return FrameReport(
+            address, where, number, 0, item.epoch, 0, 0, "stale", memoryview(b""), detail
+        )
     return FrameReport(
-        address, where, number, frame.sequence, frame.epoch, len(frame.payload), 0, "ok", frame.payload, ""
+        address,
+        where,
+        number,
+        frame.sequence,
+        frame.epoch,
+        len(frame.payload),
+        0,
+        "ok",
+        frame.payload,
+        "",
     )

@@ -1,7 +1,8 @@
 """Addresses of frames on ledgers: `ledger sequence << 32 | entry`. Pure.
 
-A ledger's *sequence* is its place in the log, counted from 1 for each container; its id is the cluster's and says
-nothing about order. Both halves of an address grow as frames do, so addresses compare as frames do.
+A ledger's *sequence* is its place in the log, counted from 1 for each container; its id is the
+cluster's and says nothing about order. Both halves of an address grow as frames do, so addresses
+compare as frames do.
 """
 
 from __future__ import annotations

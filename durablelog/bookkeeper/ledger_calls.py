@@ -1,10 +1,13 @@
-"""Calls on ledgers with the reactions of failure_codes.py: tried again where that helps, translated where it does not.
+"""Calls on ledgers with the reactions of failure_codes.py: tried again where that helps, translated
+where it does not.
 
 Rules of this file:
 
-- a create that failed may have made a ledger all the same, or may make it yet, and nobody will ever list that: another one is
-  asked for only when the record answers, so that an outage of ZooKeeper leaves one of them behind, and not one for each try;
-- a ledger that was made with another password is a setting to mend: it is said where ours came from, never what it is.
+- a create that failed may have made a ledger all the same, or may make it yet, and nobody will ever
+  list that: another one is asked for only when the record answers, so that an outage of ZooKeeper
+  leaves one of them behind, and not one for each try;
+- a ledger that was made with another password is a setting to mend: it is said where ours came
+  from, never what it is.
 """
 
 from __future__ import annotations
@@ -13,7 +16,13 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
-from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerStore, LedgerWriter, Replication
+from durablelog.bookkeeper.ledger_store import (
+    LedgerDescription,
+    LedgerError,
+    LedgerStore,
+    LedgerWriter,
+    Replication,
+)
 from durablelog.bookkeeper.log_options import PASSWORD_FROM, BookKeeperLogOptions
 from durablelog.bookkeeper.waiting import Waiting
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
@@ -39,17 +48,25 @@ def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, b
     }
 
 
-def wrong_password(why: str, password_from: str = PASSWORD_FROM, *, code: int = _UNAUTHORIZED) -> ConfigError:
-    """For a ledger that Reaction.REFUSED is the reaction to; `code` tells a password from what client_settings are for."""
+def wrong_password(
+    why: str, password_from: str = PASSWORD_FROM, *, code: int = _UNAUTHORIZED
+) -> ConfigError:
+    """For a ledger that Reaction.REFUSED is the reaction to; `code` tells a password from what
+    client_settings are for.
+    """
     if code != _UNAUTHORIZED:
         return not_let_in(why)
-    return ConfigError("tier1", f"{why}: the ledger was made with another password than {password_from}")
+    return ConfigError(
+        "tier1", f"{why}: the ledger was made with another password than {password_from}"
+    )
 
 
 def not_let_in(why: str) -> ConfigError:
     """Where bookies refuse the client before any ledger is asked for."""
     return ConfigError(
-        "tier1", f"{why}: bookies do not let the client in; TLS and authentication are set by client_settings"
+        "tier1",
+        f"{why}: bookies do not let the client in; TLS and authentication are set by "
+        "client_settings",
     )
 
 
@@ -61,7 +78,8 @@ class LedgerCalls:
         self._options = options
 
     async def create(self, custom: Mapping[str, bytes], waiting: Waiting) -> BegunLedger:
-        """A new ledger: on `replication`, or on `degraded_replication` if bookies are too few for the first.
+        """A new ledger: on `replication`, or on `degraded_replication` if bookies are too few for
+        the first.
 
         Raises TierUnavailableError, and what `waiting` raises.
         """
@@ -69,11 +87,17 @@ class LedgerCalls:
         assert begun is not None
         return begun
 
-    async def create_if_enough(self, custom: Mapping[str, bytes], waiting: Waiting) -> BegunLedger | None:
-        """As `create`, but None while bookies are too few: for who can go on without a new ledger."""
+    async def create_if_enough(
+        self, custom: Mapping[str, bytes], waiting: Waiting
+    ) -> BegunLedger | None:
+        """As `create`, but None while bookies are too few: for who can go on without a new
+        ledger.
+        """
         return await self._created(custom, waiting, or_none=True)
 
-    async def _created(self, custom: Mapping[str, bytes], waiting: Waiting, *, or_none: bool) -> BegunLedger | None:
+    async def _created(
+        self, custom: Mapping[str, bytes], waiting: Waiting, *, or_none: bool
+    ) -> BegunLedger | None:
         while True:
             try:
                 begun = await self._create(custom)
@@ -88,7 +112,10 @@ class LedgerCalls:
     async def create_whole(self, custom: Mapping[str, bytes]) -> BegunLedger | None:
         """A new ledger on `replication`, tried once."""
         try:
-            return BegunLedger(await self.ledgers.create(self._options.replication, custom), self._options.replication)
+            return BegunLedger(
+                await self.ledgers.create(self._options.replication, custom),
+                self._options.replication,
+            )
         except LedgerError:
             return None
 
@@ -109,7 +136,9 @@ class LedgerCalls:
                 return description
 
     async def discard(self, writer: LedgerWriter) -> None:
-        """Remove a ledger that was never listed, if that works at once; if not, it is an orphan that can be found."""
+        """Remove a ledger that was never listed, if that works at once; if not, it is an orphan
+        that can be found.
+        """
         await writer.close()
         try:
             await self.ledgers.delete(writer.ledger_id)
@@ -121,11 +150,16 @@ class LedgerCalls:
         try:
             return BegunLedger(await self.ledgers.create(whole, custom), whole)
         except LedgerError as error:
-            if degraded is None or reaction(LedgerCall.CREATE, error.code) is not Reaction.TOO_FEW_BOOKIES:
+            if (
+                degraded is None
+                or reaction(LedgerCall.CREATE, error.code) is not Reaction.TOO_FEW_BOOKIES
+            ):
                 raise
         return BegunLedger(await self.ledgers.create(degraded, custom), degraded)
 
-    async def _again(self, call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = "") -> None:
+    async def _again(
+        self, call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = ""
+    ) -> None:
         detail = f": {error.detail}" if error.detail else ""
         why = f"{what}{call.value} failed with {code_text(error.code)}{detail}"
         answer = reaction(call, error.code)

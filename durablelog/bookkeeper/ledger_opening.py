@@ -2,14 +2,18 @@
 
 The order is what makes it safe:
 
-1. the record gets a new epoch, by compare-and-set: from now on no earlier owner can list a ledger or truncate;
-2. ledgers are recovered from the newest backwards until two that hold something have been: no earlier owner can have an
-   append acknowledged after that. (The newest is the only one that may be open; the one before it is fenced as well,
-   should its writer have been forgotten by a bookie that was set up anew);
-3. a new ledger goes into the record by compare-and-set, the ends that were found with it, the empty ones out of the list;
+1. the record gets a new epoch, by compare-and-set: from now on no earlier owner can list a ledger
+   or truncate;
+2. ledgers are recovered from the newest backwards until two that hold something have been: no
+   earlier owner can have an append acknowledged after that. (The newest is the only one that may be
+   open; the one before it is fenced as well, should its writer have been forgotten by a bookie that
+   was set up anew);
+3. a new ledger goes into the record by compare-and-set, the ends that were found with it, the empty
+   ones out of the list;
 4. only now is anything written.
 
-A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger that nothing lists (segmentstore gc).
+A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger that nothing lists
+(segmentstore gc).
 """
 
 from __future__ import annotations
@@ -40,9 +44,16 @@ class Found(NamedTuple):
 
 
 async def fence(
-    keeper: RecordKeeper, calls: LedgerCalls, reader: LedgerReader, waiting: Waiting, container_id: int
+    keeper: RecordKeeper,
+    calls: LedgerCalls,
+    reader: LedgerReader,
+    waiting: Waiting,
+    container_id: int,
 ) -> Found:
-    """Step 2. Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError (a newer format)."""
+    """Step 2.
+
+    Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError (a newer format).
+    """
     record = keeper.record
     truncation = split_address(record.truncation_address)
     ends: list[tuple[int, int, int]] = []
@@ -87,7 +98,8 @@ async def list_ledger(
 ) -> LedgerItem:
     """Put a ledger that was begun into the record, behind ledgers whose ends are known by now.
 
-    Raises NotPrimaryError, TierUnavailableError (also for a record that gets too large), and what the keeper raises.
+    Raises NotPrimaryError, TierUnavailableError (also for a record that gets too large), and what
+    the keeper raises.
     """
     ledger_id = begun.writer.ledger_id
 
@@ -95,7 +107,10 @@ async def list_ledger(
         if any(item.ledger_id == ledger_id for item in record.ledgers):
             return record
         item = LedgerItem(
-            sequence=record.next_sequence, ledger_id=ledger_id, epoch=record.epoch, replication=begun.replication
+            sequence=record.next_sequence,
+            ledger_id=ledger_id,
+            epoch=record.epoch,
+            replication=begun.replication,
         )
         wanted = record.ended(ends).without(gone).followed_by(item)
         check_size(wanted, keeper.path, record_bytes_max)
@@ -105,8 +120,12 @@ async def list_ledger(
     return keeper.record.ledgers[-1]
 
 
-async def _corrupt(keeper: RecordKeeper, waiting: Waiting, item: LedgerItem, detail: str) -> NoReturn:
-    """A later owner may have claimed, truncated and deleted since we read the record: who is none concludes nothing."""
+async def _corrupt(
+    keeper: RecordKeeper, waiting: Waiting, item: LedgerItem, detail: str
+) -> NoReturn:
+    """A later owner may have claimed, truncated and deleted since we read the record: who is none
+    concludes nothing.
+    """
     await waiting.for_node(keeper.check)
     raise DataCorruptionError(_ledger_place(item), detail)
 

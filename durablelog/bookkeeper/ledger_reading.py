@@ -1,13 +1,15 @@
 """Reading the frames of a log from its ledgers, in order.
 
-What lies between the truncation point and the last acknowledged frame was durable: anything missing in it is corruption,
-whatever the reason. Rules of this file:
+What lies between the truncation point and the last acknowledged frame was durable: anything missing
+in it is corruption, whatever the reason. Rules of this file:
 
-- a ledger of another owner is read when it is closed: one that this opening has not recovered is recovered first;
+- a ledger of another owner is read when it is closed: one that this opening has not recovered is
+  recovered first;
 - a bookie that does not answer is asked again a few times, from where the reading stands;
-- what is gone or missing is corruption only if the record is still ours: a new owner may have truncated it. While the
-  record does not answer, nothing is concluded;
-- a code that nobody foresaw stops the whole log, as that of an append does: who cannot tell what it means does not write on.
+- what is gone or missing is corruption only if the record is still ours: a new owner may have
+  truncated it. While the record does not answer, nothing is concluded;
+- a code that nobody foresaw stops the whole log, as that of an append does: who cannot tell what it
+  means does not write on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from durablelog.bookkeeper.log_record import LedgerItem
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.waiting import Backoff
 from durablelog.durable_data_log import LogFrame
-from segmentstore.contracts.errors import DataCorruptionError, SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
 
 READ_TRIES: Final = 8
 """For one place; with the pauses in between about 10 s."""
@@ -40,8 +46,11 @@ class Stretch(NamedTuple):
 
 
 class LedgerReader:
-    """Reads for one log. `check_owner` looks at the record: it raises if the log is not ours any more, and NodeUnavailableError.
-    `fail` is called with what ends the log for good; `password_from` is said of a ledger that wants another password.
+    """Reads for one log.
+
+    `check_owner` looks at the record: it raises if the log is not ours any more, and
+    NodeUnavailableError. `fail` is called with what ends the log for good; `password_from` is said
+    of a ledger that wants another password.
     """
 
     def __init__(
@@ -71,12 +80,17 @@ class LedgerReader:
         self._sealed &= ledger_ids
 
     async def read(self, stretches: Sequence[Stretch]) -> AsyncIterator[list[LogFrame]]:
-        """Frames, in batches of at least one. Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError."""
+        """Frames, in batches of at least one.
+
+        Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError.
+        """
         checks = EntryChecks(self._container_id)
         for stretch in stretches:
             item, number = stretch.item, stretch.first
             async for batch in self.entries(stretch):
-                found = [checks.frame(item, number + index, entry) for index, entry in enumerate(batch)]
+                found = [
+                    checks.frame(item, number + index, entry) for index, entry in enumerate(batch)
+                ]
                 number += len(batch)
                 frames = [frame for frame in found if frame is not None]
                 if frames:
@@ -109,16 +123,24 @@ class LedgerReader:
             return
         description = await self._ledgers.recover(item.ledger_id)
         if description.last_entry < (item.last_entry or 0):
-            detail = f"the ledger ends at entry {description.last_entry}, the record says {item.last_entry}"
+            detail = (
+                f"the ledger ends at entry {description.last_entry}, the record says "
+                f"{item.last_entry}"
+            )
             await self._corrupt(place(item, description.last_entry + 1), detail)
         self._sealed.add(item.ledger_id)
 
     async def _judge(self, item: LedgerItem, number: int, error: LedgerError, tries: int) -> None:
         """Returns if it may be tried again."""
-        what = f"{place(item, number)}: {code_text(error.code)}{': ' + error.detail if error.detail else ''}"
+        what = (
+            f"{place(item, number)}: "
+            f"{code_text(error.code)}{': ' + error.detail if error.detail else ''}"
+        )
         answer = reaction(LedgerCall.READ, error.code)
         if answer is Reaction.GONE:
-            await self._corrupt(place(item, number), f"the ledger is gone ({code_text(error.code)})")
+            await self._corrupt(
+                place(item, number), f"the ledger is gone ({code_text(error.code)})"
+            )
         if answer is Reaction.FATAL:
             await self._stop(TierUnavailableError("tier1", what))
         if answer is Reaction.REFUSED:
@@ -126,12 +148,18 @@ class LedgerReader:
         if tries < READ_TRIES:
             return
         if answer is Reaction.MISSING:
-            await self._corrupt(place(item, number), f"the entry cannot be read ({code_text(error.code)})")
+            await self._corrupt(
+                place(item, number), f"the entry cannot be read ({code_text(error.code)})"
+            )
         await self._look(what)
         raise TierUnavailableError("tier1", what)
 
     async def _stop(self, error: SegmentStoreError) -> NoReturn:
-        """The log goes no further. If it is another owner's, that is what is wrong; if that cannot be found out, it stops all the same."""
+        """The log goes no further.
+
+        If it is another owner's, that is what is wrong; if that cannot be found out, it stops all
+        the same.
+        """
         try:
             await self._check_owner()
         except NodeUnavailableError:
@@ -148,7 +176,9 @@ class LedgerReader:
         try:
             await self._check_owner()
         except NodeUnavailableError as error:
-            raise TierUnavailableError("tier1", f"{what}; and the log's record does not answer: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"{what}; and the log's record does not answer: {error}"
+            ) from error
 
 
 async def _let_go(batches: AsyncIterator[Sequence[memoryview]] | None) -> None:

@@ -2,12 +2,14 @@
 
 A ledger gets here after a record that names it in `removing` was written. Rules of this file:
 
-- recovered first, whatever is known of it: deleting does not fence, and a writer that was forgotten would go on being told
-  that all is well;
-- a ledger that this opening did not begin is deleted no sooner than REMOVE_AFTER_S after the record became ours: bookies may
-  forget the fence with the ledger, and until then an earlier owner may take what they say for an acknowledgement;
+- recovered first, whatever is known of it: deleting does not fence, and a writer that was forgotten
+  would go on being told that all is well;
+- a ledger that this opening did not begin is deleted no sooner than REMOVE_AFTER_S after the record
+  became ours: bookies may forget the fence with the ledger, and until then an earlier owner may
+  take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
-- a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time, whatever went wrong;
+- a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time,
+  whatever went wrong;
 - nothing is begun once the log has failed for good or was closed: what is left is in the record.
 """
 
@@ -29,9 +31,10 @@ _TOPIC: Final = "removing"
 _MOST_S: Final = 60.0
 _SAID_AFTER_TRIES: Final = 3
 REMOVE_AFTER_S: Final = 60.0
-"""More than SURE_S (owner_look.py), for which an owner acknowledges without another look at the record: an entry that an
-earlier owner gets into a ledger we deleted has its result so late that he looks first, and sees our epoch. Twice as much,
-for clocks that go at different speeds."""
+"""More than SURE_S (owner_look.py), for which an owner acknowledges without another look at the
+record: an entry that an earlier owner gets into a ledger we deleted has its result so late that he
+looks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
+"""
 
 
 class LedgerRemover:
@@ -64,7 +67,10 @@ class LedgerRemover:
         self._free_from_s = asyncio.get_running_loop().time() + REMOVE_AFTER_S
 
     def take(self, record: LogRecord) -> None:
-        """A record was written, or taken over: what it says goes. Called after each ledger that is listed."""
+        """A record was written, or taken over: what it says goes.
+
+        Called after each ledger that is listed.
+        """
         listed = {item.ledger_id: None for item in record.ledgers if item.epoch == record.epoch}
         ours = self._ours | listed
         self._ours = listed
@@ -133,7 +139,9 @@ class LedgerRemover:
             except Exception as error:  # noqa: BLE001 - whatever it is, what is behind it must be deleted all the same
                 tries += 1
                 if tries >= _SAID_AFTER_TRIES or not isinstance(error, LedgerError):
-                    self._notes.say(_TOPIC, f"ledger {ledger_id} cannot be deleted: {_what_went_wrong(error)}")
+                    self._notes.say(
+                        _TOPIC, f"ledger {ledger_id} cannot be deleted: {_what_went_wrong(error)}"
+                    )
                 self._queue.rotate(-1)
                 await asyncio.sleep(backoff.next_s())
                 continue

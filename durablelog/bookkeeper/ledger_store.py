@@ -1,18 +1,22 @@
-"""LedgerStore: the few calls a BookKeeper cluster must give, and what every implementation promises.
+"""LedgerStore: the few calls a BookKeeper cluster must give, and what every implementation
+promises.
 
-A ledger is a row of entries, written by one client, numbered from 0. Proved by tests/contracts/ledger_store_contract.py:
+A ledger is a row of entries, written by one client, numbered from 0. Proved by
+tests/contracts/ledger_store_contract.py:
 
-- entries of one writer get the numbers 0, 1, 2, ... in the order of `append`, and their results come in that order;
+- entries of one writer get the numbers 0, 1, 2, ... in the order of `append`, and their results
+  come in that order;
 - an entry whose result is OK is durable on an ack quorum, with all entries before it;
-- the first result that is not OK is the ledger's end for its writer: every later result has an error too. Of an entry that
-  was not OK nothing is known until somebody has recovered the ledger;
-- `recover` fences: once it has returned, the ledger is closed, its entries are fixed, and no entry beyond them is ever
-  OK for anybody, as long as the ledger is there. Everything that was ever OK is among them. Recovering a closed ledger
-  changes nothing;
-- `delete` does not fence (docs/bookkeeper.md): recover first. Even so the fence may be forgotten with the ledger: what a
-  writer hears from then on, OK included, means nothing.
+- the first result that is not OK is the ledger's end for its writer: every later result has an
+  error too. Of an entry that was not OK nothing is known until somebody has recovered the ledger;
+- `recover` fences: once it has returned, the ledger is closed, its entries are fixed, and no entry
+  beyond them is ever OK for anybody, as long as the ledger is there. Everything that was ever OK is
+  among them. Recovering a closed ledger changes nothing;
+- `delete` does not fence (docs/bookkeeper.md): recover first. Even so the fence may be forgotten
+  with the ledger: what a writer hears from then on, OK included, means nothing.
 
-Errors are `LedgerError`s with BookKeeper's own code; what each means to a log is in failure_codes.py alone.
+Errors are `LedgerError`s with BookKeeper's own code; what each means to a log is in
+failure_codes.py alone.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ EMPTY: Final = -1
 
 
 class LedgerError(Exception):
-    """A call on ledgers failed; `code` is BookKeeper's return code, `operation` what was asked for."""
+    """A call on ledgers failed; `code` is BookKeeper's return code, `operation` what was asked
+    for.
+    """
 
     def __init__(self, code: int, operation: str, detail: str = "") -> None:
         super().__init__(f"{operation}: code {code}{': ' + detail if detail else ''}")
@@ -41,7 +47,9 @@ class LedgerError(Exception):
 
 
 class Replication(NamedTuple):
-    """On how many bookies a ledger lies (`ensemble`), how many get each entry, how many of them must have it."""
+    """On how many bookies a ledger lies (`ensemble`), how many get each entry, how many of them
+    must have it.
+    """
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -90,7 +98,11 @@ def joined(results: Iterable[AddResult]) -> list[AddResult]:
     told: list[AddResult] = []
     for code, entry, entries in results:
         before = told[-1] if told else None
-        if before is not None and before.code == code and (code != OK or before.entry + before.entries == entry):
+        if (
+            before is not None
+            and before.code == code
+            and (code != OK or before.entry + before.entries == entry)
+        ):
             told[-1] = AddResult(code, before.entry, before.entries + entries)
         else:
             told.append(AddResult(code, entry, entries))
@@ -117,29 +129,40 @@ class LedgerWriter(ABC):
         """Given by the cluster, never given twice."""
 
     on_results: Callable[[Sequence[AddResult]], None]
-    """Called on the loop with results in the order of the appends, many at a time. Set before the first append; never
-    called again once `close` was called."""
+    """Called on the loop with results in the order of the appends, many at a time.
+
+    Set before the first append; never called again once `close` was called.
+    """
 
     on_short: Callable[[str], None]
-    """Called on the loop with a reason, now and then while it is so: a bookie of the ledger gets no entries, there are enough
-    others for a new one, and this one should be followed. It goes on meanwhile. Never called once `close` was called."""
+    """Called on the loop with a reason, now and then while it is so: a bookie of the ledger gets no
+    entries, there are enough others for a new one, and this one should be followed. It goes on
+    meanwhile. Never called once `close` was called.
+    """
 
     @abstractmethod
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Send the concatenation of `parts` as the next entry. Never waits, never raises for what goes wrong outside:
-        that comes as a result. The buffers must not change until the result is there. The caller bounds what is in flight.
+        """Send the concatenation of `parts` as the next entry.
+
+        Never waits, never raises for what goes wrong outside: that comes as a result. The buffers
+        must not change until the result is there. The caller bounds what is in flight.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Seal the ledger at the last entry that is OK, if that can be done, and let go of it. Idempotent, raises nothing.
+        """Seal the ledger at the last entry that is OK, if that can be done, and let go of it.
 
-        A ledger that could not be sealed is whole all the same: who needs its end recovers it. Takes up to a few seconds.
+        Idempotent, raises nothing.
+
+        A ledger that could not be sealed is whole all the same: who needs its end recovers it.
+        Takes up to a few seconds.
         """
 
 
 class LedgerStore(ABC):
-    """One client of one cluster, with one password. All calls on one event loop; many may be in flight.
+    """One client of one cluster, with one password.
+
+    All calls on one event loop; many may be in flight.
 
     Calls take as long as a deadline of the implementation's at most, then LedgerError (timeout).
     """
@@ -158,17 +181,19 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def confirmed(self, ledger_id: int) -> int:
-        """The last entry of a ledger that is known to have been OK, EMPTY for none; the end of a closed one. Fences nothing.
+        """The last entry of a ledger that is known to have been OK, EMPTY for none; the end of a
+        closed one. Fences nothing.
 
-        Of a ledger with a living writer it may be up to a second old; of one whose writer was killed, so much behind.
+        Of a ledger with a living writer it may be up to a second old; of one whose writer was
+        killed, so much behind.
         """
 
     @abstractmethod
     def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         """Entries `first` to `last`, both included, in order, in batches. None for `first > last`.
 
-        The ledger is closed, or `last` was OK for a writer of this very client, or is `confirmed`. Raises LedgerError; the memory stays valid
-        while it is referenced.
+        The ledger is closed, or `last` was OK for a writer of this very client, or is `confirmed`.
+        Raises LedgerError; the memory stays valid while it is referenced.
         """
 
     @abstractmethod
@@ -177,14 +202,19 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def list_ids(self) -> Sequence[int]:
-        """Every ledger of the cluster, ours or not, ascending. For people's tools: costs the cluster a walk."""
+        """Every ledger of the cluster, ours or not, ascending.
+
+        For people's tools: costs the cluster a walk.
+        """
 
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything. Writers not closed fail (their ledgers stay open). Idempotent."""
 
     def health(self) -> str | None:
-        """What is wrong with the way to the cluster, a sentence for people; None when all is well."""
+        """What is wrong with the way to the cluster, a sentence for people; None when all is
+        well.
+        """
         return None
 
     def bookies(self) -> BookieFigures:

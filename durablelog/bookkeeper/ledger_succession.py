@@ -2,12 +2,14 @@
 
 One task at a time, begun when the current ledger is full or has failed. Rules of this file:
 
-- frames wait meanwhile; the next ledger gets one only when nothing is in flight in the one before and the record lists it;
-- after a failure the record is read before anything else, and again before anything is acknowledged. It alone says
-  whether the log is still ours;
-- frames in doubt are acknowledged if the recovered ledger holds them, and sent again, in order, if not;
-- it waits for bookies and nodes as long as it takes, and says for what; ledgers that fail before anything was
-  acknowledged in them follow each other slower and slower;
+- frames wait meanwhile; the next ledger gets one only when nothing is in flight in the one before
+  and the record lists it;
+- after a failure the record is read before anything else, and again before anything is
+  acknowledged. It alone says whether the log is still ours;
+- frames in doubt are acknowledged if the recovered ledger holds them, and sent again, in order, if
+  not;
+- it waits for bookies and nodes as long as it takes, and says for what; ledgers that fail before
+  anything was acknowledged in them follow each other slower and slower;
 - a full ledger that is well goes on while bookies are too few for the next one, up to a bound;
 - a ledger that was begun and not listed is removed only if no writing of ours can list it any more.
 """
@@ -28,7 +30,12 @@ from durablelog.bookkeeper.ledger_store import LedgerWriter, Replication
 from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.record_size import ROLL_BYTES_MAX, note_size
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
-from segmentstore.contracts.errors import DataCorruptionError, NotPrimaryError, SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    NotPrimaryError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "ledger"
@@ -109,7 +116,7 @@ class LedgerSuccession:
             if late:
                 await asyncio.wait(late)
 
-    # --- the way to the next ledger --------------------------------------------------------------------------------------
+    # --- the way to the next ledger ---------------------------------------------------------------
 
     async def _move_on(self) -> None:
         begun: BegunLedger | None = None
@@ -146,7 +153,9 @@ class LedgerSuccession:
         except SegmentStoreError as error:
             self._give_up(error, begun)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
-            self._give_up(TierUnavailableError("tier1", f"going on to the next ledger: {error!r}"), begun)
+            self._give_up(
+                TierUnavailableError("tier1", f"going on to the next ledger: {error!r}"), begun
+            )
         finally:
             self._moving = False
 
@@ -179,21 +188,28 @@ class LedgerSuccession:
         return ledger.item.sequence, description.last_entry, description.length
 
     def _go_on(self, ledger: WrittenLedger) -> None:
-        """Bookies are too few for another ledger, and this one is well: it takes more than its size."""
+        """Bookies are too few for another ledger, and this one is well: it takes more than its
+        size.
+        """
         if self._stopped:
             return
         what = f"ledger {ledger.item.ledger_id} goes on beyond its size"
-        self._notes.say(_DEGRADED, f"{what}: there are too few bookies for a new one, of {self._replication}")
+        self._notes.say(
+            _DEGRADED, f"{what}: there are too few bookies for a new one, of {self._replication}"
+        )
         self._pipeline.stretch()
 
     async def _next(self, *, stretchable: bool) -> BegunLedger | None:
-        """A ledger that is not listed yet; None if there are too few bookies, and the one before can go on."""
+        """A ledger that is not listed yet; None if there are too few bookies, and the one before
+        can go on.
+        """
         preparation, self._preparation = self._preparation, None
         if preparation is not None:
             prepared = await self._taken(preparation)
             if prepared is not None:
                 return prepared
-            # Maybe it was made, and only its reply is lost: not another one before the record answers.
+            # Maybe it was made, and only its reply is lost: not another one before the record
+            # answers.
             await self._new_waiting(_TOPIC).for_node(self._keeper.check)
         waiting = self._new_waiting(_TOPIC)
         if stretchable and self._pipeline.can_stretch():
@@ -216,16 +232,23 @@ class LedgerSuccession:
         if item.replication == self._replication:
             self._notes.over(_DEGRADED)
         else:
-            detail = f"there were too few bookies for {self._replication}; the next ledger tries that again"
-            self._notes.say(_DEGRADED, f"ledger {item.ledger_id} is on {item.replication}: {detail}")
+            detail = (
+                f"there were too few bookies for {self._replication}; the next ledger tries "
+                "that again"
+            )
+            self._notes.say(
+                _DEGRADED, f"ledger {item.ledger_id} is on {item.replication}: {detail}"
+            )
 
     def _give_up(self, error: SegmentStoreError, begun: BegunLedger | None) -> None:
         self._fail(error)
         if begun is not None:
-            unlisted = isinstance(error, NotPrimaryError) and self._keeper.surely_unlisted(begun.writer.ledger_id)
+            unlisted = isinstance(error, NotPrimaryError) and self._keeper.surely_unlisted(
+                begun.writer.ledger_id
+            )
             self.let_go(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
 
-    # --- what is left behind ---------------------------------------------------------------------------------------------
+    # --- what is left behind ----------------------------------------------------------------------
 
     async def _discard_prepared(self, preparation: asyncio.Task[BegunLedger | None]) -> None:
         try:

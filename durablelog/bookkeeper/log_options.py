@@ -21,13 +21,22 @@ class BookKeeperLogOptions:
 
     replication: Replication = _USUAL
     degraded_replication: Replication | None = None
-    """For ledgers begun while too few bookies are registered for `replication`; None waits for more."""
+    """For ledgers begun while too few bookies are registered for `replication`; None waits for
+    more.
+    """
     ledger_bytes: int = LEDGER_BYTES
-    """A ledger that has so many bytes is followed by the next one; each takes at least one frame."""
+    """A ledger that has so many bytes is followed by the next one; each takes at least one
+    frame.
+    """
     open_patience_s: float = OPEN_PATIENCE_S
-    """How long `open` waits for bookies and nodes that do not answer. A running log waits as long as it takes."""
+    """How long `open` waits for bookies and nodes that do not answer.
+
+    A running log waits as long as it takes.
+    """
     password_from: str = PASSWORD_FROM
-    """For people, where the password of the ledgers comes from; said when it is not the right one."""
+    """For people, where the password of the ledgers comes from; said when it is not the right
+    one.
+    """
 
     @classmethod
     def at(cls, location: BookKeeperLocation) -> Self:
@@ -44,7 +53,10 @@ class BookKeeperLogOptions:
         if self.degraded_replication is not None:
             _check("degraded_replication", self.degraded_replication)
             if self.degraded_replication.ensemble >= self.replication.ensemble:
-                detail = f"{self.degraded_replication}: its ensemble must be smaller than that of {self.replication}"
+                detail = (
+                    f"{self.degraded_replication}: its ensemble must be smaller than that of "
+                    f"{self.replication}"
+                )
                 raise ConfigError("degraded_replication", detail)
         if self.ledger_bytes < 1:
             raise ConfigError("ledger_bytes", f"{self.ledger_bytes}: it must be positive")

@@ -1,7 +1,10 @@
-"""Who owns a log, as its record and a node beside it say it. Pure. Formats: docs/formats/bookkeeper-log.md.
+"""Who owns a log, as its record and a node beside it say it.
 
-The record names the owner for people. The node is there as long as the owner's session with ZooKeeper lives: by it others
-tell whether he does. Neither decides who may write: that is the record's epoch.
+Pure. Formats: docs/formats/bookkeeper-log.md.
+
+The record names the owner for people. The node is there as long as the owner's session with
+ZooKeeper lives: by it others tell whether he does. Neither decides who may write: that is the
+record's epoch.
 """
 
 from __future__ import annotations
@@ -63,11 +66,16 @@ def decode_owner_node(data: bytes) -> OwnerNode | None:
     """What a node holds; None of one that cannot be read: its owner lives all the same."""
     try:
         fields: Any = json.loads(data)
-        texts = {name: fields[name] for name in ("host", "address", "since", "place", "started", "folder")}
+        texts = {
+            name: fields[name]
+            for name in ("host", "address", "since", "place", "started", "folder")
+        }
         pid, session_timeout_s = fields["pid"], float(fields["session_timeout_s"])
     except (ValueError, KeyError, TypeError):
         return None
-    if type(pid) is not int or not all(isinstance(text, str) and len(text) <= _TEXT_MAX for text in texts.values()):
+    if type(pid) is not int or not all(
+        isinstance(text, str) and len(text) <= _TEXT_MAX for text in texts.values()
+    ):
         return None
     owner = LogOwner(texts["host"], pid, texts["address"], texts["since"])
     return OwnerNode(owner, texts["place"], texts["started"], texts["folder"], session_timeout_s)

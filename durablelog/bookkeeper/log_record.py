@@ -1,12 +1,17 @@
-"""The record of a container's log: what its node holds (docs/formats/bookkeeper-log.md). JSON that people can read. Pure.
+"""The record of a container's log: what its node holds (docs/formats/bookkeeper-log.md).
 
-The record is the log: a ledger is part of it if it is listed here, in this order; who may write is whose epoch is here.
-Rules of this file:
+JSON that people can read. Pure.
 
-- only the last ledger may be open: whoever lists the next one knows the end of the one before, and writes it down;
-- a ledger leaves the list into `removing`, and `removing` when it is known to be gone, so that none is forgotten;
-- a record that breaks a rule is corruption and is refused whole; fields that are not known are refused as well: a newer
-  program raises the version. Version 1, which has no owner, is read as it was; version 2 is written.
+The record is the log: a ledger is part of it if it is listed here, in this order; who may write is
+whose epoch is here. Rules of this file:
+
+- only the last ledger may be open: whoever lists the next one knows the end of the one before, and
+  writes it down;
+- a ledger leaves the list into `removing`, and `removing` when it is known to be gone, so that none
+  is forgotten;
+- a record that breaks a rule is corruption and is refused whole; fields that are not known are
+  refused as well: a newer program raises the version. Version 1, which has no owner, is read as it
+  was; version 2 is written.
 """
 
 from __future__ import annotations
@@ -36,10 +41,15 @@ _NEVER: Final = LogAddress(0)
 
 
 class LogDisabledError(ConfigError):
-    """The log is disabled in its record: nobody may open it. The operator's move: find out why, then enable it."""
+    """The log is disabled in its record: nobody may open it.
+
+    The operator's move: find out why, then enable it.
+    """
 
     def __init__(self, container_id: int, path: str) -> None:
-        super().__init__("tier1", f"the log of container {container_id} is disabled in its record {path}")
+        super().__init__(
+            "tier1", f"the log of container {container_id} is disabled in its record {path}"
+        )
         self.container_id = container_id
         self.path = path
 
@@ -86,7 +96,9 @@ class LogRecord:
     ledgers: tuple[LedgerItem, ...] = ()
     """Oldest first."""
     removing: tuple[int, ...] = ()
-    """Ids of ledgers that are no part of the log any more, and not known to be gone from the cluster."""
+    """Ids of ledgers that are no part of the log any more, and not known to be gone from the
+    cluster.
+    """
     written_by: str = ""
     """A random tag of the opening that wrote this."""
     change: int = 0
@@ -102,7 +114,9 @@ class LogRecord:
         return next((item for item in self.ledgers if item.sequence == sequence), None)
 
     def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogRecord:
-        """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave the list."""
+        """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave
+        the list.
+        """
         known = {sequence: (last_entry, length) for sequence, last_entry, length in ends}
         kept: list[LedgerItem] = []
         removing = list(self.removing)
@@ -132,7 +146,10 @@ class LogRecord:
     def without(self, gone: Iterable[int]) -> LogRecord:
         """With these ids no longer in `removing`."""
         confirmed = frozenset(gone)
-        return replace(self, removing=tuple(ledger_id for ledger_id in self.removing if ledger_id not in confirmed))
+        return replace(
+            self,
+            removing=tuple(ledger_id for ledger_id in self.removing if ledger_id not in confirmed),
+        )
 
 
 def encode_record(record: LogRecord) -> bytes:
@@ -144,7 +161,9 @@ def encode_record(record: LogRecord) -> bytes:
         "enabled": record.enabled,
         "epoch": record.epoch,
         "owner": record.owner._asdict() if record.owner is not None else None,
-        "truncation": dict(zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)),
+        "truncation": dict(
+            zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)
+        ),
         "ledgers": [_item_fields(item) for item in record.ledgers],
         "removing": list(record.removing),
         "written_by": record.written_by,
@@ -171,14 +190,20 @@ class _MalformedError(Exception):
 
 
 def decode_record(data: bytes, path: str) -> LogRecord:
-    """The record of the node at `path`. Raises DataCorruptionError naming it, ConfigError for a newer version."""
+    """The record of the node at `path`.
+
+    Raises DataCorruptionError naming it, ConfigError for a newer version.
+    """
     try:
         fields = json.loads(data.decode("utf-8"), object_pairs_hook=_no_repeats)
         if not isinstance(fields, dict):
             raise _MalformedError("it is no object")
         version = _integer(fields, "version", 1)
         if version > RECORD_VERSION:
-            raise ConfigError("log format", f"{path} has version {version}; this program reads up to {RECORD_VERSION}")
+            raise ConfigError(
+                "log format",
+                f"{path} has version {version}; this program reads up to {RECORD_VERSION}",
+            )
         record = _parse(fields, version)
         _check(record)
     except (_MalformedError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -187,7 +212,12 @@ def decode_record(data: bytes, path: str) -> LogRecord:
 
 
 def _parse(fields: dict[str, Any], version: int) -> LogRecord:
-    _only(fields, _RECORD_KEYS if version >= _OWNER_SINCE else tuple(key for key in _RECORD_KEYS if key != "owner"))
+    _only(
+        fields,
+        _RECORD_KEYS
+        if version >= _OWNER_SINCE
+        else tuple(key for key in _RECORD_KEYS if key != "owner"),
+    )
     truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
     return LogRecord(
         store_id=_text(fields, "store_id"),
@@ -196,10 +226,13 @@ def _parse(fields: dict[str, Any], version: int) -> LogRecord:
         epoch=_integer(fields, "epoch"),
         owner=_parse_owner(fields.get("owner")),
         truncation_address=make_address(
-            _integer(truncation, "ledger", most=SEQUENCE_MAX), _integer(truncation, "entry", most=ENTRIES_MAX - 1)
+            _integer(truncation, "ledger", most=SEQUENCE_MAX),
+            _integer(truncation, "entry", most=ENTRIES_MAX - 1),
         ),
         ledgers=tuple(_parse_item(item) for item in _list(fields, "ledgers")),
-        removing=tuple(_integer({"removing": ledger_id}, "removing") for ledger_id in _list(fields, "removing")),
+        removing=tuple(
+            _integer({"removing": ledger_id}, "removing") for ledger_id in _list(fields, "removing")
+        ),
         written_by=_text(fields, "written_by"),
         change=_integer(fields, "change"),
     )
@@ -237,16 +270,22 @@ def _parse_item(value: object) -> LedgerItem:
     status = value.get("status") if isinstance(value, dict) else None
     if status not in ("open", "closed"):
         raise _MalformedError(f"ledgers: status {status!r}")
-    fields = _object(value, "ledgers", (*_ITEM_KEYS, *(("last_entry", "length") if status == "closed" else ())))
+    fields = _object(
+        value, "ledgers", (*_ITEM_KEYS, *(("last_entry", "length") if status == "closed" else ()))
+    )
     parts = _text(fields, "replication").split("/")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
+    if len(parts) != 3 or not all(
+        part.isascii() and part.isdigit() and len(part) < 4 for part in parts
+    ):
         raise _MalformedError(f"ledgers: replication {fields['replication']!r}")
     return LedgerItem(
         sequence=_integer(fields, "sequence", FIRST_SEQUENCE, SEQUENCE_MAX),
         ledger_id=_integer(fields, "ledger_id"),
         epoch=_integer(fields, "epoch", 1),
         replication=Replication(*map(int, parts)),
-        last_entry=None if status == "open" else _integer(fields, "last_entry", EMPTY, ENTRIES_MAX - 1),
+        last_entry=None
+        if status == "open"
+        else _integer(fields, "last_entry", EMPTY, ENTRIES_MAX - 1),
         length=0 if status == "open" else _integer(fields, "length"),
     )
 
@@ -255,19 +294,29 @@ def _check(record: LogRecord) -> None:
     """What holds between the fields."""
     for before, item in zip(record.ledgers, record.ledgers[1:], strict=False):
         if item.sequence <= before.sequence or item.epoch < before.epoch:
-            raise _MalformedError(f"ledger {item.sequence} of epoch {item.epoch} lies behind {before.sequence}")
+            raise _MalformedError(
+                f"ledger {item.sequence} of epoch {item.epoch} lies behind {before.sequence}"
+            )
         if before.is_open:
             raise _MalformedError(f"ledger {before.sequence} is open, and not the last")
     if record.ledgers and record.ledgers[-1].epoch > record.epoch:
-        raise _MalformedError(f"a ledger of epoch {record.ledgers[-1].epoch} in epoch {record.epoch}")
+        raise _MalformedError(
+            f"a ledger of epoch {record.ledgers[-1].epoch} in epoch {record.epoch}"
+        )
     listed = [item.ledger_id for item in record.ledgers]
     if len({*listed, *record.removing}) != len(listed) + len(record.removing):
         raise _MalformedError("a ledger is named twice")
     if record.truncation_address:
         sequence, entry = split_address(record.truncation_address)
         first = record.ledgers[0] if record.ledgers else None
-        if first is None or first.sequence != sequence or (first.last_entry is not None and entry > first.last_entry):
-            raise _MalformedError(f"the truncation point {sequence}:{entry} lies in no ledger, or not in the first")
+        if (
+            first is None
+            or first.sequence != sequence
+            or (first.last_entry is not None and entry > first.last_entry)
+        ):
+            raise _MalformedError(
+                f"the truncation point {sequence}:{entry} lies in no ledger, or not in the first"
+            )
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

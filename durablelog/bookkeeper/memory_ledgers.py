@@ -1,12 +1,15 @@
 """A complete LedgerStore in memory: for tests and demos.
 
-The `MemoryCluster` plays the bookies and outlives its clients. Fencing is real, between clients and within one. Rules:
+The `MemoryCluster` plays the bookies and outlives its clients. Fencing is real, between clients and
+within one. Rules:
 
-- an entry is stored a turn of the loop after it was sent, and its result comes a turn later: in between, whoever
-  recovers the ledger finds it;
+- an entry is stored a turn of the loop after it was sent, and its result comes a turn later: in
+  between, whoever recovers the ledger finds it;
 - parts are joined when the entry is stored, so who changes a buffer too early is found out;
-- a fence is forgotten with the ledger that is deleted, as bookies that were started again do: who still writes it hears OK;
-- planted failures are used up in the order they were planted, each by the next call it is meant for.
+- a fence is forgotten with the ledger that is deleted, as bookies that were started again do: who
+  still writes it hears OK;
+- planted failures are used up in the order they were planted, each by the next call it is meant
+  for.
 """
 
 from __future__ import annotations
@@ -93,7 +96,10 @@ class MemoryCluster:
         self.ledgers: dict[int, MemoryLedger] = {}
         self.bookies = bookies
         self.bookies_up = bookies
-        """How many serve. Too few fail creates (-6), adds (-6) and the recovery of open ledgers (-10)."""
+        """How many serve.
+
+        Too few fail creates (-6), adds (-6) and the recovery of open ledgers (-10).
+        """
         self.fenced_code = _FENCED
         """What a fenced writer hears first; a real one may hear -11."""
         self.read_batch = 16
@@ -101,12 +107,17 @@ class MemoryCluster:
         self._planted: list[_Planted] = []
         self._planted_adds: list[_PlantedAdd] = []
 
-    def fail(self, call: LedgerCallName, code: int, *, times: int = 1, happens: bool = False) -> None:
-        """Let the next `times` such calls end with this code; with `happens` they were done all the same."""
+    def fail(
+        self, call: LedgerCallName, code: int, *, times: int = 1, happens: bool = False
+    ) -> None:
+        """Let the next `times` such calls end with this code; with `happens` they were done all the
+        same.
+        """
         self._planted.append(_Planted(call, code, happens, times))
 
     def fail_add(self, code: int, *, after: int = 0, kept: int = 0) -> None:
-        """Let `after` further entries be stored, and the next one fail with this code, and its writer with it.
+        """Let `after` further entries be stored, and the next one fail with this code, and its
+        writer with it.
 
         `kept`: so many of the entries on their way, the failed one first, are stored all the same.
         """
@@ -138,7 +149,9 @@ class MemoryCluster:
             raise LedgerError(_GONE, operation, f"ledger {ledger_id}")
         return ledger
 
-    def make(self, replication: Replication, custom: Mapping[str, bytes], password: bytes = b"") -> MemoryLedger:
+    def make(
+        self, replication: Replication, custom: Mapping[str, bytes], password: bytes = b""
+    ) -> MemoryLedger:
         """A new ledger, with an id that was never used. Raises LedgerError."""
         if replication.ensemble > self.bookies_up:
             detail = f"{self.bookies_up} of {replication.ensemble} bookies"
@@ -150,7 +163,10 @@ class MemoryCluster:
         return ledger
 
     def drop(self, ledger_id: int) -> None:
-        """Delete a ledger. For its writer it is as if it were new: unless its client knows better, it takes entries."""
+        """Delete a ledger.
+
+        For its writer it is as if it were new: unless its client knows better, it takes entries.
+        """
         ledger = self.ledgers.pop(ledger_id, None)
         if ledger is not None:
             ledger.closed = False
@@ -163,7 +179,9 @@ class MemoryCluster:
         replication = ledger.replication
         down = self.bookies - self.bookies_up
         if not ledger.closed and down >= replication.ack_quorum:
-            raise LedgerError(_UNRECOVERABLE, "recover", f"ledger {ledger_id}: {down} bookies do not answer")
+            raise LedgerError(
+                _UNRECOVERABLE, "recover", f"ledger {ledger_id}: {down} bookies do not answer"
+            )
         ledger.closed = True
         return ledger.describe()
 
@@ -173,7 +191,9 @@ def _nobody(_told: object) -> None:
 
 
 class _MemoryWriter(LedgerWriter):
-    def __init__(self, cluster: MemoryCluster, ledger: MemoryLedger, process: MemoryProcess) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, ledger: MemoryLedger, process: MemoryProcess
+    ) -> None:
         self.on_results = _nobody
         self.on_short = _nobody
         self._cluster = cluster
@@ -260,9 +280,13 @@ class _MemoryWriter(LedgerWriter):
 
 
 class MemoryLedgerStore(LedgerStore):
-    """One client of a cluster; `process` is who it belongs to, an immortal one of its own by default."""
+    """One client of a cluster; `process` is who it belongs to, an immortal one of its own by
+    default.
+    """
 
-    def __init__(self, cluster: MemoryCluster, process: MemoryProcess | None = None, *, password: bytes = b"") -> None:
+    def __init__(
+        self, cluster: MemoryCluster, process: MemoryProcess | None = None, *, password: bytes = b""
+    ) -> None:
         self._cluster = cluster
         self._password = password
         self._process = process or MemoryProcess()
@@ -300,7 +324,9 @@ class MemoryLedgerStore(LedgerStore):
     def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
         return self._read(ledger_id, first, last)
 
-    async def _read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
+    async def _read(
+        self, ledger_id: int, first: int, last: int
+    ) -> AsyncIterator[Sequence[memoryview]]:
         while first <= last:
             planted = await self._begin("read")
             ledger = self._unlock(ledger_id, "read")
@@ -336,7 +362,9 @@ class MemoryLedgerStore(LedgerStore):
         return f"{down} of {self._cluster.bookies} bookies are down" if down else None
 
     def _unlock(self, ledger_id: int, call: LedgerCallName) -> MemoryLedger:
-        """As a real client, which compares passwords by itself; describing and deleting want none."""
+        """As a real client, which compares passwords by itself; describing and deleting want
+        none.
+        """
         ledger = self._cluster.ledger(ledger_id, call)
         if ledger.password != self._password:
             raise LedgerError(_UNAUTHORIZED, call, f"ledger {ledger_id}")

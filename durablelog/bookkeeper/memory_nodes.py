@@ -3,7 +3,8 @@
 The `NodeTree` plays the service and outlives its clients. Rules of this file:
 
 - every change happens in one turn of the loop, the reply comes in a later one;
-- planted failures are used up in the order they were planted, each by the next call it is meant for.
+- planted failures are used up in the order they were planted, each by the next call it is meant
+  for.
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ from durablelog.bookkeeper.metadata_node import (
 NodeCall = Literal["read", "create", "write", "delete", "children", "hold", "let go"]
 
 SESSION_S: Final = 10.0
-"""How long a session is kept of a process that says nothing any more, from when that is seen first. Loop time."""
+"""How long a session is kept of a process that says nothing any more, from when that is seen first.
+
+Loop time.
+"""
 
 
 class NodeSession:
-    """A client's, as the service sees it. `silent` says whether its process has stopped, or is dead."""
+    """A client's, as the service sees it.
+
+    `silent` says whether its process has stopped, or is dead.
+    """
 
     def __init__(self, silent: Callable[[], bool]) -> None:
         self.ended = False
@@ -42,7 +49,9 @@ class NodeSession:
             self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
-        self.ended = self.ended or (self._silent_since is not None and now - self._silent_since >= SESSION_S)
+        self.ended = self.ended or (
+            self._silent_since is not None and now - self._silent_since >= SESSION_S
+        )
         return self.ended
 
 
@@ -94,7 +103,10 @@ class NodeTree:
             self._nodes[path] = NodeContent(data, there.version + 1)
 
     def make(self, path: str, data: bytes, *, parents: bool = True) -> None:
-        """A new node, with parents as needed, or only if they are there. Raises NodeConflictError."""
+        """A new node, with parents as needed, or only if they are there.
+
+        Raises NodeConflictError.
+        """
         if path in self._nodes:
             raise NodeConflictError(path, "it is there")
         parent = parent_of(path)
@@ -108,7 +120,9 @@ class NodeTree:
         """Compare and set. Raises NodeConflictError."""
         there = self._nodes.get(path)
         if there is None or there.version != version:
-            raise NodeConflictError(path, f"it is {'gone' if there is None else f'in version {there.version}'}")
+            raise NodeConflictError(
+                path, f"it is {'gone' if there is None else f'in version {there.version}'}"
+            )
         self._nodes[path] = NodeContent(data, version + 1)
         return version + 1
 
@@ -123,15 +137,23 @@ class NodeTree:
 
     def names_under(self, path: str) -> list[str]:
         """Names of the children."""
-        return sorted(node.rpartition("/")[2] for node in self._nodes if node != "/" and parent_of(node) == path)
+        return sorted(
+            node.rpartition("/")[2]
+            for node in self._nodes
+            if node != "/" and parent_of(node) == path
+        )
 
     def fail(self, call: NodeCall, *, happens: bool = False, times: int = 1) -> None:
-        """Let the next `times` such calls end without an answer; with `happens` they were done all the same."""
+        """Let the next `times` such calls end without an answer; with `happens` they were done all
+        the same.
+        """
         self._planted.append(_Planted(call, NodeUnavailableError, happens, times))
 
-    def conflict(self, call: Literal["create", "write"], *, happens: bool = False, times: int = 1) -> None:
-        """Let the next `times` such calls end with a conflict; with `happens` with themselves, as when a client whose
-        connection broke sends a call a second time.
+    def conflict(
+        self, call: Literal["create", "write"], *, happens: bool = False, times: int = 1
+    ) -> None:
+        """Let the next `times` such calls end with a conflict; with `happens` with themselves, as
+        when a client whose connection broke sends a call a second time.
         """
         self._planted.append(_Planted(call, NodeConflictError, happens, times))
 
@@ -175,7 +197,9 @@ class HeldNodes:
         self._tree.drop(path)
 
     def look(self, now: float) -> None:
-        """A call comes at this loop time: sessions that are over end; of ours that one another begins, with what we hold."""
+        """A call comes at this loop time: sessions that are over end; of ours that one another
+        begins, with what we hold.
+        """
         self._tree.expire(now)
         if self._session.expired(now):
             self._session = NodeSession(self._silent)
@@ -189,7 +213,9 @@ class HeldNodes:
 
 
 class MemoryNodes(MetadataNodes):
-    """One client of a tree; `process` is who it belongs to, an immortal one of its own by default."""
+    """One client of a tree; `process` is who it belongs to, an immortal one of its own by
+    default.
+    """
 
     def __init__(self, tree: NodeTree, process: MemoryProcess | None = None) -> None:
         self._tree = tree

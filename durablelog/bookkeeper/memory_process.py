@@ -1,9 +1,13 @@
-"""A process of the memory world: the clients of ledgers and nodes in it share one life. It can end, or fall asleep, in any call.
+"""A process of the memory world: the clients of ledgers and nodes in it share one life.
 
-For tests of crash windows: count the calls of a run, then repeat the run once per call and let the process stop there. Rules:
+It can end, or fall asleep, in any call.
+
+For tests of crash windows: count the calls of a run, then repeat the run once per call and let the
+process stop there. Rules:
 
 - a dead process does nothing any more: its calls neither happen nor return;
-- a sleeping one does nothing until it is woken: what it asked for happens then, what it is told it hears then;
+- a sleeping one does nothing until it is woken: what it asked for happens then, what it is told it
+  hears then;
 - the call it stops in happens first or not, as planned; it does not return either way.
 """
 
@@ -59,7 +63,10 @@ class MemoryProcess:
             asleep.set()
 
     def begin(self, name: str) -> bool:
-        """A call that does not wait begins. False if it must not happen now: never, or `soon` says when."""
+        """A call that does not wait begins.
+
+        False if it must not happen now: never, or `soon` says when.
+        """
         if self.stopped:
             return False
         self.calls.append(name)

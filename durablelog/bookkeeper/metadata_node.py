@@ -1,13 +1,16 @@
-"""MetadataNode: a small piece of shared state that is changed by compare-and-set alone: a ZooKeeper node.
+"""MetadataNode: a small piece of shared state that is changed by compare-and-set alone: a ZooKeeper
+node.
 
 Proved by tests/contracts/metadata_node_contract.py. Rules:
 
 - versions count up by one with each write of a node's life; the first is 0;
-- `write` happens only if the version is still the one given: of two who write at the same version one wins;
-- a node that is held (`hold`) is there as long as its holder's session, and goes when that has ended: at once with `close`,
-  a while after the death of the process. Who lost his session and lives gets it back in the next one;
-- a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: who needs to know reads again, and must be
-  able to recognise his own bytes.
+- `write` happens only if the version is still the one given: of two who write at the same version
+  one wins;
+- a node that is held (`hold`) is there as long as its holder's session, and goes when that has
+  ended: at once with `close`, a while after the death of the process. Who lost his session and
+  lives gets it back in the next one;
+- a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: who needs to know
+  reads again, and must be able to recognise his own bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from typing import NamedTuple
 
 
 class NodeConflictError(Exception):
-    """The node is not (or no longer) in the version given, or exists already; nothing was changed."""
+    """The node is not (or no longer) in the version given, or exists already; nothing was
+    changed.
+    """
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -55,22 +60,32 @@ class MetadataNodes(ABC):
 
     @abstractmethod
     async def read(self, path: str) -> NodeContent | None:
-        """None if there is no such node. Linearizable: sees every change that was acknowledged to anybody before."""
+        """None if there is no such node.
+
+        Linearizable: sees every change that was acknowledged to anybody before.
+        """
 
     @abstractmethod
     async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
         """Make a node; its version, 0. Raises NodeConflictError if it is there.
 
-        With `parents` those are made as needed, empty; without it, NodeConflictError if the one above is not there.
+        With `parents` those are made as needed, empty; without it, NodeConflictError if the one
+        above is not there.
         """
 
     @abstractmethod
     async def write(self, path: str, data: bytes, version: int) -> int:
-        """Change a node that is in this version; the version it is in then. Raises NodeConflictError, also if it is gone."""
+        """Change a node that is in this version; the version it is in then.
+
+        Raises NodeConflictError, also if it is gone.
+        """
 
     @abstractmethod
     async def delete(self, path: str, version: int) -> None:
-        """Remove a node that is in this version and has no children. Raises NodeConflictError; nothing happens if it is gone."""
+        """Remove a node that is in this version and has no children.
+
+        Raises NodeConflictError; nothing happens if it is gone.
+        """
 
     @abstractmethod
     async def children(self, path: str) -> Sequence[str]:
@@ -78,7 +93,9 @@ class MetadataNodes(ABC):
 
     @abstractmethod
     async def hold(self, path: str, data: bytes) -> None:
-        """Have a node as long as our sessions live, parents as needed. `path` is ours alone: nobody else ever makes it.
+        """Have a node as long as our sessions live, parents as needed.
+
+        `path` is ours alone: nobody else ever makes it.
 
         Again after a NodeUnavailableError: it is made once.
         """

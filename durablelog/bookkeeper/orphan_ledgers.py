@@ -1,19 +1,25 @@
-"""Ledgers of ours that no log lists: found by what is written in them for ever, fenced, and deleted.
+"""Ledgers of ours that no log lists: found by what is written in them for ever, fenced, and
+deleted.
 
-A crash between creating a ledger and listing it leaves one; so does a lost reply. Nothing needs them, and nothing but this
-module looks for them. Rules of this file:
+A crash between creating a ledger and listing it leaves one; so does a lost reply. Nothing needs
+them, and nothing but this module looks for them. Rules of this file:
 
-- the ledgers are listed before the record is read: one that is listed by its log by then is known to be in use;
-- of an epoch below the record's no owner is left who could list it. Of the record's own epoch one may be: it is left alone
-  until the next opening;
-- recover before delete: deleting does not fence, and whoever still writes it must hear that he is not the owner;
-- no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first frame when the record
-  lists the ledger, and it leaves `ledgers` into `removing`, and `removing` when it is gone. So nobody acknowledges in one,
-  even if bookies forget the fence, and the age of the claim does not matter (as it does in ledger_remover.py). A ledger of a
-  record that people deleted looks like an orphan: its owner finds that at his next look;
-- for the same reason an orphan is empty. One that holds entries was listed by a record that was removed or put back since:
-  it may be all that is left of what was acknowledged, so it is told, never deleted;
-- what cannot be understood is told, never deleted. One ledger that cannot be read, of whomever, ends no search.
+- the ledgers are listed before the record is read: one that is listed by its log by then is known
+  to be in use;
+- of an epoch below the record's no owner is left who could list it. Of the record's own epoch one
+  may be: it is left alone until the next opening;
+- recover before delete: deleting does not fence, and whoever still writes it must hear that he is
+  not the owner;
+- no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first
+  frame when the record lists the ledger, and it leaves `ledgers` into `removing`, and `removing`
+  when it is gone. So nobody acknowledges in one, even if bookies forget the fence, and the age of
+  the claim does not matter (as it does in ledger_remover.py). A ledger of a record that people
+  deleted looks like an orphan: its owner finds that at his next look;
+- for the same reason an orphan is empty. One that holds entries was listed by a record that was
+  removed or put back since: it may be all that is left of what was acknowledged, so it is told,
+  never deleted;
+- what cannot be understood is told, never deleted. One ledger that cannot be read, of whomever,
+  ends no search.
 """
 
 from __future__ import annotations
@@ -26,7 +32,13 @@ from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_calls import APPLICATION
-from durablelog.bookkeeper.ledger_store import EMPTY, LedgerDescription, LedgerError, LedgerState, LedgerStore
+from durablelog.bookkeeper.ledger_store import (
+    EMPTY,
+    LedgerDescription,
+    LedgerError,
+    LedgerState,
+    LedgerStore,
+)
 from durablelog.bookkeeper.log_record import LogRecord, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
@@ -71,7 +83,9 @@ class _Ours(NamedTuple):
 
 
 def owner_of(custom: Mapping[str, bytes], store_id: str) -> _Ours | None:
-    """Container and epoch a ledger of this store was made for; None for another's, or what is not understood."""
+    """Container and epoch a ledger of this store was made for; None for another's, or what is not
+    understood.
+    """
     if custom.get("application") != APPLICATION or custom.get("store") != store_id.encode():
         return None
     numbers = (custom.get("container", b""), custom.get("epoch", b""))
@@ -80,7 +94,9 @@ def owner_of(custom: Mapping[str, bytes], store_id: str) -> _Ours | None:
     return _Ours(*map(int, numbers))
 
 
-def judge(ledger_id: int, ours: _Ours | None, record: LogRecord | None, store_id: str) -> LedgerVerdict:
+def judge(
+    ledger_id: int, ours: _Ours | None, record: LogRecord | None, store_id: str
+) -> LedgerVerdict:
     """Pure. `record` is its container's, read after the ledger was listed."""
     if ours is None:
         return LedgerVerdict.FOREIGN
@@ -94,12 +110,16 @@ def judge(ledger_id: int, ours: _Ours | None, record: LogRecord | None, store_id
 
 
 async def find_orphans(
-    ledgers: LedgerStore, nodes: MetadataNodes, root: str, store_id: str, containers: Collection[int]
+    ledgers: LedgerStore,
+    nodes: MetadataNodes,
+    root: str,
+    store_id: str,
+    containers: Collection[int],
 ) -> OrphanSearch:
     """Orphans of these containers; changes nothing.
 
-    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError (the cluster does not
-    answer), the node errors, DataCorruptionError and ConfigError of a record.
+    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError
+    (the cluster does not answer), the node errors, DataCorruptionError and ConfigError of a record.
     """
     turns = asyncio.Semaphore(LOOKS_AT_ONCE)
     problems: list[str] = []
@@ -114,7 +134,9 @@ async def find_orphans(
                     raise
                 if meaning is not Reaction.GONE:
                     detail = f"{code_text(error.code)}{', ' + error.detail if error.detail else ''}"
-                    problems.append(f"ledger {ledger_id} cannot be looked at ({detail}): it was left alone")
+                    problems.append(
+                        f"ledger {ledger_id} cannot be looked at ({detail}): it was left alone"
+                    )
                 return None
 
     found: dict[int, list[tuple[LedgerDescription, _Ours]]] = {}
@@ -138,11 +160,14 @@ async def find_orphans(
             elif verdict is LedgerVerdict.UNCLEAR:
                 epoch = f"of epoch {record.epoch}" if record is not None else "gone"
                 problems.append(
-                    f"container {container_id}: ledger {described.ledger_id} says it is of epoch {ours.epoch},"
+                    f"container {container_id}: ledger {described.ledger_id} says it is "
+                    f"of epoch {ours.epoch},"
                     f" and the log's record is {epoch}: it was left alone"
                 )
     if len(problems) > PROBLEMS_MAX:
-        problems[PROBLEMS_MAX:] = [f"and {len(problems) - PROBLEMS_MAX:,} more ledgers that were left alone"]
+        problems[PROBLEMS_MAX:] = [
+            f"and {len(problems) - PROBLEMS_MAX:,} more ledgers that were left alone"
+        ]
     return OrphanSearch(tuple(orphans), tuple(problems))
 
 
@@ -166,14 +191,19 @@ async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> bool:
 def holds_entries(orphan: OrphanLedger) -> str:
     """What is said of a ledger that no log lists, and that was listed once."""
     return (
-        f"container {orphan.container_id}: ledger {orphan.ledger_id} of epoch {orphan.epoch} holds entries, and no log lists"
-        " it: it was left alone. The log's record in ZooKeeper was removed or put back: see 'What is left over' in"
+        f"container {orphan.container_id}: ledger {orphan.ledger_id} of epoch "
+        f"{orphan.epoch} holds entries, and no log lists"
+        " it: it was left alone. The log's record in ZooKeeper was removed or put back: "
+        "see 'What is left over' in"
         " docs/bookkeeper.md"
     )
 
 
 async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> LogRecord | None:
-    """A container's record as it is now; None if it was never opened. Raises the node errors, DataCorruptionError, ConfigError."""
+    """A container's record as it is now; None if it was never opened.
+
+    Raises the node errors, DataCorruptionError, ConfigError.
+    """
     path = container_path(root, container_id)
     content = await nodes.read(path)
     return decode_record(content.data, path) if content is not None else None

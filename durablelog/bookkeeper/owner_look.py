@@ -1,15 +1,17 @@
-"""How long ago the record was known to be ours, and another look at it in time: what an acknowledgement rests on.
+"""How long ago the record was known to be ours, and another look at it in time: what an
+acknowledgement rests on.
 
-A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the ledger anew for whoever
-still writes it, and say OK. So a later owner deletes what he did not write only REMOVE_AFTER_S after his claim
-(ledger_remover.py), and every owner acknowledges only if the record was his less than SURE_S ago: of the two one sees the
-other. Rules of this file:
+A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the
+ledger anew for whoever still writes it, and say OK. So a later owner deletes what he did not write
+only REMOVE_AFTER_S after his claim (ledger_remover.py), and every owner acknowledges only if the
+record was his less than SURE_S ago: of the two one sees the other. Rules of this file:
 
 - the age of a look counts from its beginning, and is compared when the results are there;
-- looks are begun by results, from half of SURE_S on, so that a busy log does not wait for one while the nodes answer;
+- looks are begun by results, from half of SURE_S on, so that a busy log does not wait for one while
+  the nodes answer;
 - while nothing is appended there is one as often: an owner that was overtaken learns it by itself;
-- one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns the log is said by
-  the record alone: a look that finds another epoch ends the log.
+- one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns
+  the log is said by the record alone: a look that finds another epoch ends the log.
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableErro
 from segmentstore.contracts.owned_tasks import own_task
 
 SURE_S: Final = 30.0
-"""Loop time. Less than REMOVE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader."""
+"""Loop time.
+
+Less than REMOVE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader.
+"""
 _LOOK_AFTER_S: Final = SURE_S / 2
 _TOPIC: Final = "acknowledging"
 
 
 class OwnerLook:
-    """For one opening. `release` is called when results may be acknowledged that had to wait, `fail` with what ends the log."""
+    """For one opening.
+
+    `release` is called when results may be acknowledged that had to wait, `fail` with what ends the
+    log.
+    """
 
     def __init__(
         self,
@@ -58,7 +67,10 @@ class OwnerLook:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER_S, self._due)
 
     def sure(self) -> bool:
-        """Results are there: may they be acknowledged? If not, `release` or `fail` follows. O(1)."""
+        """Results are there: may they be acknowledged?
+
+        If not, `release` or `fail` follows. O(1).
+        """
         age_s = self._keeper.age_s
         if age_s < _LOOK_AFTER_S:
             return True
@@ -95,7 +107,10 @@ class OwnerLook:
                     await self._keeper.check()
                 except NodeUnavailableError as error:
                     if self._keeper.age_s >= SURE_S:
-                        self._notes.say(_TOPIC, f"acknowledgements wait: the log's record does not answer: {error}")
+                        self._notes.say(
+                            _TOPIC,
+                            f"acknowledgements wait: the log's record does not answer: {error}",
+                        )
                     await asyncio.sleep(backoff.next_s())
                 else:
                     if self._keeper.age_s < SURE_S:

@@ -1,13 +1,15 @@
-"""Good manners between owners: who opens a log says who he is, and asks before he takes it from one who lives.
+"""Good manners between owners: who opens a log says who he is, and asks before he takes it from one
+who lives.
 
 Safety does not rest on this: whoever claims the record fences all before him. Rules of this file:
 
-- an owner holds a node that goes with its session with ZooKeeper, from before its claim until its log is closed. Nothing is
-  written to show that it lives;
-- an owner whose node is gone, or that is known to be dead on this very machine, is followed without asking. So is the one
-  before in our own folder: we have the folder's lock, so it has lost it;
-- one that is known to live here is not: ContainerOwnedError at once. Of one that cannot be seen from here (another machine) the
-  end of the session is waited for first: it may have died a moment ago;
+- an owner holds a node that goes with its session with ZooKeeper, from before its claim until its
+  log is closed. Nothing is written to show that it lives;
+- an owner whose node is gone, or that is known to be dead on this very machine, is followed without
+  asking. So is the one before in our own folder: we have the folder's lock, so it has lost it;
+- one that is known to live here is not: ContainerOwnedError at once. Of one that cannot be seen
+  from here (another machine) the end of the session is waited for first: it may have died a moment
+  ago;
 - an owner that said nothing of itself (a version before this) is followed.
 """
 
@@ -26,7 +28,12 @@ from durablelog.bookkeeper.log_owner import (
     owner_path,
 )
 from durablelog.bookkeeper.log_record import LogRecord
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeRefusedError, NodeUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeRefusedError,
+    NodeUnavailableError,
+)
 from durablelog.bookkeeper.waiting import Backoff
 from segmentstore.contracts.errors import ConfigError, ContainerOwnedError
 from segmentstore.contracts.runtime import Runtime
@@ -34,7 +41,9 @@ from segmentstore.contracts.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 SESSIONS_WAITED: Final = 1.5
-"""How long the end of another owner's session is waited for, in session timeouts; and EXTRA_S more: servers count in ticks."""
+"""How long the end of another owner's session is waited for, in session timeouts; and EXTRA_S more:
+servers count in ticks.
+"""
 EXTRA_S: Final = 2.0
 SESSION_TIMEOUT_S_MAX: Final = 600.0
 """Longest that is believed of another's node."""
@@ -45,8 +54,9 @@ _LEAVE_S: Final = 2.0
 class OwnerPresence:
     """Of one opening of a store, for all of its logs.
 
-    `owners` is the node below which living owners have theirs, `location` the store's URL for messages, `folder` the absolute
-    path of the store's folder, whose lock is ours. `take_over`: do not ask.
+    `owners` is the node below which living owners have theirs, `location` the store's URL for
+    messages, `folder` the absolute path of the store's folder, whose lock is ours. `take_over`: do
+    not ask.
     """
 
     def __init__(
@@ -69,7 +79,9 @@ class OwnerPresence:
         self._take_over = take_over
 
     async def ask(self, record: LogRecord) -> None:
-        """Return when the owner of the record may be followed. Raises ContainerOwnedError, ConfigError, NodeUnavailableError.
+        """Return when the owner of the record may be followed.
+
+        Raises ContainerOwnedError, ConfigError, NodeUnavailableError.
 
         Takes as long as the session of an owner elsewhere that does not end, and half of that more.
         """
@@ -83,19 +95,27 @@ class OwnerPresence:
             if there is not None and self._is_followed(there):
                 return
             waited_s = loop.time() - begun
-            session_s = min(there.session_timeout_s if there is not None else 0.0, SESSION_TIMEOUT_S_MAX)
+            session_s = min(
+                there.session_timeout_s if there is not None else 0.0, SESSION_TIMEOUT_S_MAX
+            )
             most_s = max(session_s, self._session_timeout_s) * SESSIONS_WAITED + EXTRA_S
             if there is not None and self._runtime.processes.lives(there.process):
                 raise self._owned(record, record.owner)
             if waited_s >= most_s:
-                raise self._owned(record, record.owner, f"its session did not end within {waited_s:.0f} s")
+                raise self._owned(
+                    record, record.owner, f"its session did not end within {waited_s:.0f} s"
+                )
             if not waited_s:
-                text = "container %d of %s: %s may live: waiting up to %.0f s for the end of its session"
+                text = (
+                    "container %d of %s: %s may live: waiting up to %.0f s for the end of "
+                    "its session"
+                )
                 _log.warning(text, record.container_id, self._location, record.owner, most_s)
             await asyncio.sleep(backoff.next_s())
 
     async def announce(self, container_id: int, tag: str) -> LogOwner:
-        """Be seen to live, from now on, as the owner whose record is written by this tag; who we are.
+        """Be seen to live, from now on, as the owner whose record is written by this tag; who we
+        are.
 
         Raises NodeUnavailableError: again, it is done once; ConfigError.
         """
@@ -104,7 +124,9 @@ class OwnerPresence:
         owner = LogOwner(me.host, me.pid, await self._nodes.address(), since)
         node = OwnerNode(owner, me.place, me.started, self._folder, self._session_timeout_s)
         try:
-            await self._nodes.hold(owner_path(self._owners, container_id, tag), encode_owner_node(node))
+            await self._nodes.hold(
+                owner_path(self._owners, container_id, tag), encode_owner_node(node)
+            )
         except NodeRefusedError as error:
             raise ConfigError("tier1", str(error)) from error
         return owner
@@ -131,4 +153,6 @@ class OwnerPresence:
         return content.data if content is not None else None
 
     def _owned(self, record: LogRecord, owner: LogOwner, detail: str = "") -> ContainerOwnedError:
-        return ContainerOwnedError(self._location, record.container_id, **owner._asdict(), detail=detail)
+        return ContainerOwnedError(
+            self._location, record.container_id, **owner._asdict(), detail=detail
+        )

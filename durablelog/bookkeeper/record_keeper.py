@@ -1,15 +1,18 @@
-"""Keeps a container's record: reads it, changes it by compare-and-set, and says whether it is still ours.
+"""Keeps a container's record: reads it, changes it by compare-and-set, and says whether it is still
+ours.
 
 The node decides ownership, and nothing else does. Rules of this file:
 
 - what follows on each answer of the node is in failure_codes.py, NODE_REACTIONS;
-- each writing has bytes of its own (tag of the opening, counter), so a writing whose reply was lost is recognised when the
-  node is read again; nothing else is done before that;
-- a writing that may still be under way after we gave up on it can only make a later compare-and-set fail, which reads again;
-- a record of another epoch is another owner's, whatever it says. A record of our epoch that we did not write was changed by
-  a tool: it is taken as it is, and what we wanted is done to that;
+- each writing has bytes of its own (tag of the opening, counter), so a writing whose reply was lost
+  is recognised when the node is read again; nothing else is done before that;
+- a writing that may still be under way after we gave up on it can only make a later compare-and-set
+  fail, which reads again;
+- a record of another epoch is another owner's, whatever it says. A record of our epoch that we did
+  not write was changed by a tool: it is taken as it is, and what we wanted is done to that;
 - one change at a time; what is asked for meanwhile waits;
-- each sight of the record as ours is dated by the moment the call *began*: at some time after that it was ours.
+- each sight of the record as ours is dated by the moment the call *began*: at some time after that
+  it was ours.
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ from dataclasses import replace
 from typing import Final
 
 from durablelog.bookkeeper.log_owner import LogOwner
-from durablelog.bookkeeper.log_record import LogDisabledError, LogRecord, decode_record, encode_record
+from durablelog.bookkeeper.log_record import (
+    LogDisabledError,
+    LogRecord,
+    decode_record,
+    encode_record,
+)
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
@@ -31,7 +39,9 @@ from durablelog.bookkeeper.metadata_node import (
 from segmentstore.contracts.errors import ConfigError, NotPrimaryError
 
 _CLAIM_TRIES: Final = 32
-"""A claim begins again if a living owner changes the record meanwhile, which happens once in a ledger, or in a truncation."""
+"""A claim begins again if a living owner changes the record meanwhile, which happens once in a
+ledger, or in a truncation.
+"""
 _CHANGE_TRIES: Final = 32
 """People with tools do not change a record so often."""
 
@@ -39,12 +49,14 @@ _CHANGE_TRIES: Final = 32
 class RecordKeeper:
     """The record of the node at `path`, for one opening whose tag is `tag`.
 
-    Raises NodeUnavailableError from every call that needs the node (try again: nothing is lost by that), NotPrimaryError,
-    LogDisabledError, DataCorruptionError (what lies there is no record), ConfigError (no rights, a newer format, another
-    store's).
+    Raises NodeUnavailableError from every call that needs the node (try again: nothing is lost by
+    that), NotPrimaryError, LogDisabledError, DataCorruptionError (what lies there is no record),
+    ConfigError (no rights, a newer format, another store's).
     """
 
-    def __init__(self, nodes: MetadataNodes, path: str, store_id: str, container_id: int, tag: str) -> None:
+    def __init__(
+        self, nodes: MetadataNodes, path: str, store_id: str, container_id: int, tag: str
+    ) -> None:
         self._nodes = nodes
         self._path = path
         self._store_id = store_id
@@ -66,12 +78,18 @@ class RecordKeeper:
         return self._path
 
     async def claim(
-        self, epoch_min: int, owner: LogOwner | None = None, ask: Callable[[LogRecord], Awaitable[None]] | None = None
+        self,
+        epoch_min: int,
+        owner: LogOwner | None = None,
+        ask: Callable[[LogRecord], Awaitable[None]] | None = None,
     ) -> None:
-        """Make the record ours: one epoch higher, at least `epoch_min`. Nobody before us can change it any more.
+        """Make the record ours: one epoch higher, at least `epoch_min`.
 
-        `owner` is who we are; `ask` is called with each record that is to be claimed, and raises if that should not be.
-        Also after a NodeUnavailableError from an earlier call: recognises what that one did.
+        Nobody before us can change it any more.
+
+        `owner` is who we are; `ask` is called with each record that is to be claimed, and raises if
+        that should not be. Also after a NodeUnavailableError from an earlier call: recognises what
+        that one did.
         """
         async with self._changing:
             for _ in range(_CLAIM_TRIES):
@@ -84,7 +102,9 @@ class RecordKeeper:
                 if there is not None and ask is not None:
                     await ask(there)
                 version = content.version if content is not None else None
-                record = there or LogRecord(store_id=self._store_id, container_id=self._container_id)
+                record = there or LogRecord(
+                    store_id=self._store_id, container_id=self._container_id
+                )
                 try:
                     wanted = replace(record, epoch=max(record.epoch + 1, epoch_min), owner=owner)
                     await self._write(wanted, version)
@@ -95,7 +115,9 @@ class RecordKeeper:
 
     @property
     def age_s(self) -> float:
-        """Seconds, at most, since the record was ours: since the last look at it, or change of it, began that succeeded."""
+        """Seconds, at most, since the record was ours: since the last look at it, or change of it,
+        began that succeeded.
+        """
         return asyncio.get_running_loop().time() - self._seen_s
 
     async def check(self) -> None:
@@ -106,8 +128,8 @@ class RecordKeeper:
     async def change(self, edit: Callable[[LogRecord], LogRecord]) -> None:
         """Make `edit(record)` the record. It may be called several times, and must not await.
 
-        After a NodeUnavailableError the change may have happened, or may happen yet; a second `change` finds out first. So
-        an edit must do no harm if it is done twice.
+        After a NodeUnavailableError the change may have happened, or may happen yet; a second
+        `change` finds out first. So an edit must do no harm if it is done twice.
         """
         async with self._changing:
             for _ in range(_CHANGE_TRIES):
@@ -123,18 +145,23 @@ class RecordKeeper:
                     await self._refresh()
                     continue
                 return
-        raise NotPrimaryError(self._container_id, "its record is being changed by others all the time")
+        raise NotPrimaryError(
+            self._container_id, "its record is being changed by others all the time"
+        )
 
     def surely_unlisted(self, ledger_id: int) -> bool:
-        """True if it is proven that a ledger of ours did not get into the log, and never will: another owner's record follows
-        one without it, so whatever writing of ours is still under way comes too late.
+        """True if it is proven that a ledger of ours did not get into the log, and never will:
+        another owner's record follows one without it, so whatever writing of ours is still under
+        way comes too late.
         """
         record = self.foreign
         if record is None or record.epoch < self.record.epoch:
             return False
-        return ledger_id not in record.removing and all(item.ledger_id != ledger_id for item in record.ledgers)
+        return ledger_id not in record.removing and all(
+            item.ledger_id != ledger_id for item in record.ledgers
+        )
 
-    # --- with the lock held --------------------------------------------------------------------------------------------
+    # --- with the lock held -----------------------------------------------------------------------
 
     async def _refresh(self) -> None:
         """Read, and take what is ours."""
@@ -146,13 +173,17 @@ class RecordKeeper:
         if record.epoch != self.record.epoch:
             self.foreign = record
             raise NotPrimaryError(
-                self._container_id, f"its record is of epoch {record.epoch}, we are {self.record.epoch}"
+                self._container_id,
+                f"its record is of epoch {record.epoch}, we are {self.record.epoch}",
             )
         self._in_doubt = None
         self.record, self._version, self._seen_s = record, content.version, begun_s
 
     async def _write(self, wanted: LogRecord, version: int | None) -> None:
-        """One compare-and-set. Raises NodeConflictError if it did not happen, NodeUnavailableError if that is unknown."""
+        """One compare-and-set.
+
+        Raises NodeConflictError if it did not happen, NodeUnavailableError if that is unknown.
+        """
         self._changes = max(self._changes, wanted.change) + 1
         wanted = replace(wanted, written_by=self._tag, change=self._changes)
         data = encode_record(wanted)
@@ -164,7 +195,8 @@ class RecordKeeper:
             else:
                 after = await self._nodes.write(self._path, data, version)
         except NodeConflictError:
-            # An adapter may send a writing again by itself after a lost connection: the conflict may be with ourselves.
+            # An adapter may send a writing again by itself after a lost connection: the conflict
+            # may be with ourselves.
             content = await self._read()
             if content is None or content.data != data:
                 self._in_doubt = None
@@ -197,4 +229,6 @@ class RecordKeeper:
         return record
 
     def _refused(self, error: NodeRefusedError) -> ConfigError:
-        return ConfigError("tier1", f"the record {self._path} of container {self._container_id}: {error.detail}")
+        return ConfigError(
+            "tier1", f"the record {self._path} of container {self._container_id}: {error.detail}"
+        )

@@ -1,10 +1,12 @@
-"""How large the record of a log may grow: ZooKeeper refuses a node of 1 MiB, and breaks the connection of who sends one. Pure.
+"""How large the record of a log may grow: ZooKeeper refuses a node of 1 MiB, and breaks the
+connection of who sends one. Pure.
 
 Rules of this file:
 
-- the record grows with each ledger that is listed, by some 200 bytes, and by nothing else: so listing alone is refused, before
-  anything is sent; claiming and truncating always find room;
-- a roll is refused before an opening is: a log that stopped for want of room can be opened some hundred times, and be truncated;
+- the record grows with each ledger that is listed, by some 200 bytes, and by nothing else: so
+  listing alone is refused, before anything is sent; claiming and truncating always find room;
+- a roll is refused before an opening is: a log that stopped for want of room can be opened some
+  hundred times, and be truncated;
 - beyond half of it `health` says so, while there is time.
 """
 
@@ -17,7 +19,9 @@ from durablelog.bookkeeper.waiting import HealthNotes
 from segmentstore.contracts.errors import TierUnavailableError
 
 OPENING_BYTES_MAX: Final = 1_000_000
-"""ZooKeeper takes 1,048,575 bytes for a request as a whole, unless it was told otherwise (`jute.maxbuffer`)."""
+"""ZooKeeper takes 1,048,575 bytes for a request as a whole, unless it was told otherwise
+(`jute.maxbuffer`).
+"""
 ROLL_BYTES_MAX: Final = OPENING_BYTES_MAX - 64 * 1024
 _TOPIC: Final = "record"
 
@@ -27,12 +31,16 @@ def check_size(record: LogRecord, path: str, bytes_max: int) -> None:
     size = len(encode_record(record))
     if size > bytes_max:
         raise TierUnavailableError(
-            "tier1", f"with another ledger {_sizes(record, size, bytes_max)} (node {path}). {_ADVICE}"
+            "tier1",
+            f"with another ledger {_sizes(record, size, bytes_max)} (node {path}). {_ADVICE}",
         )
 
 
 def note_size(record: LogRecord, notes: HealthNotes) -> None:
-    """Say how large it is if that is worth a word. Called with each record that was written: costs encoding it."""
+    """Say how large it is if that is worth a word.
+
+    Called with each record that was written: costs encoding it.
+    """
     size = len(encode_record(record))
     if size > ROLL_BYTES_MAX // 2:
         notes.say(_TOPIC, f"{_sizes(record, size, ROLL_BYTES_MAX)}. {_ADVICE}")

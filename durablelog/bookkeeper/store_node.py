@@ -1,8 +1,10 @@
-"""A store's root node: its identity, made once, by whoever opens it first, and joined by all others.
+"""A store's root node: its identity, made once, by whoever opens it first, and joined by all
+others.
 
-The format's page: docs/formats/bookkeeper-store-node.md. One root is one store, for ever: what stands in the node is never changed.
-A store that is restored is made in two steps: the node is *taken* before its logs are written, and no one opens it meanwhile.
-Below it, `containers/<id>` is the node of a container's log (bookkeeper_log.py).
+The format's page: docs/formats/bookkeeper-store-node.md. One root is one store, for ever: what
+stands in the node is never changed. A store that is restored is made in two steps: the node is
+*taken* before its logs are written, and no one opens it meanwhile. Below it, `containers/<id>` is
+the node of a container's log (bookkeeper_log.py).
 """
 
 from __future__ import annotations
@@ -11,8 +13,17 @@ import json
 import uuid
 from typing import Any, Final, NamedTuple
 
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeUnavailableError
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotAStoreError, TierUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeUnavailableError,
+)
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    NotAStoreError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.urls import redacted
 
 VERSION: Final = 1
@@ -30,7 +41,10 @@ class StoreIdentity(NamedTuple):
     """An absolute URL; of a store of old it may hold a password."""
 
     def __repr__(self) -> str:
-        return f"StoreIdentity({self.store_id}, containers={self.containers}, tier2={redacted(self.tier2)!r})"
+        return (
+            f"StoreIdentity({self.store_id}, containers={self.containers}, "
+            f"tier2={redacted(self.tier2)!r})"
+        )
 
 
 def containers_path(root: str) -> str:
@@ -54,19 +68,29 @@ def encode_identity(identity: StoreIdentity) -> bytes:
 
 
 def decode_identity(path: str, data: bytes) -> StoreIdentity:
-    """What stands in the node. Raises DataCorruptionError, NotAStoreError (taken); fields it does not know are passed over."""
+    """What stands in the node.
+
+    Raises DataCorruptionError, NotAStoreError (taken); fields it does not know are passed over.
+    """
     where = f"node {path}"
     try:
         fields: Any = json.loads(data)
     except ValueError:
-        raise DataCorruptionError(where, "it is no store's node: what it holds is not JSON") from None
+        raise DataCorruptionError(
+            where, "it is no store's node: what it holds is not JSON"
+        ) from None
     if isinstance(fields, dict) and "restoring" in fields:
-        detail = f"store {fields['restoring']} is being restored there, or that was cut off: name another path"
+        detail = (
+            f"store {fields['restoring']} is being restored there, or that was cut off: name "
+            "another path"
+        )
         raise NotAStoreError(where, detail)
     if not isinstance(fields, dict) or not {"version", *StoreIdentity._fields} <= fields.keys():
         raise DataCorruptionError(where, "it is no store's node: it names no store")
     if fields["version"] != VERSION:
-        detail = f"a store's node of version {fields['version']!r}; this program knows version {VERSION}"
+        detail = (
+            f"a store's node of version {fields['version']!r}; this program knows version {VERSION}"
+        )
         raise DataCorruptionError(where, detail)
     store_id, containers, tier2 = (fields[name] for name in StoreIdentity._fields)
     try:
@@ -86,17 +110,24 @@ def encode_restoring(store_id: str) -> bytes:
 
 
 async def read_identity(nodes: MetadataNodes, path: str) -> StoreIdentity | None:
-    """Whose node it is; None if there is none, or one that holds nothing. Raises DataCorruptionError, NotAStoreError, the node errors."""
+    """Whose node it is; None if there is none, or one that holds nothing.
+
+    Raises DataCorruptionError, NotAStoreError, the node errors.
+    """
     content = await nodes.read(path)
     return decode_identity(path, content.data) if content is not None and content.data else None
 
 
-async def found_or_join(nodes: MetadataNodes, path: str, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
-    """Make the root node if there is none, with `wished`, whose id was drawn for this call alone; else see whose it is.
+async def found_or_join(
+    nodes: MetadataNodes, path: str, wished: StoreIdentity
+) -> tuple[StoreIdentity, bool]:
+    """Make the root node if there is none, with `wished`, whose id was drawn for this call alone;
+    else see whose it is.
 
-    The identity, and whether the store was made by this very call: a lost reply is resolved by the id. An empty node, as an
-    operator makes one to set its access rights, is taken, but not if there are containers below it: their store's name is
-    lost. Who joins has to `pin` before he works. Raises DataCorruptionError, TierUnavailableError and the node errors.
+    The identity, and whether the store was made by this very call: a lost reply is resolved by the
+    id. An empty node, as an operator makes one to set its access rights, is taken, but not if there
+    are containers below it: their store's name is lost. Who joins has to `pin` before he works.
+    Raises DataCorruptionError, TierUnavailableError and the node errors.
     """
     data = encode_identity(wished)
     doubt: Exception | None = None
@@ -106,7 +137,10 @@ async def found_or_join(nodes: MetadataNodes, path: str, wished: StoreIdentity) 
             identity = decode_identity(path, content.data)
             return identity, identity.store_id == wished.store_id
         if content is not None and await nodes.read(containers_path(path)) is not None:
-            detail = "it is empty, and has containers below it: whose they are is lost, and nothing was changed"
+            detail = (
+                "it is empty, and has containers below it: whose they are is lost, and "
+                "nothing was changed"
+            )
             raise DataCorruptionError(f"node {path}", detail)
         try:
             if content is None:
@@ -117,11 +151,14 @@ async def found_or_join(nodes: MetadataNodes, path: str, wished: StoreIdentity) 
             doubt = error
         else:
             return wished, True
-    raise TierUnavailableError("tier1", f"the store's node could not be made in {_TRIES} tries: {doubt}") from doubt
+    raise TierUnavailableError(
+        "tier1", f"the store's node could not be made in {_TRIES} tries: {doubt}"
+    ) from doubt
 
 
 async def take(nodes: MetadataNodes, path: str, store_id: str) -> None:
-    """Take the root for a store that is restored, whose id was drawn for this call alone: nobody opens it before `make`.
+    """Take the root for a store that is restored, whose id was drawn for this call alone: nobody
+    opens it before `make`.
 
     Raises what `check_free` raises, and TierUnavailableError.
     """
@@ -141,7 +178,9 @@ async def take(nodes: MetadataNodes, path: str, store_id: str) -> None:
             doubt = error
         else:
             return
-    raise TierUnavailableError("tier1", f"the store's node could not be taken in {_TRIES} tries: {doubt}") from doubt
+    raise TierUnavailableError(
+        "tier1", f"the store's node could not be taken in {_TRIES} tries: {doubt}"
+    ) from doubt
 
 
 async def check_free(nodes: MetadataNodes, path: str) -> None:
@@ -151,10 +190,15 @@ async def check_free(nodes: MetadataNodes, path: str) -> None:
     """
     identity = await read_identity(nodes, path)
     if identity is not None:
-        detail = f"the node {path} holds store {identity.store_id}, and a new one is to be made: name another path"
+        detail = (
+            f"the node {path} holds store {identity.store_id}, and a new one is to be made: "
+            "name another path"
+        )
         raise ConfigError("tier1", detail)
     if await nodes.read(containers_path(path)) is not None:
-        detail = f"the node {path} has logs below it, and a new store is to be made: name another path"
+        detail = (
+            f"the node {path} has logs below it, and a new store is to be made: name another path"
+        )
         raise ConfigError("tier1", detail)
 
 
@@ -170,21 +214,27 @@ async def make(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> None
         if content is not None and content.data == data:
             return
         if content is None or content.data != taken:
-            raise NotAStoreError(f"node {path}", "it was changed while the store was being restored")
+            raise NotAStoreError(
+                f"node {path}", "it was changed while the store was being restored"
+            )
         try:
             await nodes.write(path, data, content.version)
         except (NodeConflictError, NodeUnavailableError) as error:
             doubt = error
         else:
             return
-    raise TierUnavailableError("tier1", f"the store's node could not be made in {_TRIES} tries: {doubt}") from doubt
+    raise TierUnavailableError(
+        "tier1", f"the store's node could not be made in {_TRIES} tries: {doubt}"
+    ) from doubt
 
 
 async def pin(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
-    """Make sure that the root is this store's from now on; False if it is not, for its maker took it back (`unmake`).
+    """Make sure that the root is this store's from now on; False if it is not, for its maker took
+    it back (`unmake`).
 
-    A node with another below it cannot be removed: so one is made first, never together with the root, then the root is
-    read. Before this no log is begun. Raises DataCorruptionError, NotAStoreError and the node errors.
+    A node with another below it cannot be removed: so one is made first, never together with the
+    root, then the root is read. Before this no log is begun. Raises DataCorruptionError,
+    NotAStoreError and the node errors.
     """
     try:
         await nodes.create(containers_path(path), b"", parents=False)
@@ -195,7 +245,10 @@ async def pin(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
 
 
 async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> None:
-    """Remove the root node of a store that was just made and cannot be one. Not if anybody has pinned it already."""
+    """Remove the root node of a store that was just made and cannot be one.
+
+    Not if anybody has pinned it already.
+    """
     content = await nodes.read(path)
     if content is not None and content.data == encode_identity(identity):
         try:

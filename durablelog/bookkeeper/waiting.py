@@ -3,9 +3,10 @@
 Rules of this file:
 
 - every wait says why: `health` has the sentence until what was waited for has come;
-- a log that opens gives up after its patience; a running one never does, but looks at its record each time, because
-  whoever took the log over has no reason to wait for it;
-- a call that leaves something behind each time it is made (a new ledger) is not made again before such a look has succeeded.
+- a log that opens gives up after its patience; a running one never does, but looks at its record
+  each time, because whoever took the log over has no reason to wait for it;
+- a call that leaves something behind each time it is made (a new ledger) is not made again before
+  such a look has succeeded.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ MOST_S: Final = 5.0
 
 
 class Backoff:
-    """How long to wait before the next try: twice as long each time, up to a bound, and never quite the same."""
+    """How long to wait before the next try: twice as long each time, up to a bound, and never quite
+    the same.
+    """
 
-    def __init__(self, chance: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+    def __init__(
+        self, chance: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S
+    ) -> None:
         self._chance = chance
         self._span_s = first_s
         self._most_s = most_s
@@ -65,9 +70,9 @@ async def _look_at_nothing() -> None:
 class Waiting:
     """One row of tries at one thing; `topic` is its place in the notes.
 
-    `look` is called after each pause and may raise; a node that does not answer is no reason to stop waiting, and none to
-    put the next try off, unless `again` is told so.
-    `deadline`: loop time at which TierUnavailableError is raised instead of waiting on; None for never.
+    `look` is called after each pause and may raise; a node that does not answer is no reason to
+    stop waiting, and none to put the next try off, unless `again` is told so. `deadline`: loop time
+    at which TierUnavailableError is raised instead of waiting on; None for never.
     """
 
     def __init__(
@@ -86,7 +91,8 @@ class Waiting:
         self._look = look
 
     async def again(self, why: str, *, after_a_look: bool = False) -> None:
-        """Returns when it is time for the next try, with `after_a_look` not before a look has succeeded.
+        """Returns when it is time for the next try, with `after_a_look` not before a look has
+        succeeded.
 
         Raises TierUnavailableError, and whatever `look` does.
         """
@@ -94,7 +100,10 @@ class Waiting:
         while True:
             self._notes.say(self._topic, said)
             pause_s = self._backoff.next_s()
-            if self._deadline is not None and asyncio.get_running_loop().time() + pause_s > self._deadline:
+            if (
+                self._deadline is not None
+                and asyncio.get_running_loop().time() + pause_s > self._deadline
+            ):
                 raise TierUnavailableError("tier1", said)
             await asyncio.sleep(pause_s)
             try:

@@ -1,16 +1,20 @@
-"""ZookeeperNodes: the nodes of a ZooKeeper ensemble, by kazoo. The only module that speaks to ZooKeeper.
+"""ZookeeperNodes: the nodes of a ZooKeeper ensemble, by kazoo.
+
+The only module that speaks to ZooKeeper.
 
 Rules of this file:
 
 - kazoo's threads touch nothing of ours: what they have to say is handed to the event loop;
-- every call has one deadline, waiting for a connection included. Nothing is sent while there is no connection, so that
-  calls given up on do not pile up inside kazoo;
-- a change whose reply is lost is never sent again from here: NodeUnavailableError, and the caller looks. Reads are;
-- reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a server that lags
-  behind its leader gives yesterday's node. (A leader that was deposed and has not noticed yet, for a few ticks, still
-  answers a sync: who must be certain writes, for a write needs a quorum.);
-- an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held, is made again with
-  each new connection; no ownership hangs on it.
+- every call has one deadline, waiting for a connection included. Nothing is sent while there is no
+  connection, so that calls given up on do not pile up inside kazoo;
+- a change whose reply is lost is never sent again from here: NodeUnavailableError, and the caller
+  looks. Reads are;
+- reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a
+  server that lags behind its leader gives yesterday's node. (A leader that was deposed and has not
+  noticed yet, for a few ticks, still answers a sync: who must be certain writes, for a write needs
+  a quorum.);
+- an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held,
+  is made again with each new connection; no ownership hangs on it.
 """
 
 from __future__ import annotations
@@ -70,7 +74,8 @@ _REFUSED = (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireS
 
 _log = logging.getLogger(__name__)
 _kazoo_log = _log.getChild("kazoo")
-# It tells each try to connect, and each that failed with its traceback; what matters is in `health`.
+# It tells each try to connect, and each that failed with its traceback; what matters is in
+# `health`.
 _kazoo_log.setLevel(logging.CRITICAL)
 
 
@@ -87,9 +92,15 @@ class ZookeeperSettings:
     credentials: str | None = field(default=None, repr=False)
     """`user:password`."""
     sasl: bool = False
-    """Whether they are for SASL (DIGEST-MD5), and not for the scheme `digest`. Wants `credentials`."""
+    """Whether they are for SASL (DIGEST-MD5), and not for the scheme `digest`.
+
+    Wants `credentials`.
+    """
     creator_only: bool = False
-    """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`. Else everybody."""
+    """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`.
+
+    Else everybody.
+    """
 
 
 class ZookeeperNodes(MetadataNodes):
@@ -109,7 +120,9 @@ class ZookeeperNodes(MetadataNodes):
         self._unanswered = 0
         """Clients in a row that came to an end by themselves before any answer."""
         self._refusal: str | None = None
-        """Set when the ensemble refused the credentials themselves: kazoo gives up for good then."""
+        """Set when the ensemble refused the credentials themselves: kazoo gives up for good
+        then.
+        """
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[str, bytes] = {}
@@ -166,7 +179,9 @@ class ZookeeperNodes(MetadataNodes):
     async def children(self, path: str) -> Sequence[str]:
         try:
             names = await self._ask_again(
-                path, lambda client: client.sync_async(path), lambda client: client.get_children_async(path)
+                path,
+                lambda client: client.sync_async(path),
+                lambda client: client.get_children_async(path),
             )
         except NoNodeError:
             return []
@@ -183,7 +198,9 @@ class ZookeeperNodes(MetadataNodes):
     async def address(self) -> str:
         if not self._address and self._executor is not None and self._closing is None:
             loop = asyncio.get_running_loop()
-            self._address = await loop.run_in_executor(self._executor, _address_towards, self._settings.hosts[0])
+            self._address = await loop.run_in_executor(
+                self._executor, _address_towards, self._settings.hosts[0]
+            )
         return self._address
 
     async def close(self) -> None:
@@ -193,7 +210,9 @@ class ZookeeperNodes(MetadataNodes):
         if self._client is None or self._executor is None:
             return
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().run_in_executor(self._executor, end_session, self._client)
+            self._closing = asyncio.get_running_loop().run_in_executor(
+                self._executor, end_session, self._client
+            )
             self._executor.shutdown(wait=False)
             # Who waits for a connection looks up, and sees that there will be none.
             self._connected.set()
@@ -210,13 +229,16 @@ class ZookeeperNodes(MetadataNodes):
             return f"zookeeper {self._where}: no server has answered yet"
         return f"zookeeper {self._where}: the connection is lost"
 
-    # --- what is held ---------------------------------------------------------------------------------
+    # --- what is held -----------------------------------------------------------------------------
 
     async def _make_held(self, path: str, data: bytes) -> None:
         """See to it that a node of ours is there and hangs on the session of now."""
         for _ in range(_HOLD_TRIES):
             try:
-                await self._ask(path, lambda client: client.create_async(path, data, ephemeral=True, makepath=True))
+                await self._ask(
+                    path,
+                    lambda client: client.create_async(path, data, ephemeral=True, makepath=True),
+                )
             except NodeExistsError:
                 try:
                     _, stat = await self._ask(path, lambda client: client.get_async(path))
@@ -243,7 +265,9 @@ class ZookeeperNodes(MetadataNodes):
     # --- calls ------------------------------------------------------------------------------------
 
     async def _ask_again(self, path: str, *requests: Callable[[KazooClient], Any]) -> Any:
-        """As `_ask`, of what changes nothing: sent again when a connection is lost, until the deadline."""
+        """As `_ask`, of what changes nothing: sent again when a connection is lost, until the
+        deadline.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.deadline_s
         while True:
@@ -254,7 +278,9 @@ class ZookeeperNodes(MetadataNodes):
                     raise
                 await asyncio.sleep(AGAIN_S)
 
-    async def _ask(self, path: str, *requests: Callable[[KazooClient], Any], deadline: float | None = None) -> Any:
+    async def _ask(
+        self, path: str, *requests: Callable[[KazooClient], Any], deadline: float | None = None
+    ) -> Any:
         """Send requests, one behind the other, on one session; the answer to the last.
 
         Raises the node errors, and kazoo's own where they say something about the node.
@@ -265,7 +291,9 @@ class ZookeeperNodes(MetadataNodes):
         try:
             async with asyncio.timeout_at(deadline), self._turns:
                 client = await self._ready(path)
-                answers = await asyncio.gather(*[self._answer(request(client)) for request in requests])
+                answers = await asyncio.gather(
+                    *[self._answer(request(client)) for request in requests]
+                )
                 self._unanswered = 0
                 return answers[-1]
         except TimeoutError:
@@ -282,12 +310,16 @@ class ZookeeperNodes(MetadataNodes):
             raise NodeUnavailableError(path, f"zookeeper {self._where}: {_words(error)}") from error
 
     async def _ready(self, path: str) -> KazooClient:
-        """The client, once it is connected; a new one in place of one that has come to an end by itself."""
+        """The client, once it is connected; a new one in place of one that has come to an end by
+        itself.
+        """
         while True:
             if self._client is None or self._closing is not None:
                 raise NodeUnavailableError(path, "the session is closed")
             if self._refusal is not None:
-                raise NodeRefusedError(path, f"zookeeper {self._where} refuses the credentials: {self._refusal}")
+                raise NodeRefusedError(
+                    path, f"zookeeper {self._where} refuses the credentials: {self._refusal}"
+                )
             if not self._connected.is_set():
                 await self._connected.wait()
             elif self._client.connected:
@@ -324,12 +356,16 @@ class ZookeeperNodes(MetadataNodes):
             timeout=settings.session_timeout_s,
             **_authentication(settings),
             default_acl=CREATOR_ALL_ACL if settings.creator_only else OPEN_ACL_UNSAFE,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=RECONNECT_S_MAX),
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.1, backoff=2, max_delay=RECONNECT_S_MAX
+            ),
             logger=_kazoo_log,
         )
         loop = self._loop
         assert loop is not None
-        client.add_listener(lambda state: _hand_over(loop, self._changed, client, state, client.client_state))
+        client.add_listener(
+            lambda state: _hand_over(loop, self._changed, client, state, client.client_state)
+        )
         return client
 
     def _changed(self, client: KazooClient, state: str, precisely: str) -> None:
@@ -337,15 +373,23 @@ class ZookeeperNodes(MetadataNodes):
             return
         if precisely == KeeperState.AUTH_FAILED:
             self._refusal = "authentication failed"
-        elif precisely == KeeperState.CLOSED and self._settings.sasl and self._unanswered >= _SASL_TRIES:
-            # A server that insists on SASL hangs up on whom it does not know, and kazoo's thread ends by that.
+        elif (
+            precisely == KeeperState.CLOSED
+            and self._settings.sasl
+            and self._unanswered >= _SASL_TRIES
+        ):
+            # A server that insists on SASL hangs up on whom it does not know, and kazoo's thread
+            # ends by that.
             self._refusal = "SASL authentication failed"
         elif precisely == KeeperState.CLOSED:
             self._unanswered += 1
             # Nobody closed it: its thread has come to an end by an error nobody foresaw.
             self._replace(client)
         _log.log(
-            logging.INFO if state == KazooState.CONNECTED else logging.WARNING, "zookeeper %s: %s", self._where, state
+            logging.INFO if state == KazooState.CONNECTED else logging.WARNING,
+            "zookeeper %s: %s",
+            self._where,
+            state,
         )
         self._state = state
         if state == KazooState.CONNECTED or self._refusal is not None:
@@ -380,10 +424,15 @@ def _authentication(settings: ZookeeperSettings) -> dict[str, Any]:
 
 
 def _address_towards(server: str) -> str:
-    """Which of our addresses leads there: the system knows without a word being sent. Blocks for the resolver."""
+    """Which of our addresses leads there: the system knows without a word being sent.
+
+    Blocks for the resolver.
+    """
     host, _, port = server.rpartition(":")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(where)
             return str(probe.getsockname()[0])
@@ -392,12 +441,16 @@ def _address_towards(server: str) -> str:
 
 
 def end_session(client: KazooClient) -> None:
-    """Say good-bye to the ensemble, stop kazoo's threads, close its sockets. Blocking, for up to the session's life and _END_S."""
+    """Say good-bye to the ensemble, stop kazoo's threads, close its sockets.
+
+    Blocking, for up to the session's life and _END_S.
+    """
     try:
         client.stop()
     except Exception:  # noqa: BLE001 - a session that cannot be ended in order expires
         _log.debug("a session with zookeeper did not end in order", exc_info=True)
-    # Its thread may still wait for a server that says nothing, and the sockets are closed only behind it.
+    # Its thread may still wait for a server that says nothing, and the sockets are closed only
+    # behind it.
     pause = threading.Event()
     for _ in range(int(_END_S / AGAIN_S)):
         try:

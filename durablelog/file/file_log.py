@@ -1,18 +1,19 @@
 """The file log: Tier 1 on a local disk, one folder per container (docs/formats/file-log.md).
 
-The event loop owns everything here but the group writer; that belongs to the *lane*, an executor of one
-thread on which groups are written one after another. A second executor prepares files, reads, and removes.
+The event loop owns everything here but the group writer; that belongs to the *lane*, an executor of
+one thread on which groups are written one after another. A second executor prepares files, reads,
+and removes.
 
-How an append goes: `append` queues the frame and, if the lane rests, sends it one `_drain`. The drain takes
-all that waits, writes and syncs it, reports to the loop, and goes on until nothing waits. It says in its last
-report that it rests; only the loop clears `_lane_busy`, and looks at the queue when it does, so no frame is
-ever left behind between the two.
+How an append goes: `append` queues the frame and, if the lane rests, sends it one `_drain`. The
+drain takes all that waits, writes and syncs it, reports to the loop, and goes on until nothing
+waits. It says in its last report that it rests; only the loop clears `_lane_busy`, and looks at the
+queue when it does, so no frame is ever left behind between the two.
 
-A full disk is no failure: frames wait in the queue until there is room, which is looked for again and again, at
-growing intervals (docs/decisions/0030-full-log-disk.md).
+A full disk is no failure: frames wait in the queue until there is room, which is looked for again
+and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
 
-Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure fails
-all in flight and all that comes; after `close` nothing of ours touches the folder.
+Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure
+fails all in flight and all that comes; after `close` nothing of ours touches the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame, LogFullError
+from durablelog.durable_data_log import (
+    DataLogStatistics,
+    DurableDataLog,
+    LogAddress,
+    LogFrame,
+    LogFullError,
+)
 from durablelog.file.file_preparer import FilePreparer, Need
 from durablelog.file.group_writer import GroupWriter, WrittenGroup
 from durablelog.file.log_folder import LogFolder
@@ -48,8 +55,10 @@ GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 KEPT_SHARE: Final = 4
-"""While there is no room for the next file, this part (a quarter) of the present one is left to operations that make
-room: a file is prepared from its half on, so appends go on for another quarter."""
+"""While there is no room for the next file, this part (a quarter) of the present one is left to
+operations that make room: a file is prepared from its half on, so appends go on for another
+quarter.
+"""
 
 
 class _Waiting(NamedTuple):
@@ -60,9 +69,9 @@ class _Waiting(NamedTuple):
 class FileLog(DurableDataLog):
     """One opening of the log in `directory`, which is made if it is not there.
 
-    `file_bytes`: size of a log file, at most 4 GiB; must hold a frame of `payload_bytes_max` (ConfigError).
-    `epoch_min`: the least epoch of this opening, for a log that follows one that was lost (recovery/restore.py).
-    An object is opened once; after `close` make a new one.
+    `file_bytes`: size of a log file, at most 4 GiB; must hold a frame of `payload_bytes_max`
+    (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was
+    lost (recovery/restore.py). An object is opened once; after `close` make a new one.
     """
 
     def __init__(
@@ -77,13 +86,17 @@ class FileLog(DurableDataLog):
     ) -> None:
         least = FILE_HEADER_LENGTH + FRAME_HEADER_LENGTH + payload_bytes_max
         if payload_bytes_max < 1 or not least <= file_bytes <= FILE_BYTES_MAX:
-            raise ConfigError("file_bytes", f"{file_bytes}: it must be {least} (one frame) to {FILE_BYTES_MAX}")
+            raise ConfigError(
+                "file_bytes", f"{file_bytes}: it must be {least} (one frame) to {FILE_BYTES_MAX}"
+            )
         self._container_id = container_id
         self._runtime = runtime
         self._file_bytes = file_bytes
         self._payload_bytes_max = payload_bytes_max
         tag = f"{runtime.random.getrandbits(64):016x}"
-        self._folder = LogFolder(directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max)
+        self._folder = LogFolder(
+            directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lane: Executor | None = None
         self._helper: Executor | None = None
@@ -122,8 +135,11 @@ class FileLog(DurableDataLog):
 
     @property
     def full(self) -> bool:
-        # What is on its way must have its place: were the disk full the next moment, nothing behind it could make room.
-        self._said_full = self._free < (self._kept if self._preparer.limited else FRAME_HEADER_LENGTH)
+        # What is on its way must have its place: were the disk full the next moment, nothing behind
+        # it could make room.
+        self._said_full = self._free < (
+            self._kept if self._preparer.limited else FRAME_HEADER_LENGTH
+        )
         return self._said_full
 
     @property
@@ -155,10 +171,14 @@ class FileLog(DurableDataLog):
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
         opened = False
         try:
-            await self._loop.run_in_executor(self._lane, self._folder.open, self._file_bytes, self._kept)
+            await self._loop.run_in_executor(
+                self._lane, self._folder.open, self._file_bytes, self._kept
+            )
             opened = True
         except OSError as error:
-            raise TierUnavailableError("tier1", f"opening the log in {self._folder.directory}: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"opening the log in {self._folder.directory}: {error}"
+            ) from error
         finally:
             if not opened:
                 await self.close()
@@ -169,7 +189,9 @@ class FileLog(DurableDataLog):
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         length = sum(map(len, payload))
         if not 1 <= length <= self._payload_bytes_max:
-            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+            raise ValueError(
+                f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}"
+            )
         loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[LogAddress] = loop.create_future()
         if self._failure is not None:
@@ -204,7 +226,8 @@ class FileLog(DurableDataLog):
             self._preparer.put_off(detail)
             raise LogFullError(detail) from error
         except (OSError, NotPrimaryError, TierUnavailableError) as error:
-            # After an OSError it is unknown which state record counts, and with it whether we are still the owner.
+            # After an OSError it is unknown which state record counts, and with it whether we are
+            # still the owner.
             failure = self._failure_of("truncating", error)
             self._fail(failure)
             raise failure() from error
@@ -247,7 +270,7 @@ class FileLog(DurableDataLog):
             files=self._folder.file_count + (self._preparer.prepared is not None),
         )
 
-    # --- the lane ----------------------------------------------------------------------------------------------------
+    # --- the lane ---------------------------------------------------------------------------------
 
     def _start_lane(self) -> None:
         _, lane, _ = self._running()
@@ -255,10 +278,11 @@ class FileLog(DurableDataLog):
         lane.submit(self._drain)
 
     def _drain(self) -> None:
-        """On the lane: write groups until nothing waits, then rest; or rest because no file is ready.
+        """On the lane: write groups until nothing waits, then rest; or rest because no file is
+        ready.
 
-        The loop may empty the queue at any moment when it stops us; what that raises here meets a log that
-        has failed already, and changes nothing.
+        The loop may empty the queue at any moment when it stops us; what that raises here meets a
+        log that has failed already, and changes nothing.
         """
         writer, preparer = self._folder.writer, self._preparer
         fits = True
@@ -280,8 +304,14 @@ class FileLog(DurableDataLog):
                 try:
                     # So that what comes behind this group still has room that is known.
                     kept = self._kept + min(self._bytes_in_flight, GROUP_BYTES_MAX)
-                    if not writer.secure(FRAME_HEADER_LENGTH + length, kept) and not preparer.shortage:
-                        self._post(preparer.put_off, f"no room to grow a log file in {self._folder.directory}")
+                    if (
+                        not writer.secure(FRAME_HEADER_LENGTH + length, kept)
+                        and not preparer.shortage
+                    ):
+                        self._post(
+                            preparer.put_off,
+                            f"no room to grow a log file in {self._folder.directory}",
+                        )
                 except NoRoomError:
                     prepared = preparer.take()
                     if prepared is None:
@@ -290,7 +320,8 @@ class FileLog(DurableDataLog):
                     continue
                 group = writer.write(self._take_group(writer))
                 if not self._queue:
-                    # One call for report and rest: the loop looks at the queue again when it gets it.
+                    # One call for report and rest: the loop looks at the queue again when it gets
+                    # it.
                     self._post(self._lane_rests, group)
                     return
                 self._post(self._acknowledge, group)
@@ -299,7 +330,8 @@ class FileLog(DurableDataLog):
             self._post(self._lane_needs, "room" if fits else "file", detail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
             if isinstance(error, FileNotFoundError):
-                # A new owner removes what the old one prepared: the error is then only how it shows.
+                # A new owner removes what the old one prepared: the error is then only how it
+                # shows.
                 try:
                     self._folder.check_ours()
                 except (NotPrimaryError, TierUnavailableError, OSError) as reason:
@@ -321,7 +353,7 @@ class FileLog(DurableDataLog):
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *arguments)
 
-    # --- reports from the lane, on the loop ------------------------------------------------------------------------
+    # --- reports from the lane, on the loop -------------------------------------------------------
 
     def _lane_rests(self, group: WrittenGroup | None) -> None:
         self._lane_busy = False
@@ -386,7 +418,9 @@ class FileLog(DurableDataLog):
     def _failure_of(self, doing: str, error: Exception) -> Callable[[], SegmentStoreError]:
         """What those who wait are told, each by an error of his own."""
         if isinstance(error, NotPrimaryError):
-            return lambda: NotPrimaryError(self._container_id, "its log was opened by another owner")
+            return lambda: NotPrimaryError(
+                self._container_id, "its log was opened by another owner"
+            )
         detail = f"{doing} the log in {self._folder.directory}: {describe(error)}"
         if isinstance(error, TierUnavailableError):
             detail = error.detail
@@ -395,7 +429,7 @@ class FileLog(DurableDataLog):
     def _stopped(self) -> ContainerStoppedError:
         return ContainerStoppedError(self._container_id)
 
-    # --- the second executor -----------------------------------------------------------------------------------------
+    # --- the second executor ----------------------------------------------------------------------
 
     def _release(self) -> None:
         """On the lane, which alone takes the prepared file: give everything back."""
@@ -420,10 +454,14 @@ class FileLog(DurableDataLog):
         try:
             await loop.run_in_executor(lane, self._folder.check_ours)
         except OSError as error:
-            raise TierUnavailableError("tier1", f"looking at the log in {self._folder.directory}: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"looking at the log in {self._folder.directory}: {error}"
+            ) from error
 
     async def _remove_files(self) -> None:
-        """Discard what was truncated, once nobody reads it; what stays behind goes with the next opening."""
+        """Discard what was truncated, once nobody reads it; what stays behind goes with the next
+        opening.
+        """
         if self._readings or self._closed:
             return
         files = self._folder.take_removable()
@@ -441,7 +479,8 @@ class FileLog(DurableDataLog):
                     frames = await loop.run_in_executor(helper, reading.step)
                 except OSError as error:
                     if isinstance(error, FileNotFoundError):
-                        # A new owner may have truncated the log: the error is then only how it shows.
+                        # A new owner may have truncated the log: the error is then only how it
+                        # shows.
                         await self.check_primary()
                     detail = f"reading the log in {self._folder.directory}: {error}"
                     raise TierUnavailableError("tier1", detail) from error
@@ -453,7 +492,8 @@ class FileLog(DurableDataLog):
             if self._helper is None:
                 reading.close()
             else:
-                # A cancelled reader's last step may still be under way: its file is closed behind it.
+                # A cancelled reader's last step may still be under way: its file is closed behind
+                # it.
                 self._helper.submit(reading.close)
                 if not self._readings and not self._closed:
                     self._helper.submit(self._folder.discard, self._folder.take_removable())

@@ -1,11 +1,14 @@
-"""FileLogView: a file log as it lies there, read without owning it: nothing is locked, claimed or written.
+"""FileLogView: a file log as it lies there, read without owning it: nothing is locked, claimed or
+written.
 
-For a folder in which nobody can own the log, as on a file system mounted read-only. An owner elsewhere may have the
-same folder writable. Rules of this file:
+For a folder in which nobody can own the log, as on a file system mounted read-only. An owner
+elsewhere may have the same folder writable. Rules of this file:
 
-- frames are those that an opening of the log would find; the last ones may never have been acknowledged;
-- each reading ends with a look at the state record: an owner elsewhere that opened or truncated the log meanwhile
-  may have removed or reused files under the reading, so all that was read, or found damaged, counts for nothing.
+- frames are those that an opening of the log would find; the last ones may never have been
+  acknowledged;
+- each reading ends with a look at the state record: an owner elsewhere that opened or truncated the
+  log meanwhile may have removed or reused files under the reading, so all that was read, or found
+  damaged, counts for nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from segmentstore.contracts.runtime import Runtime
 
 
 class FileLogView(DurableDataLog):
-    """The log in `directory`; absent, it is empty. Appends and truncations are refused with TierUnavailableError.
+    """The log in `directory`; absent, it is empty.
+
+    Appends and truncations are refused with TierUnavailableError.
 
     Its epoch is that of the last owner. What an owner elsewhere appends after `open` is not seen.
     """
@@ -58,7 +63,9 @@ class FileLogView(DurableDataLog):
         except StoreInUseError as error:
             raise TierUnavailableError("tier1", f"{error}: try again, or ask its owner") from error
         except OSError as error:
-            raise TierUnavailableError("tier1", f"reading the log in {self._folder.directory}: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"reading the log in {self._folder.directory}: {error}"
+            ) from error
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         del payload
@@ -74,11 +81,17 @@ class FileLogView(DurableDataLog):
         raise self._refusal()
 
     async def check_primary(self) -> None:
-        """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since `open`."""
+        """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since
+        `open`.
+        """
         try:
-            await asyncio.get_running_loop().run_in_executor(self._running(), self._folder.check_unchanged)
+            await asyncio.get_running_loop().run_in_executor(
+                self._running(), self._folder.check_unchanged
+            )
         except OSError as error:
-            raise TierUnavailableError("tier1", f"looking at the log in {self._folder.directory}: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"looking at the log in {self._folder.directory}: {error}"
+            ) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -120,7 +133,8 @@ class FileLogView(DurableDataLog):
             if self._files is None:
                 reading.close()
             else:
-                # A cancelled reader's last step may still be under way: its file is closed behind it.
+                # A cancelled reader's last step may still be under way: its file is closed behind
+                # it.
                 self._files.submit(reading.close)
 
     def _running(self) -> Executor:
@@ -129,4 +143,6 @@ class FileLogView(DurableDataLog):
         return self._files
 
     def _refusal(self) -> TierUnavailableError:
-        return TierUnavailableError("tier1", f"the log in {self._folder.directory} is only viewed, not owned")
+        return TierUnavailableError(
+            "tier1", f"the log in {self._folder.directory} is only viewed, not owned"
+        )

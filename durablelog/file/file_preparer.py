@@ -1,9 +1,12 @@
-"""FilePreparer: has the next file of a log made before it is needed, and looks for room while the disk is full.
+"""FilePreparer: has the next file of a log made before it is needed, and looks for room while the
+disk is full.
 
 On the event loop; the work is done on the log's second executor. Rules of this file:
 
-- one file at a time; after a try that failed the next one waits, twice as long each time, up to a bound;
-- a full disk fails nobody: who needs a file waits, and gets what the reserve has for frames meanwhile;
+- one file at a time; after a try that failed the next one waits, twice as long each time, up to a
+  bound;
+- a full disk fails nobody: who needs a file waits, and gets what the reserve has for frames
+  meanwhile;
 - any other error fails who needs the file; as long as nobody does, it is only tried again.
 """
 
@@ -22,18 +25,25 @@ from durablelog.file.room import NoRoomError
 from segmentstore.contracts.errors import describe
 
 ZEROS_GROUP_BYTES_MAX: Final = 256 * 1024
-"""Zeros written ahead make the sync of a small group twice as fast. For larger ones on average they only
-double what the disk has to write, and room alone is found. Neither is needed where a spare is."""
+"""Zeros written ahead make the sync of a small group twice as fast.
+
+For larger ones on average they only double what the disk has to write, and room alone is found.
+Neither is needed where a spare is.
+"""
 RETRY_S: Final = (0.1, 5.0)
 """Between two tries: the first interval and the longest; each is twice the one before."""
 
 Need = Literal["", "file", "room"]
-"""What the lane waits for: nothing, another file, or room to grow the current one (or another file)."""
+"""What the lane waits for: nothing, another file, or room to grow the current one (or another
+file).
+"""
 
 
 class FilePreparer:
-    """The preparing side of one opening. `on_ready`: what was needed may be there; `on_file`: the next file
-    is there; `on_failure` gets the reason.
+    """The preparing side of one opening.
+
+    `on_ready`: what was needed may be there; `on_file`: the next file is there; `on_failure` gets
+    the reason.
     """
 
     def __init__(
@@ -78,14 +88,20 @@ class FilePreparer:
         return bool(self.shortage) or self.file_bytes < self._file_bytes
 
     def take(self) -> PreparedFile | None:
-        """The next file, if it is there. For the lane, while the loop may set what was made: None takes nothing away."""
+        """The next file, if it is there.
+
+        For the lane, while the loop may set what was made: None takes nothing away.
+        """
         prepared = self.prepared
         if prepared is not None:
             self.prepared = None
         return prepared
 
     def begin(self, loop: asyncio.AbstractEventLoop, helper: Executor, *, short: bool) -> None:
-        """The log is open: from now on files may be asked for. `short`: the opening has found too little room."""
+        """The log is open: from now on files may be asked for.
+
+        `short`: the opening has found too little room.
+        """
         self._loop, self._helper = loop, helper
         if short:
             self.put_off(f"opening the log in {self._folder.directory}")
@@ -97,11 +113,15 @@ class FilePreparer:
             retry.cancel()
 
     def wrote(self, groups: int, size: int) -> None:
-        """Groups written since the opening, and the bytes in them: large ones want files that grow."""
+        """Groups written since the opening, and the bytes in them: large ones want files that
+        grow.
+        """
         self._groups, self._bytes = groups, size
 
     def want(self) -> None:
-        """Have the next file made, unless it is there or on its way, or the last try was a moment ago."""
+        """Have the next file made, unless it is there or on its way, or the last try was a moment
+        ago.
+        """
         if self._busy or self.prepared is not None or self._retry is not None or self._stopping:
             return
         assert self._helper is not None
@@ -110,7 +130,9 @@ class FilePreparer:
         path = os.path.join(self._folder.directory, prepared_name(self._folder.epoch, self._count))
         groups, size = self._groups - self._groups_before, self._bytes - self._bytes_before
         self._groups_before, self._bytes_before = self._groups, self._bytes
-        self._helper.submit(self._prepare, path, size <= groups * ZEROS_GROUP_BYTES_MAX, self.needed)
+        self._helper.submit(
+            self._prepare, path, size <= groups * ZEROS_GROUP_BYTES_MAX, self.needed
+        )
 
     def need(self, what: Need, detail: str = "") -> None:
         """The lane rests until `on_ready`; `detail` says what it found no room for."""
@@ -121,7 +143,9 @@ class FilePreparer:
             self.want()
 
     def put_off(self, shortage: str) -> None:
-        """The next try is not before a while; `shortage` says what there is no room for, if it is that."""
+        """The next try is not before a while; `shortage` says what there is no room for, if it is
+        that.
+        """
         if self._retry is None and not self._stopping:
             assert self._loop is not None
             self._retry = self._loop.call_later(self._retry_s, self.try_again)
@@ -138,7 +162,7 @@ class FilePreparer:
         elif self.limited or self.needed:
             self.want()
 
-    # --- on the second executor --------------------------------------------------------------------------------------
+    # --- on the second executor -------------------------------------------------------------------
 
     def _prepare(self, path: str, zeros: bool, needed: Need) -> None:  # noqa: FBT001 - submitted to an executor
         folder, shortage = self._folder, ""
@@ -166,7 +190,7 @@ class FilePreparer:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *arguments)
 
-    # --- its reports, on the loop ------------------------------------------------------------------------------------
+    # --- its reports, on the loop -----------------------------------------------------------------
 
     def _done(self, prepared: PreparedFile | None, shortage: str) -> None:
         self._busy = False

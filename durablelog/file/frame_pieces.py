@@ -1,4 +1,5 @@
-"""Reads frames from a log file, a large piece at a time, and looks for frames behind a damaged place.
+"""Reads frames from a log file, a large piece at a time, and looks for frames behind a damaged
+place.
 
 Blocking; knows frames and files, not what a sequence of them means (log_scanner.py knows).
 """
@@ -28,7 +29,9 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Bytes read at once. A frame's payload is a view into its piece."""
 
 _DURABLE_THROUGH = struct.Struct(">28xQ")
-"""The one field of a frame header that `find_frames` looks at before it takes the trouble of checking it."""
+"""The one field of a frame header that `find_frames` looks at before it takes the trouble of
+checking it.
+"""
 
 
 class PlacedFrame(NamedTuple):
@@ -67,7 +70,8 @@ def read_piece(
     end_sequence: int | None = None,
     file_header: FileHeader | None = None,
 ) -> FramePiece:
-    """The frames from `position` on, at least one if a whole one is there; up to `end_sequence`, exclusive.
+    """The frames from `position` on, at least one if a whole one is there; up to `end_sequence`,
+    exclusive.
 
     With `file_header` they end before a leftover (log_layout.py), as they would before zeros.
     Raises ConfigError for a frame of a newer format version, OSError.
@@ -85,7 +89,9 @@ def read_piece(
         try:
             header = parse_header(data, at)
         except FrameVersionError as error:
-            raise ConfigError("log format", f"{path} offset {position + at}: {error.reason}") from error
+            raise ConfigError(
+                "log format", f"{path} offset {position + at}: {error.reason}"
+            ) from error
         except FrameFormatError as error:
             return FramePiece(frames, position + at, ended=False, fault=error.reason, damaged=None)
         if header is None or (file_header is not None and is_leftover(header, file_header)):
@@ -104,7 +110,9 @@ def read_piece(
 
 
 def _missing(data: memoryview) -> int:
-    """0 if `data` holds all of the frame it begins with (or plainly no frame), else how many bytes that takes."""
+    """0 if `data` holds all of the frame it begins with (or plainly no frame), else how many bytes
+    that takes.
+    """
     if len(data) < FRAME_HEADER_LENGTH:
         return FRAME_HEADER_LENGTH
     length = header_length_at(data, 0)
@@ -127,10 +135,12 @@ def find_frames(
     durable_from: int = 0,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[tuple[int, FrameHeader]]:
-    """(position, header) of every whole header that begins in [position, end), wherever; to the end of the file if None.
+    """(position, header) of every whole header that begins in [position, end), wherever; to the end
+    of the file if None.
 
-    Payloads are neither checked nor skipped: what is found may lie inside another frame (`frame_around`). Headers
-    with a `durable_through` below `durable_from` are passed over at a fraction of the cost of checking them.
+    Payloads are neither checked nor skipped: what is found may lie inside another frame
+    (`frame_around`). Headers with a `durable_through` below `durable_from` are passed over at a
+    fraction of the cost of checking them.
     """
     end = file.size() if end is None else end
     while position < end:
@@ -148,9 +158,11 @@ def find_frames(
 
 
 def frame_around(file: DiskFile, start: int, position: int) -> int | None:
-    """End of the whole frame that begins in [start, position) and holds `position`; None if there is none.
+    """End of the whole frame that begins in [start, position) and holds `position`; None if there
+    is none.
 
-    What lies inside a frame whose payload checksum holds was written as its data, and is no frame of the log.
+    What lies inside a frame whose payload checksum holds was written as its data, and is no frame
+    of the log.
     """
     size = file.size()
     for place, header in find_frames(file, start, position):

@@ -19,7 +19,10 @@ FrameStatus = Literal["ok", "torn", "corrupt", "stale"]
 
 
 class FrameReport(NamedTuple):
-    """One place in the log. For "torn" and "corrupt", `sequence` is the frame that should lie there."""
+    """One place in the log.
+
+    For "torn" and "corrupt", `sequence` is the frame that should lie there.
+    """
 
     address: LogAddress
     path: str
@@ -37,8 +40,11 @@ class FrameReport(NamedTuple):
     """What is wrong, for "torn" and "corrupt"."""
 
 
-def read_only_frames(directory: str, disk: Disk, *, start: LogAddress | None = None) -> Iterator[FrameReport]:
-    """Every frame from the truncation point, or from `start` if that is higher, to the end or the first corruption.
+def read_only_frames(
+    directory: str, disk: Disk, *, start: LogAddress | None = None
+) -> Iterator[FrameReport]:
+    """Every frame from the truncation point, or from `start` if that is higher, to the end or the
+    first corruption.
 
     Raises DataCorruptionError (the state record), ConfigError (a newer format), OSError.
     """
@@ -78,4 +84,6 @@ def _whole(step: Step, frame: PlacedFrame, status: FrameStatus) -> FrameReport:
 
 def _bad(step: Step, status: FrameStatus, detail: str) -> FrameReport:
     address = make_address(step.number, step.position)
-    return FrameReport(address, step.path, step.position, step.expected, 0, 0, 0, status, memoryview(b""), detail)
+    return FrameReport(
+        address, step.path, step.position, step.expected, 0, 0, 0, status, memoryview(b""), detail
+    )

@@ -1,17 +1,19 @@
-"""The writing end of a file log: groups of frames into the current file, one write and one sync each.
+"""The writing end of a file log: groups of frames into the current file, one write and one sync
+each.
 
 Blocking; used on the log's lane alone. Rules of this file:
 
-- an acknowledgement is due only after the sync *and* a look at the state file that finds it still ours;
-- a file gets its name (a link, which never replaces another owner's file) only when its header is durable,
-  and the directory is synced before its first frame is acknowledged;
-- a group lies in one file, and a file is begun only when everything before it is durable: `durable_through`
-  of a frame is the last frame of the group before, whichever file that lies in;
-- a prepared file may hold frames of a truncated one (spare_files.py): nothing is read from it but what was
-  written since it got its name;
-- after an OSError the writer is finished: nothing is written or synced again. A full disk is none while nothing
-  was changed that counts: room for a group is found before it is written (`secure`), and a roll that finds none
-  leaves the current file as it was.
+- an acknowledgement is due only after the sync *and* a look at the state file that finds it still
+  ours;
+- a file gets its name (a link, which never replaces another owner's file) only when its header is
+  durable, and the directory is synced before its first frame is acknowledged;
+- a group lies in one file, and a file is begun only when everything before it is durable:
+  `durable_through` of a frame is the last frame of the group before, whichever file that lies in;
+- a prepared file may hold frames of a truncated one (spare_files.py): nothing is read from it but
+  what was written since it got its name;
+- after an OSError the writer is finished: nothing is written or synced again. A full disk is none
+  while nothing was changed that counts: room for a group is found before it is written (`secure`),
+  and a roll that finds none leaves the current file as it was.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import Disk, DiskFile, is_full
 
 ZERO_PIECE_BYTES = 4 * 1024 * 1024
-"""A file is prepared in pieces of this size, each synced: one large sync would stall the appends beside it."""
+"""A file is prepared in pieces of this size, each synced: one large sync would stall the appends
+beside it.
+"""
 GROW_BYTES = 4 * 1024 * 1024
 """A file that grows finds room for so much more at a time, where the disk has it."""
 _JOIN_PARTS_MIN = 64
@@ -59,7 +63,9 @@ class PreparedFile:
 
 
 class WrittenGroup(NamedTuple):
-    """A durable group: addresses of its frames, and the file they lie in (shared; read on the loop)."""
+    """A durable group: addresses of its frames, and the file they lie in (shared; read on the
+    loop).
+    """
 
     addresses: list[LogAddress]
     file: LogFile
@@ -71,10 +77,13 @@ class WrittenGroup(NamedTuple):
     """Bytes behind the group whose writing needs no more room of the disk."""
 
 
-def prepare_file(path: str, disk: Disk, length: int, stopping: Sequence[bool], *, zeros: bool) -> PreparedFile:
+def prepare_file(
+    path: str, disk: Disk, length: int, stopping: Sequence[bool], *, zeros: bool
+) -> PreparedFile:
     """Make the next file ahead of need, with room for `length` bytes, zero-written if `zeros`.
 
-    Ends early once `stopping` is no longer empty. Raises NoRoomError, OSError; no file is left then.
+    Ends early once `stopping` is no longer empty. Raises NoRoomError, OSError; no file is left
+    then.
     """
     with unless_full(f"preparing a log file of {length} bytes"):
         file = disk.open(path, write=True, create=True, exclusive=True)
@@ -96,7 +105,9 @@ def prepare_file(path: str, disk: Disk, length: int, stopping: Sequence[bool], *
 
 
 def _throw_away(disk: Disk, prepared: PreparedFile) -> None:
-    """Close and remove a file without a name of its own; one that cannot be removed goes with the next opening."""
+    """Close and remove a file without a name of its own; one that cannot be removed goes with the
+    next opening.
+    """
     prepared.file.close()
     with contextlib.suppress(OSError):
         disk.unlink(prepared.path)
@@ -105,7 +116,9 @@ def _throw_away(disk: Disk, prepared: PreparedFile) -> None:
 class GroupWriter:
     """Writes behind the end a scan found. `begin` once, then `write` and `roll`."""
 
-    def __init__(self, directory: str, disk: Disk, state: StateFile, file_bytes: int, scan: LogScan) -> None:
+    def __init__(
+        self, directory: str, disk: Disk, state: StateFile, file_bytes: int, scan: LogScan
+    ) -> None:
         self._directory = directory
         self._disk = disk
         self._state = state
@@ -122,11 +135,14 @@ class GroupWriter:
         self._began = True
 
     def begin(self, scan: LogScan) -> LogFile:
-        """Begin this owner's first file, which bars every older file from growing. Raises what `write` raises.
+        """Begin this owner's first file, which bars every older file from growing.
 
-        Frames that were found but are not proven durable (a process died before its sync, or the sync
-        failed) are copied into it: what was read back from a cache must not count as being on the disk.
-        The file grows as it is written to; the prepared ones follow when there is something to write.
+        Raises what `write` raises.
+
+        Frames that were found but are not proven durable (a process died before its sync, or the
+        sync failed) are copied into it: what was read back from a cache must not count as being on
+        the disk. The file grows as it is written to; the prepared ones follow when there is
+        something to write.
         """
         copied = _doubtful_frames(self._disk, scan)
         path = os.path.join(self._directory, prepared_name(self._epoch, 0))
@@ -147,11 +163,16 @@ class GroupWriter:
 
     @property
     def prefers_roll(self) -> bool:
-        """The current file is one that was begun without preparation, and grows: a prepared one serves better."""
+        """The current file is one that was begun without preparation, and grows: a prepared one
+        serves better.
+        """
         return self._began
 
     def roll(self, prepared: PreparedFile) -> None:
-        """Go on in a prepared file. Raises what `write` raises, and NoRoomError: the current file is still that."""
+        """Go on in a prepared file.
+
+        Raises what `write` raises, and NoRoomError: the current file is still that.
+        """
         before = self._file
         self._enter(prepared, self._next_sequence, [])
         if before is not None:
@@ -161,7 +182,8 @@ class GroupWriter:
         self._began = prepared.short
 
     def secure(self, least: int, kept: int) -> bool:
-        """Find room behind the end for `least` bytes, which fit; False if there is none for `kept`, as far as that fits.
+        """Find room behind the end for `least` bytes, which fit; False if there is none for `kept`,
+        as far as that fits.
 
         Raises NoRoomError; OSError.
         """
@@ -170,7 +192,10 @@ class GroupWriter:
             return True
         try:
             self._allocate(
-                min(self._position + max(least, kept) + GROW_BYTES, max(self._limit, self._position + least))
+                min(
+                    self._position + max(least, kept) + GROW_BYTES,
+                    max(self._limit, self._position + least),
+                )
             )
         except NoRoomError:
             if ahead < least:
@@ -187,7 +212,8 @@ class GroupWriter:
     def write(self, group: Sequence[tuple[Sequence[Buffer], int]]) -> WrittenGroup:
         """Write and sync (payload, length) frames that fit.
 
-        Raises OSError (outcome unknown), and what `StateFile.loss` gives: the log is not ours any more.
+        Raises OSError (outcome unknown), and what `StateFile.loss` gives: the log is not ours any
+        more.
         """
         assert self._file is not None
         sequence = self._next_sequence
@@ -196,7 +222,9 @@ class GroupWriter:
         addresses: list[LogAddress] = []
         buffers: list[Buffer] = []
         for payload, length in group:
-            buffers.append(seal_header(self._container_id, self._epoch, sequence, durable_through, payload))
+            buffers.append(
+                seal_header(self._container_id, self._epoch, sequence, durable_through, payload)
+            )
             buffers += payload
             addresses.append(make_address(self._number, position))
             position += FRAME_HEADER_LENGTH + length
@@ -208,7 +236,10 @@ class GroupWriter:
         self._check_ownership()
         self._position = position
         self._next_sequence = sequence
-        wants = self.prefers_roll or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
+        wants = (
+            self.prefers_roll
+            or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
+        )
         return WrittenGroup(addresses, self._entry, position, sequence, wants, self.room)
 
     def close(self) -> None:
@@ -230,7 +261,9 @@ class GroupWriter:
         number = self._number + 1
         length = FILE_HEADER_LENGTH + sum(map(len, copied))
         while True:
-            header = FileHeader(self._container_id, number, self._epoch, first_sequence, self._next_sequence - 1)
+            header = FileHeader(
+                self._container_id, number, self._epoch, first_sequence, self._next_sequence - 1
+            )
             with unless_full("beginning a log file"):
                 if prepared.allocated < length:
                     prepared.file.allocate(0, length)
@@ -243,15 +276,17 @@ class GroupWriter:
                 self._link(prepared, path)
                 break
             except FileExistsError:
-                # A fenced owner rolled between our scan and now (we are in `begin`); its file is stale
-                # by our first_sequence. If it is we who are fenced, the look above finds out.
+                # A fenced owner rolled between our scan and now (we are in `begin`); its file is
+                # stale by our first_sequence. If it is we who are fenced, the look above finds out.
                 number += 1
         self._disk.unlink(prepared.path)
         self._disk.sync_directory(self._directory)
         self._number = number
         self._position = length
         self._allocated = prepared.allocated
-        self._entry = LogFile(number, path, first_sequence, self._next_sequence, FILE_HEADER_LENGTH, self._position)
+        self._entry = LogFile(
+            number, path, first_sequence, self._next_sequence, FILE_HEADER_LENGTH, self._position
+        )
 
     def _link(self, prepared: PreparedFile, path: str) -> None:
         try:

@@ -1,12 +1,15 @@
-"""The folder of one file log while it is open: ownership, the files that count, the truncation point.
+"""The folder of one file log while it is open: ownership, the files that count, the truncation
+point.
 
-`open`, `truncate`, `remove` and `close` block and run on the log's executors; the rest is called on the
-event loop and costs nothing. Rules of this file:
+`open`, `truncate`, `remove` and `close` block and run on the log's executors; the rest is called on
+the event loop and costs nothing. Rules of this file:
 
-- opening looks for corruption before it changes anything; then it fences; then it looks again, for what
-  the old owner may have acknowledged in between; then it begins a file of its own;
-- order of a truncation: address durable in the state, then the files before it removed or kept as spares;
-- on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and no more.
+- opening looks for corruption before it changes anything; then it fences; then it looks again, for
+  what the old owner may have acknowledged in between; then it begins a file of its own;
+- order of a truncation: address durable in the state, then the files before it removed or kept as
+  spares;
+- on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and
+  no more.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ _LOOKS: Final = 8
 
 
 class LogFolder:
-    """What one owner knows of the folder. `tag` tells this opening from all others; `writer` is for the lane alone."""
+    """What one owner knows of the folder.
+
+    `tag` tells this opening from all others; `writer` is for the lane alone.
+    """
 
     def __init__(
         self,
@@ -76,13 +82,17 @@ class LogFolder:
         self._removable: list[LogFile] = []
         self._spares = SpareFiles(directory, disk)
         self.reserve = Reserve(directory, disk, payload_bytes_max)
-        self._file_bytes_min = FILE_HEADER_LENGTH + FRAMES_MIN * (FRAME_HEADER_LENGTH + payload_bytes_max)
+        self._file_bytes_min = FILE_HEADER_LENGTH + FRAMES_MIN * (
+            FRAME_HEADER_LENGTH + payload_bytes_max
+        )
         self.found_room = False
         """Whether the opening found the room it looked for."""
         self.epoch = 0
         self.truncation_address = LogAddress(0)
         self.last_address = LogAddress(0)
-        """Not below that of the last frame acknowledged or found, and below all that come; 0 if there is none."""
+        """Not below that of the last frame acknowledged or found, and below all that come; 0 if
+        there is none.
+        """
         self.log_bytes = 0
 
     @property
@@ -97,7 +107,8 @@ class LogFolder:
         return len(self._files) + len(self._removable) + len(self._spares)
 
     def open(self, file_bytes: int, kept: int = 0) -> None:
-        """Take ownership and find the end; then make the reserve, and find `kept` bytes of room, as far as there are any.
+        """Take ownership and find the end; then make the reserve, and find `kept` bytes of room, as
+        far as there are any.
 
         Raises the errors of DurableDataLog.open, and OSError.
         """
@@ -110,14 +121,21 @@ class LogFolder:
                 self.check_ours()
                 raise
         except NotPrimaryError as error:
-            raise StoreInUseError(self.directory, "another owner opened it at the same time") from error
+            raise StoreInUseError(
+                self.directory, "another owner opened it at the same time"
+            ) from error
         except NoRoomError as error:
-            raise TierUnavailableError("tier1", f"opening the log in {self.directory}: {error}") from error
+            raise TierUnavailableError(
+                "tier1", f"opening the log in {self.directory}: {error}"
+            ) from error
 
     def view(self) -> None:
-        """Find what there is to read, without owning it: nothing is locked or changed. Then `stretches` has it all.
+        """Find what there is to read, without owning it: nothing is locked or changed.
 
-        Raises DataCorruptionError, ConfigError, StoreInUseError (an owner changes the log under every look), OSError.
+        Then `stretches` has it all.
+
+        Raises DataCorruptionError, ConfigError, StoreInUseError (an owner changes the log under
+        every look), OSError.
         """
         if not self.disk.is_directory(self.directory):
             # Nobody has opened it yet.
@@ -132,9 +150,15 @@ class LogFolder:
         self.last_address = self._find_last()
 
     def check_unchanged(self) -> None:
-        """Raise TierUnavailableError if an owner has opened or truncated the log since `view`. Raises OSError."""
+        """Raise TierUnavailableError if an owner has opened or truncated the log since `view`.
+
+        Raises OSError.
+        """
         if self._read_state() != self._viewed:
-            detail = f"an owner elsewhere opened or truncated the log in {self.directory} while it was read: try again"
+            detail = (
+                f"an owner elsewhere opened or truncated the log in {self.directory} while "
+                "it was read: try again"
+            )
             raise TierUnavailableError("tier1", detail)
 
     def _open(self, file_bytes: int) -> None:
@@ -159,25 +183,35 @@ class LogFolder:
 
     def _claim(self, before: LogState) -> StateFile:
         def clean() -> None:
-            # We hold the lock. An owner who lost it without knowing, and misses a file, is the one we are about to fence.
+            # We hold the lock. An owner who lost it without knowing, and misses a file, is the one
+            # we are about to fence.
             self.epoch = before.epoch
             self._clean([])
 
         for make_room in (self.reserve.give_to_state, self.reserve.give_all, clean):
             try:
-                return StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
+                return StateFile.claim(
+                    self.directory, self.disk, self._container_id, self._tag, self._epoch_min
+                )
             except NoRoomError:
                 make_room()
-        return StateFile.claim(self.directory, self.disk, self._container_id, self._tag, self._epoch_min)
+        return StateFile.claim(
+            self.directory, self.disk, self._container_id, self._tag, self._epoch_min
+        )
 
     def _begin(self, writer: GroupWriter, scan: LogScan) -> LogFile:
         def clean() -> None:
-            # What lies before the truncation point is nothing to anybody; other files that hold no frame may still say
-            # which frames are missing, until ours says so.
+            # What lies before the truncation point is nothing to anybody; other files that hold no
+            # frame may still say which frames are missing, until ours says so.
             first, _ = split_address(self.truncation_address)
             self._clean([name for name in scan.others if (file_number(name) or 0) < first])
 
-        for make_room in (clean, self.reserve.give_to_state, self.reserve.give_to_frames, self.reserve.give_all):
+        for make_room in (
+            clean,
+            self.reserve.give_to_state,
+            self.reserve.give_to_frames,
+            self.reserve.give_all,
+        ):
             try:
                 return writer.begin(scan)
             except NoRoomError:
@@ -190,10 +224,13 @@ class LogFolder:
             self.reserve.give_all()
 
     def _scan(self) -> tuple[LogState, LogScan]:
-        """The state, and what lies there. Nobody is fenced yet: a living owner may append, roll and truncate under our look.
+        """The state, and what lies there.
 
-        So what looks like corruption, or is gone, is looked at again, and believed if the same place looks the same, in the same
-        state: an owner writes in order, so all that a first look saw lies before what a second one comes upon.
+        Nobody is fenced yet: a living owner may append, roll and truncate under our look.
+
+        So what looks like corruption, or is gone, is looked at again, and believed if the same
+        place looks the same, in the same state: an owner writes in order, so all that a first look
+        saw lies before what a second one comes upon.
         """
         seen: tuple[LogState, str] | None = None
         for _ in range(_LOOKS):
@@ -214,10 +251,13 @@ class LogFolder:
             except DataCorruptionError:
                 if self.is_fenced():
                     # A later owner has begun to truncate under our look.
-                    raise NotPrimaryError(self._container_id, "its log was opened by another owner") from None
+                    raise NotPrimaryError(
+                        self._container_id, "its log was opened by another owner"
+                    ) from None
                 raise
             except FileNotFoundError:
-                # The owner we fenced still removes files that hold no frame; or a later one has come.
+                # The owner we fenced still removes files that hold no frame; or a later one has
+                # come.
                 self.check_ours()
         return scan_log(self.directory, self.disk, state)
 
@@ -226,7 +266,9 @@ class LogFolder:
         return self._state is not None and not self._state.is_ours()
 
     def check_ours(self) -> None:
-        """Raise NotPrimaryError or TierUnavailableError (the folder is gone) if the log is not ours; for the lane."""
+        """Raise NotPrimaryError or TierUnavailableError (the folder is gone) if the log is not
+        ours; for the lane.
+        """
         if self._state is not None and not self._state.is_ours():
             raise self._state.loss()
 
@@ -242,13 +284,22 @@ class LogFolder:
         self.last_address = group.addresses[-1]
 
     def stretches(self, start: LogAddress | None) -> list[Stretch]:
-        """What there is to read now, from `start` (or the truncation point) on. ValueError: no frame can be there."""
-        number, position = split_address(start) if start is not None and start > self.truncation_address else (0, 0)
+        """What there is to read now, from `start` (or the truncation point) on.
+
+        ValueError: no frame can be there.
+        """
+        number, position = (
+            split_address(start)
+            if start is not None and start > self.truncation_address
+            else (0, 0)
+        )
         result: list[Stretch] = []
         for file in self._files:
             if file.number < number or file.first_sequence == file.end_sequence:
                 continue
-            stretch = Stretch(file.number, file.path, file.start_position, file.first_sequence, file.end_sequence)
+            stretch = Stretch(
+                file.number, file.path, file.start_position, file.first_sequence, file.end_sequence
+            )
             if file.number == number and position > file.start_position:
                 if position >= file.end_position:
                     continue
@@ -257,7 +308,9 @@ class LogFolder:
         return result
 
     def truncate(self, address: LogAddress) -> list[LogFile]:
-        """Make `address` the first frame, durably; the files that hold nothing any more. On the lane.
+        """Make `address` the first frame, durably; the files that hold nothing any more.
+
+        On the lane.
 
         Raises ValueError (not a frame's address), OSError, and what `check_ours` raises.
         """
@@ -276,7 +329,9 @@ class LogFolder:
             self.check_ours()
             raise
         self._state.truncate(address, sequence)
-        return [LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)]
+        return [
+            LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)
+        ]
 
     def forget(self, truncated: Sequence[LogFile]) -> None:
         """After `truncate`, on the loop: what lies before no longer counts."""
@@ -304,7 +359,9 @@ class LogFolder:
         return files
 
     def discard(self, files: Sequence[LogFile]) -> None:
-        """Keep what can serve as a spare and unlink the rest. What cannot be done now is done by the next opening.
+        """Keep what can serve as a spare and unlink the rest.
+
+        What cannot be done now is done by the next opening.
 
         While there is no reserve all are unlinked: its room comes first.
         """
@@ -317,9 +374,12 @@ class LogFolder:
         except OSError:
             pass
 
-    def next_file(self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool) -> PreparedFile:
-        """A file to go on in, at `path`: a spare, or one of `length` bytes, or of a part of that on a disk with little
-        room; first the reserve, if it is not there. Raises NoRoomError, OSError.
+    def next_file(
+        self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool
+    ) -> PreparedFile:
+        """A file to go on in, at `path`: a spare, or one of `length` bytes, or of a part of that on
+        a disk with little room; first the reserve, if it is not there. Raises NoRoomError,
+        OSError.
         """
         self.reserve.make()
         spare = self._spares.take(path)
@@ -334,7 +394,10 @@ class LogFolder:
                     raise
 
     def makeshift_file(self, path: str) -> PreparedFile:
-        """An empty file to go on in, at `path`, and what room the reserve has for frames. Raises NoRoomError, OSError."""
+        """An empty file to go on in, at `path`, and what room the reserve has for frames.
+
+        Raises NoRoomError, OSError.
+        """
         spare = self._spares.take(path)
         if spare is not None:
             return spare
@@ -348,7 +411,10 @@ class LogFolder:
         self.remove(self._spares.give_up())
 
     def restore_reserve(self) -> None:
-        """Before `close`: what the log itself has freed is there for the next opening. Only if the log is ours."""
+        """Before `close`: what the log itself has freed is there for the next opening.
+
+        Only if the log is ours.
+        """
         if self._writer is None or self.reserve.whole:
             return
         with contextlib.suppress(NoRoomError, OSError):
@@ -387,11 +453,16 @@ class LogFolder:
             # Another owner may have begun the log since the look; its record came before its files.
             state = read_state(self.directory, self.disk)
             if state is None:
-                raise DataCorruptionError(self.directory, "the state record is missing beside log files")
+                raise DataCorruptionError(
+                    self.directory, "the state record is missing beside log files"
+                )
         if state is None:
             return LogState(self._container_id, 0, LogAddress(0), FIRST_SEQUENCE)
         if state.container_id != self._container_id:
-            detail = f"{self.directory} holds the log of container {state.container_id}, not {self._container_id}"
+            detail = (
+                f"{self.directory} holds the log of container {state.container_id}, not "
+                f"{self._container_id}"
+            )
             raise ConfigError("container", detail)
         return state
 
@@ -409,14 +480,19 @@ class LogFolder:
         self.last_address = self._find_last()
 
     def _find_last(self) -> LogAddress:
-        """Somewhere in the last frame; good enough to bound addresses, which are checked when used."""
+        """Somewhere in the last frame; good enough to bound addresses, which are checked when
+        used.
+        """
         for file in reversed(self._files):
             if file.log_bytes:
                 return make_address(file.number, file.end_position - 1)
         return LogAddress(0)
 
     def _clean(self, log_files: Sequence[str]) -> None:
-        """What crashes and truncations left behind. What a later owner has made is not left behind: we are fenced then."""
+        """What crashes and truncations left behind.
+
+        What a later owner has made is not left behind: we are fenced then.
+        """
         names = [
             name
             for name in self.disk.list_directory(self.directory)

@@ -1,14 +1,16 @@
-"""How a file log lies on disk: names, addresses, the file header, the state record (docs/formats/file-log.md).
+"""How a file log lies on disk: names, addresses, the file header, the state record
+(docs/formats/file-log.md).
 
 Pure. Rules of this file:
 
-- an address is `file number << 32 | position of the frame's header in that file`; numbers begin at 1 and
-  grow with time, so addresses are ordered as the frames are, and 0 is no address;
+- an address is `file number << 32 | position of the frame's header in that file`; numbers begin at
+  1 and grow with time, so addresses are ordered as the frames are, and 0 is no address;
 - a log file begins with a header block that was durable before the file got its name;
-- a log file may have been another one before: what lies behind its frames is zeros or *leftovers*, frames of
-  its own epoch below its `first_sequence`, whole or cut, at any place;
-- `first_sequence` of a file makes every frame in an older file with that number or a higher one stale:
-  it was written by an owner that had been fenced, or was copied on, and nobody may take it for the log.
+- a log file may have been another one before: what lies behind its frames is zeros or *leftovers*,
+  frames of its own epoch below its `first_sequence`, whole or cut, at any place;
+- `first_sequence` of a file makes every frame in an older file with that number or a higher one
+  stale: it was written by an owner that had been fenced, or was copied on, and nobody may take it
+  for the log.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class FileHeader(NamedTuple):
     first_sequence: int
     """Number of the first frame it holds or will hold."""
     durable_through: int
-    """Highest frame sequence that was durable when the file got its name; at least first_sequence - 1."""
+    """Highest frame sequence that was durable when the file got its name; at least first_sequence -
+    1.
+    """
 
 
 class LogState(NamedTuple):
@@ -92,15 +96,21 @@ def prepared_name(epoch: int, count: int) -> str:
 
 
 def spare_name(epoch: int, number: int) -> str:
-    """Name under which the owner of `epoch` keeps what was log file `number`; never used twice, as that is not."""
+    """Name under which the owner of `epoch` keeps what was log file `number`; never used twice, as
+    that is not.
+    """
     return f"spare-{epoch:x}-{number:x}{PREPARED_SUFFIX}"
 
 
 def maker_epoch(name: str) -> int:
-    """Epoch of the owner that a file being prepared, or a spare one, is of by its name; 0 for all other names."""
+    """Epoch of the owner that a file being prepared, or a spare one, is of by its name; 0 for all
+    other names.
+    """
     kind, _, rest = name.partition("-")
     epoch = rest.partition("-")[0]
-    return int(epoch, 16) if kind in {"next", "spare"} and re.fullmatch("[0-9a-f]{1,16}", epoch) else 0
+    return (
+        int(epoch, 16) if kind in {"next", "spare"} and re.fullmatch("[0-9a-f]{1,16}", epoch) else 0
+    )
 
 
 def state_name(version: int) -> str:
@@ -127,9 +137,13 @@ def split_address(address: LogAddress) -> tuple[int, int]:
 
 
 def is_leftover(frame: FrameHeader, file: FileHeader) -> bool:
-    """True for a frame that lay in the file before it became the one of this header: no more than zeros would be."""
+    """True for a frame that lay in the file before it became the one of this header: no more than
+    zeros would be.
+    """
     return (
-        frame.sequence < file.first_sequence and frame.epoch == file.epoch and frame.container_id == file.container_id
+        frame.sequence < file.first_sequence
+        and frame.epoch == file.epoch
+        and frame.container_id == file.container_id
     )
 
 
@@ -140,7 +154,10 @@ def pack_file_header(header: FileHeader) -> bytes:
 
 
 def parse_file_header(data: bytes) -> FileHeader:
-    """The header in a file's first bytes. Raises FrameFormatError, FrameVersionError if it is a newer one."""
+    """The header in a file's first bytes.
+
+    Raises FrameFormatError, FrameVersionError if it is a newer one.
+    """
     fields = _opened(data, _FILE_MAGIC, _FILE_FIELDS, "file header")
     return FileHeader(*fields)
 
@@ -152,8 +169,13 @@ def pack_state(state: LogState) -> bytes:
 
 
 def parse_state(data: bytes) -> LogState:
-    """The state record in `data`. Raises FrameFormatError, FrameVersionError if it is a newer one."""
-    container_id, epoch, address, sequence = _opened(data, _STATE_MAGIC, _STATE_FIELDS, "state record")
+    """The state record in `data`.
+
+    Raises FrameFormatError, FrameVersionError if it is a newer one.
+    """
+    container_id, epoch, address, sequence = _opened(
+        data, _STATE_MAGIC, _STATE_FIELDS, "state record"
+    )
     return LogState(container_id, epoch, LogAddress(address), sequence)
 
 

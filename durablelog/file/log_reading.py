@@ -1,7 +1,7 @@
 """Sequential reading of the frames of a file log that are known to be there.
 
-Blocking, one step at a time, on an executor of the log. What lies in [first, end) of the plan was acknowledged
-or found whole at opening: anything missing in it is corruption, whatever the reason.
+Blocking, one step at a time, on an executor of the log. What lies in [first, end) of the plan was
+acknowledged or found whole at opening: anything missing in it is corruption, whatever the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ class LogReading:
     """Reads stretches one after another. `step` until it gives None; `close` in any case."""
 
     def __init__(
-        self, disk: Disk, container_id: int, stretches: Sequence[Stretch], piece_bytes: int = PIECE_BYTES
+        self,
+        disk: Disk,
+        container_id: int,
+        stretches: Sequence[Stretch],
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._disk = disk
         self._container_id = container_id
@@ -41,7 +45,10 @@ class LogReading:
         self._file: DiskFile | None = None
 
     def step(self) -> list[LogFrame] | None:
-        """The next frames, at least one; None at the end. Raises DataCorruptionError, ConfigError, OSError."""
+        """The next frames, at least one; None at the end.
+
+        Raises DataCorruptionError, ConfigError, OSError.
+        """
         while self._stretches:
             stretch = self._stretches[-1]
             if stretch.expected is not None and stretch.expected >= stretch.end_sequence:
@@ -60,7 +67,13 @@ class LogReading:
             file.close()
 
     def _read(self, file: DiskFile, stretch: Stretch) -> list[LogFrame]:
-        piece = read_piece(file, stretch.path, stretch.position, self._piece_bytes, end_sequence=stretch.end_sequence)
+        piece = read_piece(
+            file,
+            stretch.path,
+            stretch.position,
+            self._piece_bytes,
+            end_sequence=stretch.end_sequence,
+        )
         frames: list[LogFrame] = []
         for position, header, payload in piece.frames:
             expected = header.sequence if stretch.expected is None else stretch.expected
@@ -73,11 +86,15 @@ class LogReading:
             frames.append(LogFrame(address, header.sequence, header.epoch, payload))
             stretch.expected = expected + 1
         if not frames:
-            raise self._error(stretch, piece.next_position, stretch.expected, piece.fault or "nothing is there")
+            raise self._error(
+                stretch, piece.next_position, stretch.expected, piece.fault or "nothing is there"
+            )
         stretch.position = piece.next_position
         return frames
 
     @staticmethod
-    def _error(stretch: Stretch, position: int, sequence: int | None, detail: str) -> DataCorruptionError:
+    def _error(
+        stretch: Stretch, position: int, sequence: int | None, detail: str
+    ) -> DataCorruptionError:
         frame = "" if sequence is None else f" frame {sequence}"
         return DataCorruptionError(f"{stretch.path} offset {position}{frame}", detail)

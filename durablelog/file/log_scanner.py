@@ -1,14 +1,15 @@
-"""Walks a file log from its truncation point to its end and tells end, torn tail and corruption apart.
+"""Walks a file log from its truncation point to its end and tells end, torn tail and corruption
+apart.
 
 Blocking, read-only. The rules (docs/decisions/0002-durable-through.md):
 
-- a frame counts only if its number is below the `first_sequence` of every younger file; from there on the
-  older file is stale;
-- frames below a younger file's `first_sequence` were there when that file was begun: missing or invalid
-  now, they are corruption;
+- a frame counts only if its number is below the `first_sequence` of every younger file; from there
+  on the older file is stale;
+- frames below a younger file's `first_sequence` were there when that file was begun: missing or
+  invalid now, they are corruption;
 - what lay in a file before it was written over is not there (`is_leftover` in log_layout.py);
-- in the youngest file an invalid or missing frame n is corruption exactly when the state, the file's own
-  header, or a frame behind it says that n was durable; otherwise the log ends before n.
+- in the youngest file an invalid or missing frame n is corruption exactly when the state, the
+  file's own header, or a frame behind it says that n was durable; otherwise the log ends before n.
 """
 
 from __future__ import annotations
@@ -19,8 +20,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from durablelog.data_frame import FRAME_HEADER_LENGTH, FrameFormatError, FrameHeader, FrameVersionError
-from durablelog.file.frame_pieces import FramePiece, PlacedFrame, find_frames, frame_around, read_piece
+from durablelog.data_frame import (
+    FRAME_HEADER_LENGTH,
+    FrameFormatError,
+    FrameHeader,
+    FrameVersionError,
+)
+from durablelog.file.frame_pieces import (
+    FramePiece,
+    PlacedFrame,
+    find_frames,
+    frame_around,
+    read_piece,
+)
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
     FileHeader,
@@ -72,13 +84,19 @@ class LogScan:
     durable_through: int = 0
     """Highest frame sequence that is proven durable; what lies above was only found."""
     doubtful_position: int | None = None
-    """Where, in the last of `files`, the first frame above `durable_through` lies; None if there is none."""
+    """Where, in the last of `files`, the first frame above `durable_through` lies; None if there is
+    none.
+    """
     tail: tuple[str, int, FileHeader] | None = None
-    """The youngest file with a whole header, the place in it where its frames end, its header; None if there is none."""
+    """The youngest file with a whole header, the place in it where its frames end, its header; None
+    if there is none.
+    """
 
 
 class Step(NamedTuple):
-    """A stretch of one file on the walk: its frames, which of them count, and what is wrong behind them."""
+    """A stretch of one file on the walk: its frames, which of them count, and what is wrong behind
+    them.
+    """
 
     path: str
     number: int
@@ -132,7 +150,9 @@ class LogWalk:
                 continue
             start = truncation_position if file.number == truncation_number else FILE_HEADER_LENGTH
             if start == FILE_HEADER_LENGTH and header.first_sequence != self._expected:
-                detail = f"the file begins with frame {header.first_sequence}; what was there is missing"
+                detail = (
+                    f"the file begins with frame {header.first_sequence}; what was there is missing"
+                )
                 yield self._corrupt(file, FILE_HEADER_LENGTH, detail)
                 return
             self.scan.durable_through = max(self.scan.durable_through, header.first_sequence - 1)
@@ -167,7 +187,8 @@ class LogWalk:
         files.reverse()
         if truncation_number and (not files or files[0].number != truncation_number):
             raise DataCorruptionError(
-                f"{self._path(truncation_number)} frame {self._expected}", "the file of the truncation point is missing"
+                f"{self._path(truncation_number)} frame {self._expected}",
+                "the file of the truncation point is missing",
             )
         return files
 
@@ -207,14 +228,23 @@ class LogWalk:
                     self.scan.next_sequence = self._expected
                 if wrong is not None:
                     place = piece.frames[counted].position
-                    yield Step(file.path, file.number, piece.frames[:counted], counted, place, expected=self._expected)
+                    yield Step(
+                        file.path,
+                        file.number,
+                        piece.frames[:counted],
+                        counted,
+                        place,
+                        expected=self._expected,
+                    )
                     yield self._corrupt(file, place, wrong)
                     return
                 position = piece.next_position
                 if piece.ended or piece.fault is not None or counted < len(piece.frames):
                     yield self._last_step(file, handle, piece, counted)
                     break
-                yield Step(file.path, file.number, piece.frames, counted, position, expected=self._expected)
+                yield Step(
+                    file.path, file.number, piece.frames, counted, position, expected=self._expected
+                )
             if file.limit is None:
                 self.scan.tail = (file.path, position, file.header)
                 self.scan.doubtful_position = doubtful[0][1] if doubtful else None
@@ -223,7 +253,9 @@ class LogWalk:
         finally:
             handle.close()
 
-    def _count(self, file: _File, piece: FramePiece, doubtful: deque[tuple[int, int]]) -> tuple[int, str | None]:
+    def _count(
+        self, file: _File, piece: FramePiece, doubtful: deque[tuple[int, int]]
+    ) -> tuple[int, str | None]:
         """How many frames of the piece count, and what is wrong with the next one."""
         scan = self.scan
         for index, (position, header, _) in enumerate(piece.frames):
@@ -234,10 +266,16 @@ class LogWalk:
             if header.sequence != self._expected:
                 return index, f"frame {header.sequence} lies there"
             if header.epoch < self._epoch or header.epoch > file.header.epoch:
-                return index, f"its epoch {header.epoch} is not between {self._epoch} and {file.header.epoch}"
+                return (
+                    index,
+                    f"its epoch {header.epoch} is not between {self._epoch} and "
+                    f"{file.header.epoch}",
+                )
             self._epoch = header.epoch
             self._expected += 1
-            scan.durable_through = max(scan.durable_through, min(header.durable_through, header.sequence))
+            scan.durable_through = max(
+                scan.durable_through, min(header.durable_through, header.sequence)
+            )
             doubtful.append((header.sequence, position))
             while doubtful and doubtful[0][0] <= scan.durable_through:
                 doubtful.popleft()
@@ -245,13 +283,17 @@ class LogWalk:
 
     def _last_step(self, file: _File, handle: DiskFile, piece: FramePiece, counted: int) -> Step:
         """The step at whose end this file's frames end, one way or another."""
-        place = piece.frames[counted].position if counted < len(piece.frames) else piece.next_position
+        place = (
+            piece.frames[counted].position if counted < len(piece.frames) else piece.next_position
+        )
         step = Step(file.path, file.number, piece.frames, counted, place, expected=self._expected)
         reason = piece.fault or "nothing is there"
         if file.limit is not None:
             if self._expected < file.limit:
                 return step._replace(
-                    corrupt=self._error(file, place, f"{reason}, and a later file begins with frame {file.limit}")
+                    corrupt=self._error(
+                        file, place, f"{reason}, and a later file begins with frame {file.limit}"
+                    )
                 )
             return step
         proof = self._proof(file, handle, piece)
@@ -271,21 +313,29 @@ class LogWalk:
             return "but it was durable when the file was begun or the log truncated"
         start = piece.next_position
         damaged = piece.damaged
-        ours = damaged is not None and (damaged.sequence, damaged.container_id) == (expected, file.header.container_id)
+        ours = damaged is not None and (damaged.sequence, damaged.container_id) == (
+            expected,
+            file.header.container_id,
+        )
         search: int | None = start + (damaged.frame_length if damaged is not None and ours else 0)
         while search is not None:
             for position, header in find_frames(handle, search, durable_from=expected):
                 if self._plausible(file, header, position - start):
                     search = frame_around(handle, search, position)
                     if search is None:
-                        return f"but frame {header.sequence} at offset {position} was written after it was durable"
+                        return (
+                            f"but frame {header.sequence} at offset {position} was written "
+                            "after it was durable"
+                        )
                     break
             else:
                 search = None
         return None
 
     def _plausible(self, file: _File, header: FrameHeader, distance: int) -> bool:
-        """False for what only looks like a frame of this log, such as a copy of another one kept as data."""
+        """False for what only looks like a frame of this log, such as a copy of another one kept as
+        data.
+        """
         ahead = header.sequence - self._expected
         return (
             header.container_id == self._state.container_id
@@ -299,7 +349,14 @@ class LogWalk:
         handle = self._disk.open(file.path)
         try:
             piece = read_piece(handle, file.path, start, file_header=file.header)
-            yield Step(file.path, file.number, piece.frames, 0, piece.next_position, expected=self._expected)
+            yield Step(
+                file.path,
+                file.number,
+                piece.frames,
+                0,
+                piece.next_position,
+                expected=self._expected,
+            )
         finally:
             handle.close()
 
@@ -315,12 +372,19 @@ class LogWalk:
 
 
 def _holds_leftovers(file: _File, handle: DiskFile, position: int) -> bool:
-    """True if a whole one lies behind `position`: then what lies there is the rest of one, as far as anybody can tell."""
+    """True if a whole one lies behind `position`: then what lies there is the rest of one, as far
+    as anybody can tell.
+    """
     return any(is_leftover(header, file.header) for _, header in find_frames(handle, position))
 
 
-def has_grown(directory: str, disk: Disk, state_before: LogState, state_now: LogState, scan: LogScan) -> bool:
-    """True if anything came or went since the scan; far cheaper than another one. Raises OSError, ConfigError."""
+def has_grown(
+    directory: str, disk: Disk, state_before: LogState, state_now: LogState, scan: LogScan
+) -> bool:
+    """True if anything came or went since the scan; far cheaper than another one.
+
+    Raises OSError, ConfigError.
+    """
     if state_before[2:] != state_now[2:]:
         return True
     names = {os.path.basename(file.path) for file in scan.files} | set(scan.others)

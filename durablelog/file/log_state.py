@@ -1,17 +1,19 @@
 """The state record: epoch and truncation point, and through them the fence.
 
-Each change makes a record of the next version, `state-<version>`; the one of the highest version counts. Whoever
-opens the log for writing makes one too. An owner keeps its own record open: as long as the name still leads to it,
-nobody has opened the log since. Rules of this file:
+Each change makes a record of the next version, `state-<version>`; the one of the highest version
+counts. Whoever opens the log for writing makes one too. An owner keeps its own record open: as long
+as the name still leads to it, nobody has opened the log since. Rules of this file:
 
-- a change is: the record written and synced under a name of its maker's own, linked to the name of the version
-  (which fails if that is taken), directory synced, then the older records removed;
-- that link is the compare-and-set, and the only thing that decides between two owners: a lock can be lost while
-  its owner sleeps, and then a fenced owner that wakes up in the middle of a change must lose all the same;
-- versions are used up by whoever came later, and removed: a link may succeed where its version was long passed. So
-  a change counts only if afterwards the record it follows is still there (later owners remove the oldest first) and
-  its version is the highest; the highest is never removed. Either look alone has a hole: the very first record
-  follows none, and a listing of a large folder is not of one instant;
+- a change is: the record written and synced under a name of its maker's own, linked to the name of
+  the version (which fails if that is taken), directory synced, then the older records removed;
+- that link is the compare-and-set, and the only thing that decides between two owners: a lock can
+  be lost while its owner sleeps, and then a fenced owner that wakes up in the middle of a change
+  must lose all the same;
+- versions are used up by whoever came later, and removed: a link may succeed where its version was
+  long passed. So a change counts only if afterwards the record it follows is still there (later
+  owners remove the oldest first) and its version is the highest; the highest is never removed.
+  Either look alone has a hole: the very first record follows none, and a listing of a large folder
+  is not of one instant;
 - blocking; called on the log's lane, or by tools.
 """
 
@@ -49,7 +51,9 @@ _LOOKS: Final = 8
 _UNNUMBERED: Final = "state"
 """Name of the one record that was, before 0.1.0 was released."""
 _CLAIM_TRIES: Final = 16
-"""A claim begins again if a living owner truncates meanwhile, which happens once in megabytes of log."""
+"""A claim begins again if a living owner truncates meanwhile, which happens once in megabytes of
+log.
+"""
 
 
 class _Record(NamedTuple):
@@ -77,7 +81,9 @@ def _read_record(directory: str, disk: Disk) -> _Record | None:
     for _ in range(_LOOKS):
         version = max(_versions(directory, disk), default=None)
         if version is None:
-            continue  # a large folder is listed in pieces: a record may be followed by the next one between two of them
+            # a large folder is listed in pieces: a record may be followed by the next one between
+            # two of them
+            continue
         path = os.path.join(directory, state_name(version))
         try:
             file = disk.open(path)
@@ -93,7 +99,9 @@ def _read_record(directory: str, disk: Disk) -> _Record | None:
                 raise DataCorruptionError(path, error.reason) from error
             raise
     if disk.exists(os.path.join(directory, _UNNUMBERED)):
-        raise ConfigError("log format", f"{directory} holds a log of a version before state records were numbered")
+        raise ConfigError(
+            "log format", f"{directory} holds a log of a version before state records were numbered"
+        )
     return None
 
 
@@ -117,7 +125,9 @@ def lock_log(directory: str, disk: Disk) -> DiskFile:
 
 
 class StateFile:
-    """The state of a log that is ours: made by `StateFile.claim`, which fences every earlier owner."""
+    """The state of a log that is ours: made by `StateFile.claim`, which fences every earlier
+    owner.
+    """
 
     def __init__(self, directory: str, disk: Disk, tag: str, record: _Record) -> None:
         self._directory = directory
@@ -128,14 +138,23 @@ class StateFile:
         self.state = record.state
 
     @classmethod
-    def claim(cls, directory: str, disk: Disk, container_id: int, tag: str, epoch_min: int = 1) -> StateFile:
-        """Write the next epoch, at least `epoch_min`, durably. From then on no earlier owner can acknowledge anything.
+    def claim(
+        cls, directory: str, disk: Disk, container_id: int, tag: str, epoch_min: int = 1
+    ) -> StateFile:
+        """Write the next epoch, at least `epoch_min`, durably.
 
-        `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at the same time, OSError.
+        From then on no earlier owner can acknowledge anything.
+
+        `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at
+        the same time, OSError.
         """
         for _ in range(_CLAIM_TRIES):
-            there = _read_record(directory, disk) or _Record(0, LogState(container_id, 0, LogAddress(0), 1), None)
-            there = there._replace(state=there.state._replace(epoch=max(there.state.epoch, epoch_min - 1)))
+            there = _read_record(directory, disk) or _Record(
+                0, LogState(container_id, 0, LogAddress(0), 1), None
+            )
+            there = there._replace(
+                state=there.state._replace(epoch=max(there.state.epoch, epoch_min - 1))
+            )
             owned = cls(directory, disk, tag, there)
             try:
                 owned._follow(there.state._replace(epoch=there.state.epoch + 1))
@@ -153,7 +172,9 @@ class StateFile:
         return self._file is not None and self._file.is_at(self._path(self._version))
 
     def loss(self) -> NotPrimaryError | TierUnavailableError:
-        """Why the log is not ours any more, once `is_ours` has said so. Either is final for this owner. Raises OSError.
+        """Why the log is not ours any more, once `is_ours` has said so.
+
+        Either is final for this owner. Raises OSError.
 
         The highest record is never removed: a folder without any is not the one we opened.
         """
@@ -166,7 +187,9 @@ class StateFile:
         return TierUnavailableError("tier1", detail)
 
     def truncate(self, address: LogAddress, sequence: int) -> None:
-        """Make the frame at `address` the first one, durably. Raises NotPrimaryError, TierUnavailableError, OSError.
+        """Make the frame at `address` the first one, durably.
+
+        Raises NotPrimaryError, TierUnavailableError, OSError.
 
         After an OSError it is unknown which record counts: the log must be given up.
         """
@@ -174,13 +197,16 @@ class StateFile:
         try:
             if not self.is_ours():
                 raise FileExistsError
-            self._follow(self.state._replace(truncation_address=address, truncation_sequence=sequence))
+            self._follow(
+                self.state._replace(truncation_address=address, truncation_sequence=sequence)
+            )
         except FileExistsError:
             raise self.loss() from None
         finally:
             if self._file is not file and file is not None:
                 file.close()
-        # A new owner may have removed it meanwhile; that we are fenced shows at the next acknowledgement.
+        # A new owner may have removed it meanwhile; that we are fenced shows at the next
+        # acknowledgement.
         remove_if_there(self._disk, self._path(before))
 
     def close(self) -> None:
@@ -190,7 +216,9 @@ class StateFile:
             file.close()
 
     def _follow(self, state: LogState) -> None:
-        """Make `state` the record of the next version. Raises FileExistsError if that is taken or was passed.
+        """Make `state` the record of the next version.
+
+        Raises FileExistsError if that is taken or was passed.
 
         NoRoomError: nothing was changed. After another OSError it is unknown which record counts.
         """
@@ -214,7 +242,8 @@ class StateFile:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
             if self._file is not None and not self._file.is_at(self._path(self._version)):
-                # Ours may be the highest all the same, if that one's follower claimed behind us: it stays.
+                # Ours may be the highest all the same, if that one's follower claimed behind us: it
+                # stays.
                 raise FileExistsError
             if max(_versions(self._directory, self._disk), default=0) > version:
                 remove_if_there(self._disk, path)

@@ -1,12 +1,13 @@
-"""What a file log does about a full disk: what it keeps in reserve, and how it says that there is no room.
+"""What a file log does about a full disk: what it keeps in reserve, and how it says that there is
+no room.
 
-The reserve is a file of zeros. When the disk is full it is given up, so that the log can still write what makes
-room: state records (a truncation, the claim of an opening) and the few frames of storage updates and a checkpoint.
-Rules of this file:
+The reserve is a file of zeros. When the disk is full it is given up, so that the log can still
+write what makes room: state records (a truncation, the claim of an opening) and the few frames of
+storage updates and a checkpoint. Rules of this file:
 
 - the last `STATE_BYTES` of the reserve are for state records alone; frames never take them;
-- a full disk is `NoRoomError` only where nothing that counts was changed and no file that counts was touched;
-  an error in the middle of a write of frames, or of a sync, stays what it is;
+- a full disk is `NoRoomError` only where nothing that counts was changed and no file that counts
+  was touched; an error in the middle of a write of frames, or of a sync, stays what it is;
 - blocking; used on one thread at a time, but for what says otherwise.
 """
 
@@ -28,16 +29,23 @@ STATE_STEP: Final = 8 * 1024
 CHECKPOINT_BYTES: Final = 64 * 1024
 """The least that is kept for a checkpoint, and for one before it that was cut off."""
 RESERVE_FRAMES: Final = 2
-"""Frames, of the largest size, the reserve has room for: what was on its way when the disk became full."""
+"""Frames, of the largest size, the reserve has room for: what was on its way when the disk became
+full.
+"""
 
 
 class NoRoomError(Exception):
-    """The disk is full. Nothing that counts was changed: the same can be tried again when there is room."""
+    """The disk is full.
+
+    Nothing that counts was changed: the same can be tried again when there is room.
+    """
 
 
 @contextlib.contextmanager
 def unless_full(doing: str) -> Iterator[None]:
-    """Raises NoRoomError in the place of a full disk's OSError; the body leaves nothing behind that counts."""
+    """Raises NoRoomError in the place of a full disk's OSError; the body leaves nothing behind that
+    counts.
+    """
     try:
         yield
     except OSError as error:
@@ -53,7 +61,9 @@ class Reserve:
         self._path = os.path.join(directory, RESERVE_NAME)
         self._disk = disk
         self._payload_bytes_max = payload_bytes_max
-        self._bytes = STATE_BYTES + self._frame_bytes(RESERVE_FRAMES * payload_bytes_max + CHECKPOINT_BYTES)
+        self._bytes = STATE_BYTES + self._frame_bytes(
+            RESERVE_FRAMES * payload_bytes_max + CHECKPOINT_BYTES
+        )
         """Read and raised on the event loop, like `whole`."""
         self._made = 0
 
@@ -68,13 +78,17 @@ class Reserve:
         return self._made >= self._bytes
 
     def keep_room_for(self, length: int) -> None:
-        """Of frames that hold a checkpoint of `length` bytes: twice, since the last one may have been cut off.
+        """Of frames that hold a checkpoint of `length` bytes: twice, since the last one may have
+        been cut off.
 
         What is missing is made by the next `make`.
         """
-        wanted = STATE_BYTES + self._frame_bytes(RESERVE_FRAMES * self._payload_bytes_max + 2 * length)
+        wanted = STATE_BYTES + self._frame_bytes(
+            RESERVE_FRAMES * self._payload_bytes_max + 2 * length
+        )
         if wanted > self._bytes:
-            # Some more, so that metadata that grow slowly do not have it made again with each checkpoint.
+            # Some more, so that metadata that grow slowly do not have it made again with each
+            # checkpoint.
             self._bytes = wanted + wanted // 2
 
     def _frame_bytes(self, length: int) -> int:
@@ -82,7 +96,10 @@ class Reserve:
         return 2 * FILE_HEADER_LENGTH + length + frames * FRAME_HEADER_LENGTH
 
     def make(self) -> None:
-        """Make what is missing, as much as there is room for. Raises NoRoomError if that is not `sound`, OSError."""
+        """Make what is missing, as much as there is room for.
+
+        Raises NoRoomError if that is not `sound`, OSError.
+        """
         wanted = self._bytes
         if self._made >= wanted:
             return
@@ -130,7 +147,10 @@ class Reserve:
         return self._shrink(lambda length: max(0, length - STATE_STEP))
 
     def give_all(self) -> None:
-        """Give up all of it, its name as well: a disk may have room and no name left. Raises OSError."""
+        """Give up all of it, its name as well: a disk may have room and no name left.
+
+        Raises OSError.
+        """
         self._made = 0
         remove_if_there(self._disk, self._path)
 

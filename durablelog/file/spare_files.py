@@ -1,11 +1,15 @@
-"""Files freed by truncation and kept to be written over: a few, so that the disk need not find blocks again.
+"""Files freed by truncation and kept to be written over: a few, so that the disk need not find
+blocks again.
 
-Blocking; used on the log's second executor alone, and by the lane once that one has ended its work. Rules:
+Blocking; used on the log's second executor alone, and by the lane once that one has ended its work.
+Rules:
 
-- only a file that this very opening began by a roll becomes a spare: an owner that has been fenced may still
-  hold its own files open and write to them late, never to one of ours; and every frame such a file holds is
-  of our epoch and below the truncation point, hence below the `first_sequence` of the file it becomes;
-- a spare lies under a temporary name, which any opening removes; so a crash at any point costs the spare alone.
+- only a file that this very opening began by a roll becomes a spare: an owner that has been fenced
+  may still hold its own files open and write to them late, never to one of ours; and every frame
+  such a file holds is of our epoch and below the truncation point, hence below the `first_sequence`
+  of the file it becomes;
+- a spare lies under a temporary name, which any opening removes; so a crash at any point costs the
+  spare alone.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from durablelog.file.log_scanner import LogFile
 from segmentstore.contracts.disk import Disk
 
 SPARES_MAX: Final = 2
-"""One to be prepared from while another is written is what a log in a steady state uses; more would only fill the disk."""
+"""One to be prepared from while another is written is what a log in a steady state uses; more would
+only fill the disk.
+"""
 
 
 class SpareFiles:
@@ -34,7 +40,8 @@ class SpareFiles:
         return len(self._paths)
 
     def keep(self, file: LogFile, epoch: int) -> bool:
-        """Make a spare of a file that the durable state has left behind; False if it is not fit or not wanted.
+        """Make a spare of a file that the durable state has left behind; False if it is not fit or
+        not wanted.
 
         `epoch` is the owner's. The caller syncs the folder. Raises OSError.
         """
@@ -46,7 +53,8 @@ class SpareFiles:
         return True
 
     def take(self, path: str) -> PreparedFile | None:
-        """A spare under its new temporary name `path`, ready for `GroupWriter.roll`; None if there is none.
+        """A spare under its new temporary name `path`, ready for `GroupWriter.roll`; None if there
+        is none.
 
         Raises OSError.
         """

@@ -1,8 +1,10 @@
-"""How to test a service of one's own in the simulated world: the counter, crashed again and again, must not lose or double.
+"""How to test a service of one's own in the simulated world: the counter, crashed again and again,
+must not lose or double.
 
-The pattern: the world is a driver's; each life of the service is a simulated process, which dies before an effect that
-the seed picks (or when the driver likes); what clients know is kept outside, as it would be on other machines; after
-every crash the service is asked what it has, and that must lie between what was acknowledged and what was sent.
+The pattern: the world is a driver's; each life of the service is a simulated process, which dies
+before an effect that the seed picks (or when the driver likes); what clients know is kept outside,
+as it would be on other machines; after every crash the service is asked what it has, and that must
+lie between what was acknowledged and what was sent.
 
     python -m recovery.examples.check_counter 100     # a hundred seeds
 """
@@ -31,7 +33,9 @@ CLIENTS: Final = 3
 INCREMENTS: Final = 30
 """Of each client."""
 DIES_BEFORE: Final = 100
-"""Effects of a life at most: a recovery takes some twenty to sixty, so that some lives end in one."""
+"""Effects of a life at most: a recovery takes some twenty to sixty, so that some lives end in
+one.
+"""
 RATES: Final = {
     "disk.sync.eio": 0.002,
     "disk.write.enospc": 0.002,
@@ -40,7 +44,9 @@ RATES: Final = {
 }
 """What else goes wrong beside the crashes, by the names of the fault points, and how often."""
 STOPPED: Final = (AppendOutcomeUnknownError, ContainerStoppedError, TierUnavailableError)
-"""How a life of the service may end by itself: the store could not go on, and the next life recovers."""
+"""How a life of the service may end by itself: the store could not go on, and the next life
+recovers.
+"""
 
 
 @dataclass(slots=True)
@@ -69,7 +75,9 @@ class CounterRun:
     seed: str
     crashes: int = 0
     digest: str = ""
-    """Of the trace: equal for equal seeds, else something in the service does not come from the seed."""
+    """Of the trace: equal for equal seeds, else something in the service does not come from the
+    seed.
+    """
     problems: list[str] = field(default_factory=list)
 
     def check(self, service: CounterService, clients: list[Client]) -> None:
@@ -78,12 +86,16 @@ class CounterRun:
         most = sum(sum(client.amounts[: client.sent]) for client in clients)
         if not least <= service.count <= most:
             self.problems.append(
-                f"after {self.crashes} crashes the count is {service.count}, not {least} (acknowledged) to {most} (sent)"
+                f"after {self.crashes} crashes the count is {service.count}, not {least} "
+                f"(acknowledged) to {most} (sent)"
             )
 
 
 def check_counter(seed: str, service: type[CounterService] = CounterService) -> CounterRun:
-    """One run: crash the service until every client is done, then look once more. A few hundredths of a second."""
+    """One run: crash the service until every client is done, then look once more.
+
+    A few hundredths of a second.
+    """
     world = StoreWorld(seed, rates=RATES)
     chance = world.random("driver")
     world.settings = draw_settings(chance)
@@ -113,13 +125,19 @@ def check_counter(seed: str, service: type[CounterService] = CounterService) -> 
 
 
 async def _live(
-    world: StoreWorld, process: SimulatedProcess, service: type[CounterService], clients: list[Client], run: CounterRun
+    world: StoreWorld,
+    process: SimulatedProcess,
+    service: type[CounterService],
+    clients: list[Client],
+    run: CounterRun,
 ) -> None:
     """One life of the service: recover, be checked, serve."""
     store: SegmentStore = await world.open_store(process)
     started = await service.start(store)
     run.check(started, clients)
-    results = await asyncio.gather(*(client.run(started) for client in clients), return_exceptions=True)
+    results = await asyncio.gather(
+        *(client.run(started) for client in clients), return_exceptions=True
+    )
     errors = [result for result in results if isinstance(result, BaseException)]
     errors.sort(key=lambda error: isinstance(error, STOPPED))
     if errors:
@@ -129,7 +147,10 @@ async def _live(
 def main(arguments: list[str]) -> int:
     """Check so many seeds; 1 if any of them showed a problem."""
     logging.disable(logging.CRITICAL)  # of containers that stop: here they do all the time
-    runs = [check_counter(f"counter/{number}") for number in range(int(arguments[0]) if arguments else 100)]
+    runs = [
+        check_counter(f"counter/{number}")
+        for number in range(int(arguments[0]) if arguments else 100)
+    ]
     for run in runs:
         for problem in run.problems:
             sys.stdout.write(f"seed {run.seed}: {problem}\n")

@@ -1,12 +1,15 @@
-"""A counter that counts every increment exactly once, however often a client sends it and whenever the service dies.
+"""A counter that counts every increment exactly once, however often a client sends it and whenever
+the service dies.
 
-All it keeps is one segment: an increment is an event of eight bytes, written by its client's exactly-once writer; the
-count is the sum of all events. So a crash needs no repair: whoever opens the store reads the segment, and has the count.
-Rules of the protocol:
+All it keeps is one segment: an increment is an event of eight bytes, written by its client's
+exactly-once writer; the count is the sum of all events. So a crash needs no repair: whoever opens
+the store reads the segment, and has the count. Rules of the protocol:
 
 - a client has an id of its own and numbers its increments 0, 1, 2, ...;
-- it sends the next one when the last is acknowledged, and the same one again, to whoever serves then, when it is not;
-- `increment` raises what the store raises: it may have been counted or not, and sending it again is always right.
+- it sends the next one when the last is acknowledged, and the same one again, to whoever serves
+  then, when it is not;
+- `increment` raises what the store raises: it may have been counted or not, and sending it again is
+  always right.
 """
 
 from __future__ import annotations
@@ -54,5 +57,8 @@ class CounterService:
             self.count += amount
 
     def last_number(self, client: uuid.UUID) -> int:
-        """The last increment of this client that was counted; -1 for none. A client that forgot everything asks."""
+        """The last increment of this client that was counted; -1 for none.
+
+        A client that forgot everything asks.
+        """
         return self.store.writer(SEGMENT, client).last_event_number

@@ -1,13 +1,17 @@
-"""The recovery testing harness: the production code in a world that fails on purpose, and the proof of what it keeps.
+"""The recovery testing harness: the production code in a world that fails on purpose, and the proof
+of what it keeps.
 
-- `simulation`: a seeded world in virtual time (loop, disk, object storage, log, cache, clock, chance);
+- `simulation`: a seeded world in virtual time (loop, disk, object storage, log, cache, clock,
+  chance);
 - `workloads`: clients that use a store in every way and write down what they were told (`history`);
 - `checkers`: pure judges of a history;
-- `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of short workloads;
-  `kills`: real processes; `services`: real servers, and a proxy with faults before them; `mutants`: engines with one rule broken; `reporting`: what people get to see.
+- `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of
+  short workloads; `kills`: real processes; `services`: real servers, and a proxy with faults before
+  them; `mutants`: engines with one rule broken; `reporting`: what people get to see.
 
 The names below are all that a test of an application needs; docs/crash-testing.md shows how, and
-`recovery.examples` has a service tested so. Modules of the harness import each other directly, never from here.
+`recovery.examples` has a service tested so. Modules of the harness import each other directly,
+never from here.
 """
 
 from __future__ import annotations
@@ -80,7 +84,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for, and no more: a test of one service needs neither the checkers nor the runs."""
+    """Load what is asked for, and no more: a test of one service needs neither the checkers nor the
+    runs.
+    """
     module_name = _LAZY.get(name)
     if module_name is None:
         message = f"module {__name__!r} has no attribute {name!r}"

@@ -1,12 +1,15 @@
-"""History: what clients asked of a store, what they were told, and what was seen of it afterwards. Pure data.
+"""History: what clients asked of a store, what they were told, and what was seen of it afterwards.
 
-Stamps are taken from one counter in the order things happened, so they give real-time order: a call that ended
-before another began came first. Rules of this file:
+Pure data.
 
-- a call that never ended, or ended without knowing (AppendOutcomeUnknownError, the store stopped or died under
-  it), has outcome UNKNOWN: it may have taken effect or not, until its life is over, and never later;
-- a *life* is one opening of the store by one process; an *observation* is everything the store says of itself,
-  read through the public face while no client is at work.
+Stamps are taken from one counter in the order things happened, so they give real-time order: a call
+that ended before another began came first. Rules of this file:
+
+- a call that never ended, or ended without knowing (AppendOutcomeUnknownError, the store stopped or
+  died under it), has outcome UNKNOWN: it may have taken effect or not, until its life is over, and
+  never later;
+- a *life* is one opening of the store by one process; an *observation* is everything the store says
+  of itself, read through the public face while no client is at work.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ class Kind(enum.StrEnum):
 
     CREATE = "create"
     APPEND = "append"
-    """Plain, conditional (`expected` is set) or with attributes (`updates`); one record, or several in a batch."""
+    """Plain, conditional (`expected` is set) or with attributes (`updates`); one record, or several
+    in a batch.
+    """
     EVENT = "event"
     """Exactly-once append of event number `number` by writer `writer`."""
     SEAL = "seal"
@@ -61,7 +66,10 @@ class Update:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call. The fields below `begun` are arguments, set as the kind asks; the last ones are the answer."""
+    """One call.
+
+    The fields below `begun` are arguments, set as the kind asks; the last ones are the answer.
+    """
 
     number: int
     """Its place in `History.calls`; the origin of the records it appends."""
@@ -71,7 +79,9 @@ class Call:
     segment: str
     begun: int
     lengths: tuple[int, ...] = ()
-    """Filler bytes of its records (`records.append_record(number, item, length)`); one for an event."""
+    """Filler bytes of its records (`records.append_record(number, item, length)`); one for an
+    event.
+    """
     size: int = 0
     """Bytes it appends, headers included."""
     expected: int | None = None
@@ -89,8 +99,9 @@ class Call:
     error: str = ""
     """Class name of the error, where there was one."""
     result: int | None = None
-    """OK: offset of an append, event or merge (None for an event that was there already), final length of a seal,
-    segment id of a create, length of an info."""
+    """OK: offset of an append, event or merge (None for an event that was there already), final
+    length of a seal, segment id of a create, length of an info.
+    """
     data: bytes = b""
     """OK: what a read gave."""
     values: dict[UUID, int] = field(default_factory=dict)
@@ -131,14 +142,19 @@ class SeenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The whole store at one time. `number` of a pair (see `again`) tells which opening it is of."""
+    """The whole store at one time.
+
+    `number` of a pair (see `again`) tells which opening it is of.
+    """
 
     begun: int
     ended: int
     life: int
     segments: dict[str, SeenSegment]
     again: bool = False
-    """Taken after another recovery with nothing written since the observation before it: it must be equal."""
+    """Taken after another recovery with nothing written since the observation before it: it must be
+    equal.
+    """
     findings: tuple[str, ...] = ()
     """Harmful findings of `recovery.store_check` on the files as they lay before this opening."""
 

@@ -1,13 +1,16 @@
-"""History codec: what happened in one process, as lines, and the history of all processes, told again from these.
+"""History codec: what happened in one process, as lines, and the history of all processes, told
+again from these.
 
-A process that may die at any instant tells its history on a pipe, one JSON object a line; who reads puts the lines of
-all processes in the order of their times and makes one `History` of them. Pure. Rules of this file:
+A process that may die at any instant tells its history on a pipe, one JSON object a line; who reads
+puts the lines of all processes in the order of their times and makes one `History` of them. Pure.
+Rules of this file:
 
 - a line without its newline was never told: what it would have said is not known;
-- times are nanoseconds of one clock that all processes of a machine share. The beginning of a call is timed before the
-  store is asked and its end after the answer: so what ended before another began did so, in whatever process;
-- numbers of calls are given out in advance (a record holds the number of its call); those that nobody used become
-  calls that were refused, of nothing.
+- times are nanoseconds of one clock that all processes of a machine share. The beginning of a call
+  is timed before the store is asked and its end after the answer: so what ended before another
+  began did so, in whatever process;
+- numbers of calls are given out in advance (a record holds the number of its call); those that
+  nobody used become calls that were refused, of nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update
+from recovery.harness.history import (
+    Call,
+    History,
+    Kind,
+    Life,
+    Observation,
+    Outcome,
+    SeenSegment,
+    Update,
+)
 
 NOBODY: Final = "nobody"
 """The client of calls that nobody made."""
@@ -33,9 +45,11 @@ _BARE: Final = Call(0, 0, "", Kind.INFO, "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened: `what` it was, when by the shared clock, in which life; the rest as `what` needs it.
+    """One thing that happened: `what` it was, when by the shared clock, in which life; the rest as
+    `what` needs it.
 
-    Of calls: begun, ended. Of lives: opening, opened, observing, seen, observed, done, failed, over.
+    Of calls: begun, ended. Of lives: opening, opened, observing, seen, observed, done, failed,
+    over.
     """
 
     what: str
@@ -67,13 +81,19 @@ def call_begun(call: Call, at: int) -> Event:
     if call.lengths:
         fields["lengths"] = call.lengths
     if call.updates:
-        fields["updates"] = [(each.id.hex, each.how, each.value, each.expected) for each in call.updates]
+        fields["updates"] = [
+            (each.id.hex, each.how, each.value, each.expected) for each in call.updates
+        ]
     return Event("begun", at, call.life, fields)
 
 
 def call_ended(call: Call, at: int) -> Event:
     """The answer of a call."""
-    fields: dict[str, Any] = {"call": call.number, "outcome": call.outcome.value, **_said(call, _ANSWERS)}
+    fields: dict[str, Any] = {
+        "call": call.number,
+        "outcome": call.outcome.value,
+        **_said(call, _ANSWERS),
+    }
     if call.data:
         fields["data"] = base64.b64encode(call.data).decode()
     if call.values:
@@ -82,7 +102,9 @@ def call_ended(call: Call, at: int) -> Event:
 
 
 def observed(observation: Observation, life: int, at: int) -> Event:
-    """What was seen; when it was is told by the events "observing" and "seen" of the same life before it."""
+    """What was seen; when it was is told by the events "observing" and "seen" of the same life
+    before it.
+    """
     segments = [
         {
             "name": seen.name,
@@ -129,7 +151,10 @@ class Retelling:
         return len(self.history.calls)
 
     def tell(self, *processes: Iterable[Event]) -> None:
-        """Add the events of processes, each in order, by their times. Raises ValueError if they do not make sense."""
+        """Add the events of processes, each in order, by their times.
+
+        Raises ValueError if they do not make sense.
+        """
         for event in merge(*processes, key=attrgetter("at")):
             self._tell(event)
 
@@ -147,9 +172,14 @@ class Retelling:
             history.lives[event.life].opened = stamp
         elif event.what == "over":
             if event.life < len(history.lives) and history.lives[event.life].ended is None:
-                history.lives[event.life].ended, history.lives[event.life].ending = stamp, str(event.fields["ending"])
+                history.lives[event.life].ended, history.lives[event.life].ending = (
+                    stamp,
+                    str(event.fields["ending"]),
+                )
         elif event.what == "observing":
-            alone = all(life.ended is not None or life.number == event.life for life in history.lives)
+            alone = all(
+                life.ended is not None or life.number == event.life for life in history.lives
+            )
             self._looks[event.life] = _Look(stamp, self._begun, alone)
         elif event.what == "seen":
             look = self._looks[event.life]
@@ -168,11 +198,15 @@ class Retelling:
             calls.append(nobody)
         if calls[number].client != NOBODY:
             raise ValueError(f"call {number} began twice")
-        call = Call(number, event.life, fields["client"], Kind(fields["kind"]), fields["segment"], stamp)
+        call = Call(
+            number, event.life, fields["client"], Kind(fields["kind"]), fields["segment"], stamp
+        )
         for name in _ARGUMENTS:
             setattr(call, name, fields.get(name, getattr(call, name)))
         call.lengths = tuple(fields.get("lengths", ()))
-        call.updates = tuple(Update(UUID(hex=key), *rest) for key, *rest in fields.get("updates", ()))
+        call.updates = tuple(
+            Update(UUID(hex=key), *rest) for key, *rest in fields.get("updates", ())
+        )
         calls[number] = call
         self._begun += 1
 
@@ -192,7 +226,9 @@ class Retelling:
         look, last = self._looks.pop(event.life), self._last
         again = last is not None and last.alone and look.alone and last.calls == look.calls
         segments = {each["name"]: _segment_in(each) for each in event.fields["segments"]}
-        observation = Observation(look.begun, look.seen, event.life, segments, again, tuple(self.findings))
+        observation = Observation(
+            look.begun, look.seen, event.life, segments, again, tuple(self.findings)
+        )
         self.findings = []
         # What had to be proven first is told late.
         bisect.insort(self.history.observations, observation, key=attrgetter("ended"))

@@ -1,9 +1,12 @@
-"""Ctrl-C while many runs are made: the first one asks to stop after what is under way, and loses no figure.
+"""Ctrl-C while many runs are made: the first one asks to stop after what is under way, and loses no
+figure.
 
 Rules of this file:
 
-- the process that was asked counts the signal (`deferred`) and passes it on to its workers: it may have come to it alone;
-- worker processes count it too and raise nothing (`settle_worker` is their initializer), so none ends with a traceback;
+- the process that was asked counts the signal (`deferred`) and passes it on to its workers: it may
+  have come to it alone;
+- worker processes count it too and raise nothing (`settle_worker` is their initializer), so none
+  ends with a traceback;
 - a worker that is being started has the signal blocked until then (`starting_workers`).
 """
 
@@ -34,7 +37,9 @@ def stop_asked() -> bool:
 
 @contextmanager
 def deferred(say: Callable[[], None]) -> Iterator[None]:
-    """Count Ctrl-C instead of raising KeyboardInterrupt; `say` is called at the first, the second raises it after all."""
+    """Count Ctrl-C instead of raising KeyboardInterrupt; `say` is called at the first, the second
+    raises it after all.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -59,7 +64,9 @@ def deferred(say: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Around what starts worker processes: they inherit the blocked signal, and their initializer unblocks it."""
+    """Around what starts worker processes: they inherit the blocked signal, and their initializer
+    unblocks it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGINT)
     try:
         yield

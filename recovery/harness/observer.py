@@ -2,10 +2,11 @@
 
 Rules of this file:
 
-- segments are taken in the order of their names, and read in pieces whose sizes differ from segment to segment,
-  so that the edges of reads fall on every place;
+- segments are taken in the order of their names, and read in pieces whose sizes differ from segment
+  to segment, so that the edges of reads fall on every place;
 - Tier 2 may be away: that is waited for; every other error is the finding, and is raised;
-- what a store says against itself (a segment shorter than its length) is written down as it is: checkers judge.
+- what a store says against itself (a segment shorter than its length) is written down as it is:
+  checkers judge.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ async def observe(
     findings: Sequence[str] = (),
     patience_s: float = PATIENCE_S,
 ) -> Observation:
-    """Read everything and add it to the history. Raises what reading raises, TierUnavailableError after `patience_s`."""
+    """Read everything and add it to the history.
+
+    Raises what reading raises, TierUnavailableError after `patience_s`.
+    """
     begun = history.next_stamp()
     deadline = asyncio.get_running_loop().time() + patience_s
     seen = {}

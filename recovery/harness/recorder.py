@@ -1,13 +1,16 @@
-"""Recorder: a store as one client sees it, that writes into the history what was asked and what was answered.
+"""Recorder: a store as one client sees it, that writes into the history what was asked and what was
+answered.
 
 Rules of this file:
 
-- a call is in the history, with its stamp, before the store is asked; its end is stamped when the answer is there,
-  before the client goes on: so a call that ended before another began came first, by these stamps and in truth;
-- REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of the error is
-  kept, for judges who know more);
+- a call is in the history, with its stamp, before the store is asked; its end is stamped when the
+  answer is there, before the client goes on: so a call that ended before another began came first,
+  by these stamps and in truth;
+- REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of
+  the error is kept, for judges who know more);
 - a process that dies leaves its calls without an end: no `finally` here ends one;
-- an error nobody foresaw is raised to the client and kept in `unforeseen`, for clients that look away;
+- an error nobody foresaw is raised to the client and kept in `unforeseen`, for clients that look
+  away;
 - appending costs a few microseconds over the store's own, and no task.
 """
 
@@ -60,7 +63,10 @@ _HARMLESS: Final = (Kind.READ, Kind.INFO, Kind.ATTRIBUTES)
 
 
 def classify(kind: Kind, error: BaseException, *, at_once: bool = False) -> Outcome | None:
-    """What an error means for a call; None if nobody foresaw it. `at_once`: an append's answer when it was made."""
+    """What an error means for a call; None if nobody foresaw it.
+
+    `at_once`: an append's answer when it was made.
+    """
     if isinstance(error, asyncio.CancelledError):
         return Outcome.UNKNOWN
     if not isinstance(error, _DEFINITE + _DOUBTFUL):
@@ -77,10 +83,17 @@ def classify(kind: Kind, error: BaseException, *, at_once: bool = False) -> Outc
 
 
 class RecordedStore:
-    """One client's view of an open store in life number `life`; its methods are the store's, and raise what these raise."""
+    """One client's view of an open store in life number `life`; its methods are the store's, and
+    raise what these raise.
+    """
 
     def __init__(
-        self, store: SegmentStore, history: History, life: int, client: str, listener: Listener | None = None
+        self,
+        store: SegmentStore,
+        history: History,
+        life: int,
+        client: str,
+        listener: Listener | None = None,
     ) -> None:
         self.store = store
         self.history = history
@@ -97,9 +110,17 @@ class RecordedStore:
     # --- appends ----------------------------------------------------------------------------------
 
     def append(
-        self, name: str, lengths: Sequence[int], *, expected: int | None = None, updates: Sequence[Update] = ()
+        self,
+        name: str,
+        lengths: Sequence[int],
+        *,
+        expected: int | None = None,
+        updates: Sequence[Update] = (),
     ) -> asyncio.Future[int]:
-        """Append records with so many bytes of filler each: one, or else an atomic batch. Enqueued by the call itself."""
+        """Append records with so many bytes of filler each: one, or else an atomic batch.
+
+        Enqueued by the call itself.
+        """
         history = self.history
         number = len(history.calls)
         history.stamp = stamp = history.stamp + 1
@@ -134,7 +155,10 @@ class RecordedStore:
         return future
 
     def writer(self, name: str, number: int) -> RecordedWriter:
-        """An exactly-once session of writer `number`. Raises SegmentNotFoundError; opening it is no call."""
+        """An exactly-once session of writer `number`.
+
+        Raises SegmentNotFoundError; opening it is no call.
+        """
         return RecordedWriter(self, self.store.writer(name, UUID(int=number)), name, number)
 
     def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
@@ -166,11 +190,15 @@ class RecordedStore:
     async def create(self, name: str, updates: Sequence[Update] = ()) -> SegmentInfo:
         """Make a segment."""
         call = self._begin(Kind.CREATE, name, updates)
-        return await self._answered(call, self.store.create_segment(name, _attributes(updates)), _put_segment_id)
+        return await self._answered(
+            call, self.store.create_segment(name, _attributes(updates)), _put_segment_id
+        )
 
     async def seal(self, name: str) -> int:
         """Seal it."""
-        return await self._answered(self._begin(Kind.SEAL, name), self.store.seal(name), _put_result)
+        return await self._answered(
+            self._begin(Kind.SEAL, name), self.store.seal(name), _put_result
+        )
 
     async def truncate(self, name: str, offset: int) -> None:
         """Drop what lies below `offset`."""
@@ -196,13 +224,20 @@ class RecordedStore:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    async def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
+    async def read(
+        self, name: str, offset: int, max_length: int, wait: float | None = None
+    ) -> bytes:
         """Read once."""
         call = self.begin_read(name, offset, max_length)
-        return await self._answered(call, self.store.read(name, offset, max_length, wait), _put_data)
+        return await self._answered(
+            call, self.store.read(name, offset, max_length, wait), _put_data
+        )
 
     def follow(self, name: str, offset: int) -> RecordedReader:
-        """A reader that waits at the tail; each piece it gives is a read. Raises SegmentNotFoundError."""
+        """A reader that waits at the tail; each piece it gives is a read.
+
+        Raises SegmentNotFoundError.
+        """
         return RecordedReader(self, self.store.reader(name, offset, follow=True), name)
 
     def begin_read(self, name: str, offset: int, max_length: int) -> Call:
@@ -213,11 +248,15 @@ class RecordedStore:
 
     async def info(self, name: str) -> SegmentInfo:
         """The segment's properties."""
-        return await self._answered(self._begin(Kind.INFO, name), self.store.get_info(name), _put_length)
+        return await self._answered(
+            self._begin(Kind.INFO, name), self.store.get_info(name), _put_length
+        )
 
     async def attributes(self, name: str) -> dict[UUID, int]:
         """All its attributes."""
-        return await self._answered(self._begin(Kind.ATTRIBUTES, name), self.store.get_attributes(name), _put_values)
+        return await self._answered(
+            self._begin(Kind.ATTRIBUTES, name), self.store.get_attributes(name), _put_values
+        )
 
     async def segment_names(self, prefix: str = "") -> list[str]:
         """Names of the segments that are there, in order. Not part of the history."""
@@ -254,7 +293,10 @@ class RecordedStore:
         return call
 
     async def _answered(
-        self, call: Call, asked: Awaitable[T], put: Callable[[Call, T], None] = lambda _call, _answer: None
+        self,
+        call: Call,
+        asked: Awaitable[T],
+        put: Callable[[Call, T], None] = lambda _call, _answer: None,
     ) -> T:
         """Ask, and write down how it ended: a result by `put`, an error by its class."""
         try:
@@ -306,7 +348,9 @@ class RecordedStore:
 class RecordedWriter:
     """An exactly-once session whose events are in the history."""
 
-    def __init__(self, recorded: RecordedStore, session: SegmentWriter, name: str, number: int) -> None:
+    def __init__(
+        self, recorded: RecordedStore, session: SegmentWriter, name: str, number: int
+    ) -> None:
         self._recorded = recorded
         self._session = session
         self._name = name
@@ -318,7 +362,10 @@ class RecordedWriter:
         return self._session.last_event_number
 
     def append(self, event: int, length: int) -> asyncio.Future[int | None]:
-        """Send event number `event` with so many bytes of filler (the same each time). Raises what the session raises."""
+        """Send event number `event` with so many bytes of filler (the same each time).
+
+        Raises what the session raises.
+        """
         data = event_record(self._number, event, length)
         call = self._recorded.begin_event(self._name, self._number, event, length, len(data))
         try:
@@ -344,9 +391,14 @@ class RecordedReader:
         return self._reader.offset
 
     async def next_piece(self) -> bytes | None:
-        """The next bytes once there are some; None at the end of a sealed segment. Raises what reading raises."""
+        """The next bytes once there are some; None at the end of a sealed segment.
+
+        Raises what reading raises.
+        """
         recorded = self._recorded
-        call = recorded.begin_read(self._name, self._reader.offset, recorded.store.config.piece_bytes)
+        call = recorded.begin_read(
+            self._name, self._reader.offset, recorded.store.config.piece_bytes
+        )
         try:
             call.data = await anext(self._reader)
         except StopAsyncIteration:
@@ -362,7 +414,8 @@ class RecordedReader:
 
 def _attributes(updates: Sequence[Update]) -> tuple[AttributeUpdate, ...]:
     return tuple(
-        AttributeUpdate(update.id, UpdateType[update.how], update.value, update.expected) for update in updates
+        AttributeUpdate(update.id, UpdateType[update.how], update.value, update.expected)
+        for update in updates
     )
 
 

@@ -1,8 +1,10 @@
-"""Records: bytes that say who submitted them, so that a segment's content can be judged byte by byte.
+"""Records: bytes that say who submitted them, so that a segment's content can be judged byte by
+byte.
 
-A record is `header + filler`. The header names its origin (an append's call and its place in a batch, or a writer's
-event) and the length of the filler, under a checksum; the filler follows from the origin alone. So any content
-can be cut into records, and each record compared with what was submitted, without keeping what was submitted.
+A record is `header + filler`. The header names its origin (an append's call and its place in a
+batch, or a writer's event) and the length of the filler, under a checksum; the filler follows from
+the origin alone. So any content can be cut into records, and each record compared with what was
+submitted, without keeping what was submitted.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _EVENT: Final = 2
 
 
 class Origin(NamedTuple):
-    """Who submitted a record: (call number, item of its batch), or (writer number, event number)."""
+    """Who submitted a record: (call number, item of its batch), or (writer number, event
+    number).
+    """
 
     event: bool
     first: int
@@ -49,9 +53,11 @@ def event_record(writer: int, event: int, filler_bytes: int) -> bytes:
 
 
 def parse_records(content: bytes, start: int = 0) -> Iterator[Piece]:
-    """Cut a content, whose first byte has offset `start` in its segment, into records and bytes that are none.
+    """Cut a content, whose first byte has offset `start` in its segment, into records and bytes
+    that are none.
 
-    A record whose filler is not what its origin says is no record. Linear, but for content that is none.
+    A record whose filler is not what its origin says is no record. Linear, but for content that is
+    none.
     """
     position = unknown = 0
     while position < len(content):
@@ -69,7 +75,9 @@ def parse_records(content: bytes, start: int = 0) -> Iterator[Piece]:
 
 
 def _record(origin: Origin, filler_bytes: int) -> bytes:
-    header = _HEADER.pack(_MAGIC, _EVENT if origin.event else _APPEND, filler_bytes, origin.first, origin.second)
+    header = _HEADER.pack(
+        _MAGIC, _EVENT if origin.event else _APPEND, filler_bytes, origin.first, origin.second
+    )
     return header + _CHECKSUM.pack(crc32c(header)) + _filler(header, filler_bytes)
 
 

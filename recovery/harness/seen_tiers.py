@@ -1,7 +1,9 @@
-"""Seen tiers: what lay in Tier 1 and Tier 2 while no process had the store open. Pure data, part of a `History`.
+"""Seen tiers: what lay in Tier 1 and Tier 2 while no process had the store open.
 
-An observation says what a store shows of itself; this is what is behind it, read without the store: which bytes the
-logs hold, what their operations add up to, and what is listed in Tier 2.
+Pure data, part of a `History`.
+
+An observation says what a store shows of itself; this is what is behind it, read without the store:
+which bytes the logs hold, what their operations add up to, and what is listed in Tier 2.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ class SeenChunk:
     end_offset: int
     object_name: str
     content: bytes | None = None
-    """What its block holds; None where nobody looked, or where it could not be read (a check of the files tells)."""
+    """What its block holds; None where nobody looked, or where it could not be read (a check of the
+    files tells).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,9 @@ class LoggedSegment:
     length: int
     storage_length: int
     merges: Sequence[Span] = ()
-    """What of it lies in merged sources that are not linked yet; these are segments of the same log."""
+    """What of it lies in merged sources that are not linked yet; these are segments of the same
+    log.
+    """
     chunks: Sequence[SeenChunk] = ()
 
 
@@ -60,15 +66,25 @@ class SeenLog:
 
 @dataclass(frozen=True, slots=True)
 class SeenTiers:
-    """Both tiers at one time. Containers whose log was never written to, or cannot be read, are left out."""
+    """Both tiers at one time.
+
+    Containers whose log was never written to, or cannot be read, are left out.
+    """
 
     stamp: int
     logs: Mapping[int, SeenLog]
     listed: Mapping[str, int]
     """Sizes of all objects with names of this program, by name."""
     late_puts: bool = False
-    """Puts land late here, also behind the deletion of what they made: what the log has forgotten may have come back."""
+    """Puts land late here, also behind the deletion of what they made: what the log has forgotten
+    may have come back.
+    """
     settled: bool = False
-    """The newest owner had no trouble, and all that clients wrote was flushed: it had no flush under way when it ended."""
+    """The newest owner had no trouble, and all that clients wrote was flushed: it had no flush
+    under way when it ended.
+    """
     in_doubt: bool = False
-    """The ends of the logs may be found again or not: what they name binds no later look. Their beginnings are there for good."""
+    """The ends of the logs may be found again or not: what they name binds no later look.
+
+    Their beginnings are there for good.
+    """

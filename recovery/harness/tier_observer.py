@@ -1,10 +1,12 @@
 """Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
 
-It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here nothing is judged. Where a
-log lies is its caller's: a `LogLook` gives its frames. Rules of this file:
+It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here
+nothing is judged. Where a log lies is its caller's: a `LogLook` gives its frames. Rules of this
+file:
 
 - nothing is written; the caller sees to it that no process has the store open;
-- what cannot be read is left out: `store_check` tells of it where it lies in files, and everywhere the next opening does.
+- what cannot be read is left out: `store_check` tells of it where it lies in files, and everywhere
+  the next opening does.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ class LookedLog(NamedTuple):
     epoch: int
     """Of its newest owner, who may have written nothing yet; 0: nobody ever had it."""
     frames: Iterable[LogFrame]
-    """From the truncation point on. Going through them raises DataCorruptionError where they are none of a log, and OSError."""
+    """From the truncation point on.
+
+    Going through them raises DataCorruptionError where they are none of a log, and OSError.
+    """
 
 
 LogLook = Callable[[], LookedLog]
@@ -86,7 +91,8 @@ async def observe_tiers(
 
     `stranger` is the tag of another store in the same place, whose objects are left out.
 
-    `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError, OSError.
+    `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has
+    it. Raises StorageUnavailableError, OSError.
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("tiers", 1)
@@ -102,7 +108,9 @@ async def observe_tiers(
         executor.shutdown(wait=False)
     listed: dict[str, int] = {}
     async for page in storage.list():
-        listed.update({stored.name: stored.size for stored in page if _is_own(stored.name, stranger)})
+        listed.update(
+            {stored.name: stored.size for stored in page if _is_own(stored.name, stranger)}
+        )
     stamp = history.next_stamp()
     tiers = SeenTiers(stamp, seen, listed, late_puts=late_puts, settled=settled, in_doubt=in_doubt)
     history.tiers.append(tiers)
@@ -135,14 +143,21 @@ class _LogWalk:
                 for record in reader.feed(frame):
                     operation = Replay.decode(record.data, record.first_frame_address)
                     if not self._begins_with:
-                        self._first, self._begins_with = operation.sequence_number, type(operation).__name__
+                        self._first, self._begins_with = (
+                            operation.sequence_number,
+                            type(operation).__name__,
+                        )
                     if type(operation) is AppendOperation:
                         self._hold(operation)
                     replay.apply_operation(
-                        operation, len(record.data), record.first_frame_address, record.last_frame_address
+                        operation,
+                        len(record.data),
+                        record.first_frame_address,
+                        record.last_frame_address,
                     )
         except _UNREADABLE:
-            # One that begins with no checkpoint is told all the same: it is what a checker looks for.
+            # One that begins with no checkpoint is told all the same: it is what a checker looks
+            # for.
             return bool(self._begins_with) and not replay.operations
         return bool(self._begins_with)
 
@@ -162,7 +177,9 @@ class _LogWalk:
             epoch=self._epoch,
             first=self._first,
             begins_with=self._begins_with,
-            segments={key: _segment(segment, contents) for key, segment in metadata.segments.items()},
+            segments={
+                key: _segment(segment, contents) for key, segment in metadata.segments.items()
+            },
             held=self._held,
             objects={name: live.record.size for name, live in metadata.objects.items()},
             garbage={name: garbage.record.size for name, garbage in metadata.garbage.items()},
@@ -184,7 +201,9 @@ def _segment(segment: SegmentMetadata, contents: Mapping[ChunkRecord, bytes]) ->
     )
 
 
-async def _contents(storage: ObjectStorage, metadata: ContainerMetadata) -> Mapping[ChunkRecord, bytes]:
+async def _contents(
+    storage: ObjectStorage, metadata: ContainerMetadata
+) -> Mapping[ChunkRecord, bytes]:
     """What the block of each chunk holds. Reads every object once, whole."""
     found: dict[ChunkRecord, bytes] = {}
     for name, chunks in chunks_by_object(metadata).items():
@@ -206,6 +225,8 @@ def _payload(block: memoryview, chunk: ChunkRecord) -> bytes:
     """The chunk's bytes in its block. Raises BlockFormatError."""
     header = parse_block_header(block)
     table = parse_extent_table(block[: header.prefix_length], header)
-    payload = bytes(decode_extents(header, table, 0, block[header.prefix_length : header.block_length]))
+    payload = bytes(
+        decode_extents(header, table, 0, block[header.prefix_length : header.block_length])
+    )
     begin = chunk.block_start_offset - header.start_offset
     return payload[begin : begin + chunk.length]

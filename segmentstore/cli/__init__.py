@@ -1,7 +1,8 @@
 """The command line `segmentstore`: what a person needs to run, look into and check a store.
 
-Split by kind of knowledge: `app` joins the commands, `exit_codes` says what an error means to the shell,
-`output` how things are shown, `stores` how a store is opened; the rest are the commands themselves.
+Split by kind of knowledge: `app` joins the commands, `exit_codes` says what an error means to the
+shell, `output` how things are shown, `stores` how a store is opened; the rest are the commands
+themselves.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ _INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Run the command line with the arguments of this process; ends it with one of the codes of `exit_codes`.
+    """Run the command line with the arguments of this process; ends it with one of the codes of
+    `exit_codes`.
 
-    Ctrl-C ends it with 130 and one line at most, also while modules are loaded and while the interpreter ends.
+    Ctrl-C ends it with 130 and one line at most, also while modules are loaded and while the
+    interpreter ends.
     """
     catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if catches:
@@ -43,11 +46,15 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     finally:
         if catches:
-            # What is left is the interpreter's own end, which would show an interrupt as a traceback.
+            # What is left is the interpreter's own end, which would show an interrupt as a
+            # traceback.
             signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(*_: object) -> None:
-    """End at once. Not by an exception: an import, or a callback of the interpreter, may catch it or print it."""
+    """End at once.
+
+    Not by an exception: an import, or a callback of the interpreter, may catch it or print it.
+    """
     os.write(2, b"segmentstore: interrupted\n")
     os._exit(_INTERRUPTED)

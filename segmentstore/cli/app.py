@@ -36,7 +36,8 @@ from segmentstore.contracts.errors import SegmentStoreError, UnknownSettingWarni
 
 app = typer.Typer(
     name="segmentstore",
-    epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 corruption found, 4 store in use, 5 not available, 6 restored with losses.",
+    epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 corruption found, 4 store in use, 5 not "
+    "available, 6 restored with losses.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -51,7 +52,8 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
     ] = False,
 ) -> None:
     """A segment store: small appends durable at once, moved in the background to cheap storage."""
@@ -93,9 +95,12 @@ app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtes
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run one command, by default of this process's arguments; always raises SystemExit with an ExitCode."""
+    """Run one command, by default of this process's arguments; always raises SystemExit with an
+    ExitCode.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of folders may hold bytes that are not UTF-8; in JSON what is written for them is the escape that is due.
+        # Names of folders may hold bytes that are not UTF-8; in JSON what is written for them is
+        # the escape that is due.
         sys.stdout.reconfigure(errors="backslashreplace")
     for unknown in unknown_variables(os.environ):
         output.print_error(f"warning: {unknown}")

@@ -1,4 +1,6 @@
-"""`segmentstore bookkeeper`: a BookKeeper cluster on this machine, to try and to test Tier 1 on: install, start, stop, status."""
+"""`segmentstore bookkeeper`: a BookKeeper cluster on this machine, to try and to test Tier 1 on:
+install, start, stop, status.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from durablelog.bookkeeper.cluster.local_cluster import ClusterStatus
 
 app = typer.Typer(
-    help="A BookKeeper cluster on this machine: ZooKeeper and bookies on loopback, with their data in one folder.",
+    help="A BookKeeper cluster on this machine: ZooKeeper and bookies on loopback, with their "
+    "data in one folder.",
     no_args_is_help=True,
 )
 
@@ -26,12 +29,15 @@ def _folder(value: Path) -> Path:
     return Path(checked_folder(value, "DIR"))
 
 
-DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.", callback=_folder)]
+DirArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of the cluster.", callback=_folder)
+]
 
 
 @app.command()
 def install() -> None:
-    """Fetch BookKeeper's jars by Maven, check them, compile the gateway: what a store on BookKeeper needs here.
+    """Fetch BookKeeper's jars by Maven, check them, compile the gateway: what a store on BookKeeper
+    needs here.
 
     Then let Java keep the classes it loads, so that it starts faster.
     """
@@ -48,11 +54,17 @@ def install() -> None:
 def start(
     folder: DirArgument,
     bookies: Annotated[
-        int | None, typer.Option(min=1, max=9, metavar="N", help="How many, 3 by default; later on more, never fewer.")
+        int | None,
+        typer.Option(
+            min=1, max=9, metavar="N", help="How many, 3 by default; later on more, never fewer."
+        ),
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Start what does not run, with its data, and say how a store uses it. It runs on until `stop`."""
+    """Start what does not run, with its data, and say how a store uses it.
+
+    It runs on until `stop`.
+    """
     # Not at the top: the other commands do not pay for ZooKeeper's client.
     require_extra("bookkeeper", "a BookKeeper cluster")
     from durablelog.bookkeeper.cluster.local_cluster import LocalCluster  # noqa: PLC0415

@@ -1,9 +1,11 @@
-"""A store on BookKeeper, looked at without being opened: its identity, its containers' records, the frames in closed ledgers.
+"""A store on BookKeeper, looked at without being opened: its identity, its containers' records, the
+frames in closed ledgers.
 
-Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; whoever draws conclusions from frames
-asks afterwards whether the log was opened while they were read (`check_undisturbed`), and a bad frame is told only if it was
-not. The clients live on an event loop of their own, in a thread, so that commands can go through long logs as through
-files, in any thread; leaving ends whatever still goes on there.
+Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; whoever
+draws conclusions from frames asks afterwards whether the log was opened while they were read
+(`check_undisturbed`), and a bad frame is told only if it was not. The clients live on an event loop
+of their own, in a thread, so that commands can go through long logs as through files, in any
+thread; leaving ends whatever still goes on there.
 """
 
 from __future__ import annotations
@@ -36,22 +38,33 @@ if TYPE_CHECKING:
     from durablelog.bookkeeper.metadata_node import MetadataNodes
 
 T = TypeVar("T")
-OpenNodes = Callable[[BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, "MetadataNodes"]]
-OpenClients = Callable[[BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]]
+OpenNodes = Callable[
+    [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, "MetadataNodes"]
+]
+OpenClients = Callable[
+    [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]
+]
 
 
 def on_bookkeeper(location: str) -> bool:
-    """Whether the store in a folder has its log on BookKeeper. Raises NotAStoreError, ConfigError."""
+    """Whether the store in a folder has its log on BookKeeper.
+
+    Raises NotAStoreError, ConfigError.
+    """
     return is_bookkeeper_url(str(_store_file(location).settings["tier1"]))
 
 
 class BookKeeperStore:
-    """The store a folder belongs to; a context manager. ZooKeeper is asked at once, BookKeeper when frames are.
+    """The store a folder belongs to; a context manager.
+
+    ZooKeeper is asked at once, BookKeeper when frames are.
 
     `nodes` and `clients` open the way to them: production's, unless a test has others.
     """
 
-    def __init__(self, location: str, *, nodes: OpenNodes = open_nodes, clients: OpenClients = open_clients) -> None:
+    def __init__(
+        self, location: str, *, nodes: OpenNodes = open_nodes, clients: OpenClients = open_clients
+    ) -> None:
         self._file = _store_file(location)
         tier1 = str(self._file.settings["tier1"])
         if not is_bookkeeper_url(tier1):
@@ -78,7 +91,9 @@ class BookKeeperStore:
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="bookkeeper", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="bookkeeper", daemon=True
+        )
         self._thread.start()
         try:
             self._nodes = self._wait(self._open_nodes(self.location, os.environ, self._runtime))
@@ -99,11 +114,17 @@ class BookKeeperStore:
             self._loop.close()
 
     def record(self, container_id: int) -> LogRecord | None:
-        """As it is now; None of a container that was never opened. Raises TierUnavailableError, DataCorruptionError."""
+        """As it is now; None of a container that was never opened.
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
         return self._wait(self._record(container_id))
 
     def describe(self, ledger_id: int) -> LedgerDescription:
-        """What BookKeeper's metadata say of a ledger now. Starts a gateway. Raises TierUnavailableError, ConfigError."""
+        """What BookKeeper's metadata say of a ledger now.
+
+        Starts a gateway. Raises TierUnavailableError, ConfigError.
+        """
         ledgers = self._opened().ledgers
         try:
             return self._wait(ledgers.describe(ledger_id))
@@ -113,7 +134,8 @@ class BookKeeperStore:
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame from the truncation point or from `start`.
 
-        Raises LedgerStillOpenError, TierUnavailableError, StoreInUseError (what looks bad was truncated meanwhile).
+        Raises LedgerStillOpenError, TierUnavailableError, StoreInUseError (what looks bad was
+        truncated meanwhile).
         """
         record = self.record(container_id)
         self._read.setdefault(container_id, record)
@@ -130,7 +152,9 @@ class BookKeeperStore:
             self._end_reading(id(batches))
 
     def check_undisturbed(self) -> None:
-        """Raise StoreInUseError if a log was opened, or went on, since its frames were read first here."""
+        """Raise StoreInUseError if a log was opened, or went on, since its frames were read first
+        here.
+        """
         for container_id, record in self._read.items():
             self._check_undisturbed(container_id, record)
 
@@ -138,7 +162,8 @@ class BookKeeperStore:
         if self.record(container_id) != record:
             raise StoreInUseError(
                 self._folder,
-                f"the log of container {container_id} was opened or truncated while it was looked at: look again"
+                f"the log of container {container_id} was opened or truncated while it "
+                "was looked at: look again"
                 " when no process has it open",
             )
 
@@ -147,7 +172,9 @@ class BookKeeperStore:
         return self._wait(self._orphans(self._opened()))
 
     def _end_reading(self, number: int) -> None:
-        """Once, here or at the end of the look: a reading that is left in the middle holds a connection."""
+        """Once, here or at the end of the look: a reading that is left in the middle holds a
+        connection.
+        """
         batches = self._readings.pop(number, None) if not self._left else None
         if batches is not None:
             self._wait(_let_go(batches))
@@ -178,7 +205,11 @@ class BookKeeperStore:
     async def _orphans(self, clients: BookKeeperClients) -> OrphanSearch:
         async with translated():
             return await find_orphans(
-                clients.ledgers, clients.nodes, self.location.path, self._file.store_id, self.container_ids
+                clients.ledgers,
+                clients.nodes,
+                self.location.path,
+                self._file.store_id,
+                self.container_ids,
             )
 
     async def _check_identity(self) -> None:
@@ -188,7 +219,9 @@ class BookKeeperStore:
         if identity is None or identity.store_id != self._file.store_id:
             other = f"store {identity.store_id}" if identity is not None else "no store"
             raise ConfigError(
-                "tier1", f"the folder is of store {self._file.store_id}, and {self.location.url} holds {other}"
+                "tier1",
+                f"the folder is of store {self._file.store_id}, and {self.location.url} "
+                f"holds {other}",
             )
 
     def _opened(self) -> BookKeeperClients:

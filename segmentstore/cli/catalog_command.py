@@ -1,7 +1,9 @@
-"""`segmentstore catalog`: snapshots of the catalog in Tier 2, which jobs read: taken now, and listed.
+"""`segmentstore catalog`: snapshots of the catalog in Tier 2, which jobs read: taken now, and
+listed.
 
-The catalog of a stopped store is what its log adds up to. Of a store that another process has open only that process knows it: it
-is asked through the mailbox in Tier 2, and answers when it looks there.
+The catalog of a stopped store is what its log adds up to. Of a store that another process has open
+only that process knows it: it is asked through the mailbox in Tier 2, and answers when it looks
+there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from segmentstore.catalog_export import CatalogExport
     from tier2.catalog.catalog_snapshots import ListedSnapshot
 
-app = typer.Typer(help="Snapshots of the catalog in Tier 2, for jobs that never see the store.", no_args_is_help=True)
+app = typer.Typer(
+    help="Snapshots of the catalog in Tier 2, for jobs that never see the store.",
+    no_args_is_help=True,
+)
 
 _ROWS_MAX = 1000
 """Rows of a table for people; programs get all."""
@@ -38,21 +43,40 @@ def export(
     store: output.StoreArgument,
     timeout: Annotated[
         float,
-        typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for a process that has the store open."),
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="How long to wait for a process that has the store open.",
+        ),
     ] = 120.0,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Put a snapshot of the catalog of every container into Tier 2: Parquet, and a manifest by which it exists.
+    """Put a snapshot of the catalog of every container into Tier 2: Parquet, and a manifest by
+    which it exists.
 
-    A process that has the store open is asked by a message in Tier 2, and answers when it next looks (`mailbox_poll_s`).
+    A process that has the store open is asked by a message in Tier 2, and answers when it next
+    looks (`mailbox_poll_s`).
     """
     found = _export_stopped(store)
     asked = isinstance(found, SegmentStoreError)
-    exports, problems = run(_ask(store, timeout, found)) if isinstance(found, SegmentStoreError) else (found, [])
+    exports, problems = (
+        run(_ask(store, timeout, found)) if isinstance(found, SegmentStoreError) else (found, [])
+    )
     if as_json:
-        output.print_json({"store": store, "asked": asked, "snapshots": exports, "problems": problems})
+        output.print_json(
+            {"store": store, "asked": asked, "snapshots": exports, "problems": problems}
+        )
     elif exports:
-        columns = ("container", "epoch", "sequence number", "segments", "chunks", "objects", "size", "manifest")
+        columns = (
+            "container",
+            "epoch",
+            "sequence number",
+            "segments",
+            "chunks",
+            "objects",
+            "size",
+            "manifest",
+        )
         rows = [
             (
                 each.container_id,
@@ -96,7 +120,8 @@ def ls(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
         return
     if rows:
         shown = [
-            (*list(row.values())[:4], output.size(int(str(row["size"]))), row["whole"], row["name"]) for row in rows
+            (*list(row.values())[:4], output.size(int(str(row["size"]))), row["whole"], row["name"])
+            for row in rows
         ]
         columns = ("container", "epoch", "sequence number", "written", "size", "whole", "name")
         output.out().print(output.table(None, columns, shown[-_ROWS_MAX:]))
@@ -151,7 +176,9 @@ async def _export_one(
         await storage.close()
 
 
-async def _ask(location: str, timeout_s: float, in_use: Exception) -> tuple[list[CatalogExport], list[str]]:
+async def _ask(
+    location: str, timeout_s: float, in_use: Exception
+) -> tuple[list[CatalogExport], list[str]]:
     """Ask whoever has the containers open; what came of it, and what did not."""
     from segmentstore.catalog_export import export_of  # noqa: PLC0415
     from tier2.catalog.catalog_format_error import CatalogFormatError  # noqa: PLC0415
@@ -166,7 +193,8 @@ async def _ask(location: str, timeout_s: float, in_use: Exception) -> tuple[list
     store_id = _store_file(location).store_id
     job_id = f"{runtime.random.getrandbits(64):016x}"
     requests = [
-        ExportRequest(container_id, job_id, "export", store_id) for container_id in range(_containers(location))
+        ExportRequest(container_id, job_id, "export", store_id)
+        for container_id in range(_containers(location))
     ]
     storage = open_object_storage(_tier2_url(location), runtime)
     exports, problems = [], []
@@ -174,18 +202,25 @@ async def _ask(location: str, timeout_s: float, in_use: Exception) -> tuple[list
         for request in requests:
             await put_message(storage, runtime, request)
         await wake_owner(location, runtime)
-        answers = await wait_for_answers(storage, [request.key for request in requests], timeout_s, _LOOK_EVERY_S)
+        answers = await wait_for_answers(
+            storage, [request.key for request in requests], timeout_s, _LOOK_EVERY_S
+        )
         for request in requests:
             answer = answers.get(request.key)
             if answer is None:
                 problems.append(
-                    f"container {request.container_id}: {in_use}; no answer within {timeout_s:g} s: its process looks every"
+                    f"container {request.container_id}: {in_use}; no answer within "
+                    f"{timeout_s:g} s: its process looks every"
                     " mailbox_poll_s, where that is not 0"
                 )
             elif answer.verdict != "exported":
-                problems.append(f"container {request.container_id}: {answer.verdict}: {answer.reason}")
+                problems.append(
+                    f"container {request.container_id}: {answer.verdict}: {answer.reason}"
+                )
             else:
-                exports.append(export_of(await manifest_named(storage, str(answer.detail.get("manifest")))))
+                exports.append(
+                    export_of(await manifest_named(storage, str(answer.detail.get("manifest"))))
+                )
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     except CatalogFormatError as error:
@@ -223,7 +258,9 @@ def _store_file(location: str) -> StoreFile:
 def _tier2_url(location: str) -> str:
     from segmentstore.store_files import tier2_url  # noqa: PLC0415
 
-    return tier2_url(location, merge_settings({}, {}, _store_file(location).settings, existing=True))
+    return tier2_url(
+        location, merge_settings({}, {}, _store_file(location).settings, existing=True)
+    )
 
 
 def _containers(location: str) -> int:

@@ -1,7 +1,8 @@
-"""`segmentstore crashtest`: the recovery testing harness on this machine: crashes by the thousand, and a judgement.
+"""`segmentstore crashtest`: the recovery testing harness on this machine: crashes by the thousand,
+and a judgement.
 
-The command alone is here: what may be asked for, and what the answer means to the shell. `crashtest_options` says what
-goes together, `crashtest_runs` runs, `crashtest_show` shows.
+The command alone is here: what may be asked for, and what the answer means to the shell.
+`crashtest_options` says what goes together, `crashtest_runs` runs, `crashtest_show` shows.
 """
 
 from __future__ import annotations
@@ -43,47 +44,70 @@ class Mode(enum.StrEnum):
 
 def crashtest_command(
     context: typer.Context,
-    seconds: Annotated[float, typer.Option(help="How long, above 0; enumerate ends when it is through.")] = 30.0,
-    runs: Annotated[int | None, typer.Option(min=1, help="So many runs (kill: lives), however long they take.")] = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long, above 0; enumerate ends when it is through.")
+    ] = 30.0,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="So many runs (kill: lives), however long they take.")
+    ] = None,
     seed: Annotated[
-        str | None, typer.Option(help="Same seed, same runs. By default a random one, which is told.")
+        str | None,
+        typer.Option(help="Same seed, same runs. By default a random one, which is told."),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(help=f"What the clients do, if not named {DEFAULT_WORKLOAD}; a wrong name lists them all."),
+        typer.Option(
+            help=f"What the clients do, if not named {DEFAULT_WORKLOAD}; a wrong name lists "
+            "them all."
+        ),
     ] = None,
     mode: Annotated[
         Mode,
         typer.Option(
-            help="Simulated worlds; real processes (a store begun is carried through, about 28 lives, whatever "
+            help="Simulated worlds; real processes (a store begun is carried through, about "
+            "28 lives, whatever "
             "--seconds says); or every crash point."
         ),
     ] = Mode.SIMULATE,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; by default one a core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time; by default one a core.")
+    ] = None,
     replay: Annotated[
-        str | None, typer.Option(metavar="SEED", help="Tell one run (or crash point), with its trace.")
+        str | None,
+        typer.Option(metavar="SEED", help="Tell one run (or crash point), with its trace."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Tell the run of a plan that was kept.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Tell the run of a plan that was kept."),
     ] = None,
-    points: Annotated[bool, typer.Option("--points", help="Show each fault point, and how often it was met.")] = False,
+    points: Annotated[
+        bool, typer.Option("--points", help="Show each fault point, and how often it was met.")
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Where plans of failures and killed stores are kept; by default a new temporary one, removed if nothing fails.",
+            help="Where plans of failures and killed stores are kept; by default a new "
+            "temporary one, removed if nothing fails.",
         ),
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact/--no-exact", help="Kill: at exact system calls too, which needs strace.")
+        bool,
+        typer.Option(
+            "--exact/--no-exact", help="Kill: at exact system calls too, which needs strace."
+        ),
     ] = True,
-    depth: Annotated[int, typer.Option(min=0, max=3, help="Enumerate: workloads of up to so many operations.")] = 3,
+    depth: Annotated[
+        int, typer.Option(min=0, max=3, help="Enumerate: workloads of up to so many operations.")
+    ] = 3,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Crash the store again and again, in a simulated world or for real, and check that nothing is lost.
+    """Crash the store again and again, in a simulated world or for real, and check that nothing is
+    lost.
 
-    Exit code 1 means that a rule was broken: the failing seed is told, with the command that replays it. Exit code 2
-    means that the command is wrong, or cannot be carried out here. Ctrl-C shows the figures until then, and ends with 130.
+    Exit code 1 means that a rule was broken: the failing seed is told, with the command that
+    replays it. Exit code 2 means that the command is wrong, or cannot be carried out here. Ctrl-C
+    shows the figures until then, and ends with 130.
     """
     require_extra("harness", "segmentstore crashtest")
     # Not at the top: the harness loads the engine and much beside, and no other command needs it.
@@ -107,7 +131,11 @@ def crashtest_command(
         seed=seed if seed is not None else secrets.token_hex(4),
         workload=workload,
         jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
-        folder=Path(checked_folder(folder, "--folder") if folder is not None else tempfile.mkdtemp(prefix=_PREFIX)),
+        folder=Path(
+            checked_folder(folder, "--folder")
+            if folder is not None
+            else tempfile.mkdtemp(prefix=_PREFIX)
+        ),
         exact=exact,
         depth=depth,
     )
@@ -130,7 +158,11 @@ def _carried_out(runner: Callable[[Asked], Outcome], asked: Asked) -> Outcome:
     """What was run, until the end or until Ctrl-C."""
     from recovery.harness.interrupts import deferred, stop_asked  # noqa: PLC0415 - as above
 
-    with deferred(lambda: output.print_error("stopping after what is under way; Ctrl-C once more ends at once")):
+    with deferred(
+        lambda: output.print_error(
+            "stopping after what is under way; Ctrl-C once more ends at once"
+        )
+    ):
         outcome = runner(asked)
         outcome.interrupted = stop_asked()
     if asked.folder.is_dir() and any(asked.folder.iterdir()):
@@ -152,13 +184,17 @@ def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:
         _refuse(sentence(error))
 
 
-# --- what makes no sense is refused before anything is run --------------------------------------------------------------
+# --- what makes no sense is refused before anything is run ----------------------------------------
 
 
 def _given(context: typer.Context) -> dict[str, object]:
     """What stands on the command line itself; defaults do not."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    return {
+        name: context.params[name]
+        for name, source in sources.items()
+        if source and source.name == "COMMANDLINE"
+    }
 
 
 def _check_workload(workload: str) -> None:

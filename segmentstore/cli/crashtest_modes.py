@@ -1,4 +1,6 @@
-"""The modes of `segmentstore crashtest`: simulated worlds, real processes that are killed, every crash point."""
+"""The modes of `segmentstore crashtest`: simulated worlds, real processes that are killed, every
+crash point.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from recovery.harness.enumeration.driver import BrokenState, EnumerationResult, enumerate_all, replay
+from recovery.harness.enumeration.driver import (
+    BrokenState,
+    EnumerationResult,
+    enumerate_all,
+    replay,
+)
 from recovery.harness.history import Violation
 from recovery.harness.interrupts import stop_asked
 from recovery.harness.kills.driver import LIVES, KillFailure, KillResult, run_kills
@@ -31,7 +38,9 @@ def enumerate_points(asked: Asked) -> Outcome:
     """Every crash point of every short workload, however long that takes."""
     with progress(None) as bar:
         result = enumerate_all(
-            depth=asked.depth, jobs=asked.jobs, on_progress=lambda so_far: bar.say(_enumerated(so_far))
+            depth=asked.depth,
+            jobs=asked.jobs,
+            on_progress=lambda so_far: bar.say(_enumerated(so_far)),
         )
         failures = [_broken(state) for state in result.violations]
         for failure in failures[: 0 if stop_asked() else SHRUNK_MAX]:
@@ -64,13 +73,17 @@ def tell_point(name: str) -> Told:
     except ValueError as error:
         raise CommandError(f"no such crash point: {error}") from error
     violations = [
-        Violation(checker, detail) for checker, _, detail in (each.partition(": ") for each in again.violations)
+        Violation(checker, detail)
+        for checker, _, detail in (each.partition(": ") for each in again.violations)
     ]
     return tell_history(name, again.trace, again.digest, again.history, violations)
 
 
 def _enumerated(result: EnumerationResult) -> str:
-    return f"{result.workloads:,} workloads, {result.points:,} crash points, {result.states:,} states, {result.broken:,} failed"
+    return (
+        f"{result.workloads:,} workloads, {result.points:,} crash points, {result.states:,} "
+        f"states, {result.broken:,} failed"
+    )
 
 
 def _broken(state: BrokenState) -> ShownFailure:
@@ -79,7 +92,10 @@ def _broken(state: BrokenState) -> ShownFailure:
 
 
 def kill_processes(asked: Asked) -> Outcome:
-    """Real processes, killed until the time is over, at exact system calls too. A store that broke a rule is kept."""
+    """Real processes, killed until the time is over, at exact system calls too.
+
+    A store that broke a rule is kept.
+    """
     with progress(asked.seconds if asked.runs is None else None) as bar:
         try:
             result = run_kills(
@@ -118,7 +134,10 @@ def kill_processes(asked: Asked) -> Outcome:
 
 
 def _said(result: KillResult) -> str:
-    return f"{result.kills:,} kills, {result.takeovers:,} takeovers, {result.openings:,} openings, {result.failed:,} failed"
+    return (
+        f"{result.kills:,} kills, {result.takeovers:,} takeovers, {result.openings:,} "
+        f"openings, {result.failed:,} failed"
+    )
 
 
 def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
@@ -133,8 +152,13 @@ def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
             *([] if asked.exact else ["--no-exact"]),
         ]
     )
-    lines = [f"the files of the store are kept in {failure.folder}", *narrate(failure.history, failure.violations)]
-    return ShownFailure(f"{failure.workload}, seed {failure.seed}", violations, retry=retry, lines=lines)
+    lines = [
+        f"the files of the store are kept in {failure.folder}",
+        *narrate(failure.history, failure.violations),
+    ]
+    return ShownFailure(
+        f"{failure.workload}, seed {failure.seed}", violations, retry=retry, lines=lines
+    )
 
 
 RUNNERS: Final[Mapping[str, Callable[[Asked], Outcome]]] = {

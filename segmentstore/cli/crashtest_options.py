@@ -1,7 +1,8 @@
-"""Which options of `segmentstore crashtest` go together; the others are refused before anything is run.
+"""Which options of `segmentstore crashtest` go together; the others are refused before anything is
+run.
 
-An option that would change nothing is a mistake of the caller, who believes that it does: so whoever adds an option says
-here where it has no meaning, and why.
+An option that would change nothing is a mistake of the caller, who believes that it does: so
+whoever adds an option says here where it has no meaning, and why.
 """
 
 from __future__ import annotations
@@ -34,23 +35,33 @@ MEANINGLESS: Final[Mapping[str, Mapping[str, str]]] = {
         "folder": "it keeps no files: the name of a crash point says all of it",
         "exact": _SIMULATED,
     },
-    "--replay": dict.fromkeys(("seconds", "runs", "seed", "jobs", "points", "folder", "exact", "depth"), _ONE_RUN),
+    "--replay": dict.fromkeys(
+        ("seconds", "runs", "seed", "jobs", "points", "folder", "exact", "depth"), _ONE_RUN
+    ),
     "--plan": {
-        **dict.fromkeys(("seconds", "runs", "seed", "jobs", "points", "folder", "exact", "depth"), _ONE_RUN),
+        **dict.fromkeys(
+            ("seconds", "runs", "seed", "jobs", "points", "folder", "exact", "depth"), _ONE_RUN
+        ),
         "workload": "the plan has its own",
     },
     "--runs": {"seconds": "so many runs are made, however long they take"},
 }
-"""By what was asked for: the options, by the names of their parameters, that mean nothing with it, and why."""
+"""By what was asked for: the options, by the names of their parameters, that mean nothing with it,
+and why.
+"""
 
 
 def check_options(mode: str, given: Mapping[str, object]) -> None:
-    """Raise CommandError if an option was given that means nothing. `given` are those of the command line, with their values."""
+    """Raise CommandError if an option was given that means nothing.
+
+    `given` are those of the command line, with their values.
+    """
     if "replay" in given and "plan" in given:
         raise CommandError("either --replay or --plan: a plan has its seed in it")
     if "replay" in given and mode == "kill":
         raise CommandError(
-            "a real kill cannot be replayed: when it comes is up to the machine; --seed draws the same kinds again"
+            "a real kill cannot be replayed: when it comes is up to the machine; --seed "
+            "draws the same kinds again"
         )
     for asked in (f"--mode {mode}", *(f"--{name}" for name in given)):
         for name, why in MEANINGLESS.get(asked, {}).items():

@@ -1,8 +1,9 @@
-"""What `segmentstore crashtest` runs, and what it brings back: numbers, fault points, and each failure made small.
+"""What `segmentstore crashtest` runs, and what it brings back: numbers, fault points, and each
+failure made small.
 
-A failure is worth nothing until somebody can look at it: so the first ones are run again alone, shrunk, kept as a
-plan in a file, and told in words. Rules of this file: nothing is printed here but progress, on stderr and only to a
-terminal.
+A failure is worth nothing until somebody can look at it: so the first ones are run again alone,
+shrunk, kept as a plan in a file, and told in words. Rules of this file: nothing is printed here but
+progress, on stderr and only to a terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from recovery.harness.runs.simulate import Failure, Summary, drawn_plans, run_al
 from segmentstore.cli import output
 
 SHRUNK_MAX: Final = 1
-"""Failures that are shrunk and told: they mostly have one cause, and each takes up to TRIES_MAX runs."""
+"""Failures that are shrunk and told: they mostly have one cause, and each takes up to TRIES_MAX
+runs.
+"""
 TOLD_MAX: Final = 20
 """Violations of one failure that are told."""
 COMMAND: Final = "segmentstore crashtest"
@@ -99,7 +102,7 @@ class Told:
     violations: Sequence[str]
 
 
-# --- many simulated runs ----------------------------------------------------------------------------------------------
+# --- many simulated runs --------------------------------------------------------------------------
 
 
 def simulate(asked: Asked) -> Outcome:
@@ -112,7 +115,9 @@ def simulate(asked: Asked) -> Outcome:
     # No end to them if `runs` is None.
     plans = islice(drawn_plans(asked.seed, asked.workload), asked.runs)
     with progress(None if asked.runs is not None else asked.seconds) as bar:
-        summary = run_all(plans, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_)))
+        summary = run_all(
+            plans, more=more, jobs=asked.jobs, on_progress=lambda sum_: bar.say(_said(sum_))
+        )
         seconds = time.monotonic() - begun
         failures = [_replayable(failure) for failure in summary.failures]
         # Who interrupts does not wait for up to TRIES_MAX runs more.
@@ -147,7 +152,8 @@ def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
         "longest recovery, simulated seconds": summary.longest_recovery_s,
         **_windows(summary),
         "looks at the tiers": summary.tiers["looks"],
-        "objects seen there, orphans among them": f"{summary.tiers['objects']:,}, {summary.tiers['orphans']:,}",
+        "objects seen there, orphans among them": f"{summary.tiers['objects']:,}, "
+        f"{summary.tiers['orphans']:,}",
         "runs with violations": summary.failed,
     }
 
@@ -155,20 +161,27 @@ def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
 def _windows(summary: Summary) -> dict[str, object]:
     """Of conditional appends; nothing where there were none."""
     decided, undecided = summary.windows["decided"], summary.windows["undecided"]
-    return {"windows decided, undecided": f"{decided:,}, {undecided:,}"} if decided or undecided else {}
+    return (
+        {"windows decided, undecided": f"{decided:,}, {undecided:,}"}
+        if decided or undecided
+        else {}
+    )
 
 
 def _said(summary: Summary) -> str:
     hours = summary.virtual_s / 3600
     return (
-        f"{summary.runs:,} runs, {summary.crashes:,} crashes, {hours:,.1f} simulated hours, {summary.failed:,} failed"
+        f"{summary.runs:,} runs, {summary.crashes:,} crashes, {hours:,.1f} simulated hours, "
+        f"{summary.failed:,} failed"
     )
 
 
 def _replayable(failure: Failure) -> ShownFailure:
     workload, seed = shlex.quote(failure.workload), shlex.quote(failure.seed)
     return ShownFailure(
-        failure.seed, list(failure.violations[:TOLD_MAX]), f"{COMMAND} --workload {workload} --replay {seed}"
+        failure.seed,
+        list(failure.violations[:TOLD_MAX]),
+        f"{COMMAND} --workload {workload} --replay {seed}",
     )
 
 
@@ -176,14 +189,21 @@ def _shrink(failure: Failure, shown: ShownFailure, folder: Path) -> None:
     plan = shrink(Plan.from_json(failure.plan))
     result = Scenario(plan).run()
     if not result.violations:
-        shown.lines = ["run again alone it breaks no rule: something beside its seed decides, and that is a fault too"]
+        shown.lines = [
+            "run again alone it breaks no rule: something beside its seed decides, and "
+            "that is a fault too"
+        ]
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", f"{failure.workload}-{failure.seed}") + ".json")
     path.write_text(plan.to_json() + "\n", encoding="utf-8")
     shown.plan_file = str(path)
     shown.plan_replay = f"{COMMAND} --plan {shlex.quote(str(path))}"
-    shown.lines = [*_headline(plan), *_told_violations(result.violations), *narrate(result.history, result.violations)]
+    shown.lines = [
+        *_headline(plan),
+        *_told_violations(result.violations),
+        *narrate(result.history, result.violations),
+    ]
 
 
 def _headline(plan: Plan) -> list[str]:
@@ -209,7 +229,7 @@ def _told_violations(violations: Sequence[Violation]) -> list[str]:
     return [f"VIOLATION {violation}" for violation in violations[:TOLD_MAX]]
 
 
-# --- one run in full --------------------------------------------------------------------------------------------------
+# --- one run in full ------------------------------------------------------------------------------
 
 
 def tell_seed(seed: str, workload: str) -> Told:
@@ -230,10 +250,16 @@ def tell_history(
     name: str, trace: Sequence[str], digest: str, history: History, violations: Sequence[Violation]
 ) -> Told:
     """One run, put into words."""
-    return Told(name, trace, digest, narrate(history, violations), [str(violation) for violation in violations])
+    return Told(
+        name,
+        trace,
+        digest,
+        narrate(history, violations),
+        [str(violation) for violation in violations],
+    )
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 class Bar(Protocol):
@@ -260,7 +286,9 @@ class _RichBar:
 
 @contextmanager
 def progress(seconds: float | None) -> Iterator[Bar]:
-    """A progress line on stderr, if that is a terminal; `seconds` is how long it will take, if that is known."""
+    """A progress line on stderr, if that is a terminal; `seconds` is how long it will take, if that
+    is known.
+    """
     console = output.err()
     if not console.is_terminal:
         yield _SilentBar()

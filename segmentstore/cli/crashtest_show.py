@@ -1,4 +1,6 @@
-"""How `segmentstore crashtest` shows what it found: a table, the fault points, and each failure with its commands."""
+"""How `segmentstore crashtest` shows what it found: a table, the fault points, and each failure
+with its commands.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def tell(told: Told, *, as_json: bool) -> None:
     if told.digest:
         _write(f"digest of the trace: {told.digest}")
     _write(*(f"VIOLATION {violation}" for violation in told.violations))
-    _write(f"{told.name}: RULES WERE BROKEN" if told.violations else f"{told.name}: no rule was broken")
+    _write(
+        f"{told.name}: RULES WERE BROKEN" if told.violations else f"{told.name}: no rule was broken"
+    )
 
 
 def _show_failure(failure: ShownFailure) -> None:

@@ -12,7 +12,11 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
 from segmentstore.cli.stores import is_on_bookkeeper, with_readable_store, with_store
-from segmentstore.contracts.errors import InvalidArgumentError, SegmentExistsError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    InvalidArgumentError,
+    SegmentExistsError,
+    SegmentTruncatedError,
+)
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
@@ -46,7 +50,9 @@ class _Appender:
 
     async def settle(self, lines: int = 0, size: int = 0) -> None:
         """Wait until at most so much is in flight."""
-        while self._outstanding and (len(self._outstanding) > lines or self._outstanding_bytes > size):
+        while self._outstanding and (
+            len(self._outstanding) > lines or self._outstanding_bytes > size
+        ):
             awaitable, length = self._outstanding.popleft()
             self._outstanding_bytes -= length
             await awaitable
@@ -54,8 +60,12 @@ class _Appender:
             self.bytes += length
 
     async def settle_failed(self) -> None:
-        """After an error: count what was acknowledged none the less, and leave nothing unawaited."""
-        outcomes = await asyncio.gather(*(awaitable for awaitable, _ in self._outstanding), return_exceptions=True)
+        """After an error: count what was acknowledged none the less, and leave nothing
+        unawaited.
+        """
+        outcomes = await asyncio.gather(
+            *(awaitable for awaitable, _ in self._outstanding), return_exceptions=True
+        )
         for outcome, (_, length) in zip(outcomes, self._outstanding, strict=True):
             if not isinstance(outcome, BaseException):
                 self.lines += 1
@@ -69,9 +79,11 @@ def append(
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Append standard input to a segment, each line (with its newline) an append; the segment is made if absent.
+    """Append standard input to a segment, each line (with its newline) an append; the segment is
+    made if absent.
 
-    Ends with the input or with Ctrl-C, then says how many lines were acknowledged; also when an error ends it.
+    Ends with the input or with Ctrl-C, then says how many lines were acknowledged; also when an
+    error ends it.
     """
     counted: list[_Appender] = []
 
@@ -96,19 +108,28 @@ def append(
     finally:
         for appender in counted:
             if as_json:
-                output.print_json({"segment": segment, "acknowledged": appender.lines, "bytes": appender.bytes})
+                output.print_json(
+                    {"segment": segment, "acknowledged": appender.lines, "bytes": appender.bytes}
+                )
             else:
-                output.err().print(f"{appender.lines:,} lines acknowledged, {output.size(appender.bytes)}")
+                output.err().print(
+                    f"{appender.lines:,} lines acknowledged, {output.size(appender.bytes)}"
+                )
 
 
 def cat(
     store: output.StoreArgument,
     segment: output.SegmentArgument,
     offset: Annotated[
-        int | None, typer.Option(min=0, help="Where to begin; the first readable byte if not given.")
+        int | None,
+        typer.Option(min=0, help="Where to begin; the first readable byte if not given."),
     ] = None,
-    length: Annotated[int | None, typer.Option(min=0, help="How many bytes at most; to the end if not given.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait at the tail for more; Ctrl-C ends it.")] = False,
+    length: Annotated[
+        int | None, typer.Option(min=0, help="How many bytes at most; to the end if not given.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait at the tail for more; Ctrl-C ends it.")
+    ] = False,
 ) -> None:
     """Write the bytes of a segment to standard output."""
 
@@ -117,7 +138,10 @@ def cat(
 
     try:
         if follow and is_on_bookkeeper(store):
-            detail = "on BookKeeper the store is only viewed, as of now, and its owner's appends do not come here: ask the owner"
+            detail = (
+                "on BookKeeper the store is only viewed, as of now, and its owner's appends "
+                "do not come here: ask the owner"
+            )
             raise InvalidArgumentError("--follow", store, detail)
         if follow:
             # Who waits for more wants an owner: on a read-only file system nobody adds any.
@@ -131,7 +155,9 @@ def cat(
             raise
 
 
-async def _copy(store: SegmentStore, segment: str, offset: int | None, length: int | None, *, follow: bool) -> None:
+async def _copy(
+    store: SegmentStore, segment: str, offset: int | None, length: int | None, *, follow: bool
+) -> None:
     info = await store.get_info(segment)
     if offset is None:
         offset = info.start_offset

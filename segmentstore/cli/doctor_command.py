@@ -1,4 +1,5 @@
-"""`segmentstore doctor`: what this machine has of what a store needs, and how to get what is missing.
+"""`segmentstore doctor`: what this machine has of what a store needs, and how to get what is
+missing.
 
 It changes nothing and starts nothing but programs that are asked for their version.
 """
@@ -61,7 +62,10 @@ class Check(NamedTuple):
 
 def doctor_command(
     store: Annotated[
-        str | None, typer.Argument(metavar="[STORE]", help="Folder of a store: what that one needs; else everything.")
+        str | None,
+        typer.Argument(
+            metavar="[STORE]", help="Folder of a store: what that one needs; else everything."
+        ),
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -74,15 +78,23 @@ def doctor_command(
     if as_json:
         output.print_json({"store": store, "ok": ok, "checks": checks})
     else:
-        rows = [(check.piece, _state(check), check.detail, "" if check.found else check.remedy) for check in checks]
+        rows = [
+            (check.piece, _state(check), check.detail, "" if check.found else check.remedy)
+            for check in checks
+        ]
         output.out().print(output.table(None, ("piece", "state", "detail", "how to get it"), rows))
-        output.out().print("all that is needed is here" if ok else "something that is needed is missing")
+        output.out().print(
+            "all that is needed is here" if ok else "something that is needed is missing"
+        )
     if not ok:
         raise typer.Exit(ExitCode.REFUSED)
 
 
 def examine(store: str | None) -> Iterator[Check]:
-    """Every piece, for one store or for all that this program can do. Raises NotAStoreError and ConfigError."""
+    """Every piece, for one store or for all that this program can do.
+
+    Raises NotAStoreError and ConfigError.
+    """
     place, location, needed = _store(store)
     yield _python()
     yield _disk_space(place, needed=store is not None)
@@ -100,7 +112,9 @@ def examine(store: str | None) -> Iterator[Check]:
 
 
 def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None, set[str]]:
-    """The folder whose disk counts, where the log is if it is on BookKeeper, and the extras that the store needs."""
+    """The folder whose disk counts, where the log is if it is on BookKeeper, and the extras that
+    the store needs.
+    """
     # Not at the top: the other commands do not pay for it.
     from durablelog.bookkeeper.bookkeeper_location import PREFIX, BookKeeperLocation  # noqa: PLC0415
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
@@ -134,7 +148,11 @@ def _state(check: Check) -> str:
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check(
-        "Python", sys.version_info >= PYTHON_MIN, True, f"{version}, {sys.executable}", "install Python 3.11 or newer"
+        "Python",
+        sys.version_info >= PYTHON_MIN,
+        True,
+        f"{version}, {sys.executable}",
+        "install Python 3.11 or newer",
     )
 
 
@@ -142,7 +160,11 @@ def _disk_space(place: Path, *, needed: bool) -> Check:
     free = shutil.disk_usage(place).free
     detail = f"{output.size(free)} free at {place}"
     return Check(
-        "disk space", free >= FREE_BYTES_MIN, needed, detail, f"make room: at least {output.size(FREE_BYTES_MIN)}"
+        "disk space",
+        free >= FREE_BYTES_MIN,
+        needed,
+        detail,
+        f"make room: at least {output.size(FREE_BYTES_MIN)}",
     )
 
 
@@ -151,7 +173,13 @@ def _loopback(*, needed: bool) -> Check:
         with socket.socket() as probe:
             probe.bind((_LOOPBACK, 0))
     except OSError as error:
-        return Check("loopback", False, needed, f"{_LOOPBACK}: {error.strerror}", "bring the network interface lo up")
+        return Check(
+            "loopback",
+            False,
+            needed,
+            f"{_LOOPBACK}: {error.strerror}",
+            "bring the network interface lo up",
+        )
     return Check("loopback", True, needed, f"ports of {_LOOPBACK} can be had")
 
 
@@ -163,7 +191,14 @@ def _program(name: str, why: str, remedy: str) -> Check:
 def _extra(extra: str, needed_for: str, *, needed: bool) -> Check:
     missing = missing_modules(extra)
     detail = f"without {', '.join(missing)}" if missing else ", ".join(MODULES[extra])
-    return Check(f"extra {extra}", not missing, needed, detail, f"pip install 'segmentstore[{extra}]'", needed_for)
+    return Check(
+        f"extra {extra}",
+        not missing,
+        needed,
+        detail,
+        f"pip install 'segmentstore[{extra}]'",
+        needed_for,
+    )
 
 
 def _bookkeeper(*, needed: bool) -> Iterator[Check]:
@@ -184,7 +219,9 @@ def _bookkeeper(*, needed: bool) -> Iterator[Check]:
     try:
         yield Check("Maven", True, needed and bool(wrong), installation.maven())
     except installation.GatewayMissingError as error:
-        yield Check("Maven", False, needed and bool(wrong), "jars are fetched by it", _advice(error.reason))
+        yield Check(
+            "Maven", False, needed and bool(wrong), "jars are fetched by it", _advice(error.reason)
+        )
     if folder.is_dir():
         detail = (
             f"{folder}: {wrong[0]}, and {len(wrong) - 1} more"
@@ -193,7 +230,9 @@ def _bookkeeper(*, needed: bool) -> Iterator[Check]:
             if wrong
             else str(folder)
         )
-        yield Check("BookKeeper's jars", not wrong, needed, detail, f"remove {folder}, then {get_jars}")
+        yield Check(
+            "BookKeeper's jars", not wrong, needed, detail, f"remove {folder}, then {get_jars}"
+        )
     else:
         yield Check("BookKeeper's jars", False, needed, f"not in {folder}", get_jars)
     yield Check("gateway classes", compiled, False, where, get_jars)
@@ -213,7 +252,11 @@ def _class_archives(remedy: str, *, usable: bool) -> Check:
         absent = installation.programs_without_archive()
     except installation.GatewayMissingError:
         return none
-    detail = f"{folder}: this machine's Java does not take {', '.join(absent)}" if absent else str(folder)
+    detail = (
+        f"{folder}: this machine's Java does not take {', '.join(absent)}"
+        if absent
+        else str(folder)
+    )
     return Check(piece, not absent, False, detail, remedy)
 
 
@@ -226,7 +269,10 @@ def _java(piece: str, name: str, *, needed: bool) -> Check:
         return Check(piece, False, needed, "not found", _advice(error.reason))
     version = installation.java_version(path)
     good = version is not None and version >= installation.JAVA_VERSION_MIN
-    remedy = f"install Java {installation.JAVA_VERSION_MIN} or newer (Debian: apt-get install default-jdk-headless), or set JAVA_HOME"
+    remedy = (
+        f"install Java {installation.JAVA_VERSION_MIN} or newer (Debian: apt-get install "
+        "default-jdk-headless), or set JAVA_HOME"
+    )
     return Check(piece, good, needed, f"version {version or 'unknown'}, {path}", remedy)
 
 
@@ -239,7 +285,13 @@ def _servers(location: BookKeeperLocation) -> Iterator[Check]:
     answers = {host: _connects(host) for host in location.hosts}
     for host, answered in answers.items():
         detail = f"{host} {'takes connections' if answered else 'takes no connection'}"
-        yield Check("ZooKeeper", answered, not any(answers.values()), detail, "start it, or mend the way to it")
+        yield Check(
+            "ZooKeeper",
+            answered,
+            not any(answers.values()),
+            detail,
+            "start it, or mend the way to it",
+        )
     if location.gateway is not None:
         answered = _connects(location.gateway)
         detail = f"{location.gateway} {'takes connections' if answered else 'takes no connection'}"

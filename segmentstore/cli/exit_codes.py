@@ -1,4 +1,6 @@
-"""What an error means to the shell: one table from error classes to exit codes, and the sentence for stderr."""
+"""What an error means to the shell: one table from error classes to exit codes, and the sentence
+for stderr.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class ExitCode(enum.IntEnum):
 
 
 class CommandError(SegmentStoreError):
-    """A command cannot go on for a reason of its own, e.g. an input file. The caller's move: mend what it names."""
+    """A command cannot go on for a reason of its own, e.g. an input file.
+
+    The caller's move: mend what it names.
+    """
 
 
 _CODES: tuple[tuple[type[SegmentStoreError], ExitCode], ...] = (
@@ -57,7 +62,10 @@ _CODES: tuple[tuple[type[SegmentStoreError], ExitCode], ...] = (
 
 
 def exit_code_for(error: SegmentStoreError) -> ExitCode:
-    """The exit code of an error. A stopped container counts as what stopped it, where that is one of ours."""
+    """The exit code of an error.
+
+    A stopped container counts as what stopped it, where that is one of ours.
+    """
     if isinstance(error, ContainerStoppedError | AppendOutcomeUnknownError) and isinstance(
         error.cause, SegmentStoreError
     ):

@@ -1,4 +1,6 @@
-"""The command that looks for what nobody needs in Tier 2, and on BookKeeper, and deletes what is due: `gc`."""
+"""The command that looks for what nobody needs in Tier 2, and on BookKeeper, and deletes what is
+due: `gc`.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +30,37 @@ _ROWS_MAX = 1000
 def gc(
     store: output.StoreArgument,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: show what would be deleted, of a stopped store.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Change nothing: show what would be deleted, of a stopped store."
+        ),
     ] = False,
     forget_store: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Another store has its marker where the objects are, and is gone for good: remove the marker first.",
+            help="Another store has its marker where the objects are, and is gone for good: "
+            "remove the marker first.",
         ),
     ] = None,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Collect garbage in Tier 2 now: search all of it for objects that a crash left, abort unfinished uploads, delete what is due.
+    """Collect garbage in Tier 2 now: search all of it for objects that a crash left, abort
+    unfinished uploads, delete what is due.
 
-    What is found now is deleted by a later collection, or by the store itself, once the deletion lag is over. On BookKeeper,
-    ledgers that a crash left are deleted as well; while an owner of a container is alive it is refused, unless --take-over is
-    given.
+    What is found now is deleted by a later collection, or by the store itself, once the deletion
+    lag is over. On BookKeeper, ledgers that a crash left are deleted as well; while an owner of a
+    container is alive it is refused, unless --take-over is given.
     """
     if forget_store is not None:
         if dry_run:
             raise typer.BadParameter("--forget-store changes something, --dry-run nothing")
         run(_forget(store, forget_store))
     report = (
-        _survey(store) if dry_run else with_store(store, lambda opened: opened.collect_garbage(), take_over=take_over)
+        _survey(store)
+        if dry_run
+        else with_store(store, lambda opened: opened.collect_garbage(), take_over=take_over)
     )
     if as_json:
         output.print_json(
@@ -76,7 +85,9 @@ def gc(
 
 def _summary(report: GarbageReport) -> str:
     states = list(dict.fromkeys(item.state for item in report.items))
-    said = [f"{report.count(state):,} {state} ({output.size(report.size(state))})" for state in states]
+    said = [
+        f"{report.count(state):,} {state} ({output.size(report.size(state))})" for state in states
+    ]
     return ", ".join(said) or "no garbage"
 
 
@@ -86,7 +97,9 @@ def _survey(location: str) -> GarbageReport:
         for container_id in stopped.container_ids:
             last_epoch = stopped.last_epoch(container_id)
             if last_epoch is not None:
-                containers[container_id] = StoppedContainer(stopped.metadata(container_id), last_epoch)
+                containers[container_id] = StoppedContainer(
+                    stopped.metadata(container_id), last_epoch
+                )
         file = read_store_file(location, stopped.runtime)
         assert file is not None, location
         config = merge_settings({}, os.environ, file.settings, existing=True)
@@ -94,7 +107,9 @@ def _survey(location: str) -> GarbageReport:
         async def survey() -> GarbageReport:
             storage = open_object_storage(stopped.tier2_url, stopped.runtime)
             try:
-                return await survey_garbage(containers, storage, file.store_id, config.deletion_lag_s, stopped.runtime)
+                return await survey_garbage(
+                    containers, storage, file.store_id, config.deletion_lag_s, stopped.runtime
+                )
             finally:
                 await storage.close()
 
@@ -115,10 +130,14 @@ async def _forget(location: str, other_id: str) -> None:
         raise CommandError(f"--forget-store {other_id}: that is not the id of a store") from None
     if mine:
         raise CommandError(f"--forget-store {other_id}: that is this store")
-    storage = open_object_storage(tier2_url(location, merge_settings({}, {}, file.settings, existing=True)), runtime)
+    storage = open_object_storage(
+        tier2_url(location, merge_settings({}, {}, file.settings, existing=True)), runtime
+    )
     try:
         if not await StoreMarkers(storage, file.store_id).forget(other_id):
-            raise CommandError(f"--forget-store {other_id}: no such store has a marker in {storage.url}")
+            raise CommandError(
+                f"--forget-store {other_id}: no such store has a marker in {storage.url}"
+            )
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     finally:

@@ -1,8 +1,9 @@
-"""Files into segments, a line an event, exactly once: many files at a time, each pipelined within a bound.
+"""Files into segments, a line an event, exactly once: many files at a time, each pipelined within a
+bound.
 
-A line's event number is its index in its file, so a run that was cut goes on behind the last line the store
-has acknowledged. What an earlier run left is compared by length with the lines it stands for: a file that
-has changed since is refused, not continued.
+A line's event number is its index in its file, so a run that was cut goes on behind the last line
+the store has acknowledged. What an earlier run left is compared by length with the lines it stands
+for: a file that has changed since is refused, not continued.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ WRITERS = 8
 """Files written at once, if not said otherwise."""
 OUTSTANDING_LINES_MAX = 1000
 OUTSTANDING_BYTES_MAX = 1 << 20
-"""Unacknowledged lines of one file: whichever bound is reached first; one line is always let through."""
+"""Unacknowledged lines of one file: whichever bound is reached first; one line is always let
+through.
+"""
 ALL_OUTSTANDING_BYTES_MAX = 16 << 20
 """Of all files together: well below what a store takes before it refuses (`queue_bytes_max`)."""
 WRITERS_MAX = 256
@@ -75,10 +78,12 @@ async def ingest(
     writers: int = WRITERS,
     on_progress: Callable[[IngestProgress], None] = lambda _: None,
 ) -> IngestReport:
-    """Write the files into their segments, `writers` files at a time; made as they come, continued if there.
+    """Write the files into their segments, `writers` files at a time; made as they come, continued
+    if there.
 
-    `on_progress` is called on the event loop every few thousand lines and at the end of each file. The first
-    error ends it all; what was acknowledged stays, and the same call made again goes on behind it.
+    `on_progress` is called on the event loop every few thousand lines and at the end of each file.
+    The first error ends it all; what was acknowledged stays, and the same call made again goes on
+    behind it.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -153,7 +158,9 @@ class _FileWriter:
                 while lines := await self._read():
                     for line in lines:
                         await self._make_room(len(line))
-                        self._outstanding.append((writer.append(line, event_number=number), len(line)))
+                        self._outstanding.append(
+                            (writer.append(line, event_number=number), len(line))
+                        )
                         self._outstanding_bytes += len(line)
                         number += 1
                     self._run.on_progress(self._run.progress)
@@ -162,20 +169,28 @@ class _FileWriter:
                 raise CommandError(f"{self._planned.path}, line {number + 1}: {error}") from error
             finally:
                 # After an error the rest is of no interest, but it must not be left unawaited.
-                await asyncio.gather(*(awaitable for awaitable, _ in self._outstanding), return_exceptions=True)
+                await asyncio.gather(
+                    *(awaitable for awaitable, _ in self._outstanding), return_exceptions=True
+                )
         self._run.progress.files += 1
         self._run.on_progress(self._run.progress)
 
     async def _skip(self, lines: int) -> int:
-        """Read past the first `lines` lines, which the segment has already; they must be what it has."""
+        """Read past the first `lines` lines, which the segment has already; they must be what it
+        has.
+        """
         if not lines:
             return 0
-        skipped = await asyncio.get_running_loop().run_in_executor(self._run.executor, _skip_lines, self._handle, lines)
+        skipped = await asyncio.get_running_loop().run_in_executor(
+            self._run.executor, _skip_lines, self._handle, lines
+        )
         length = (await self._store.get_info(self._planned.segment)).length
         if skipped != (lines, length):
             raise CommandError(
-                f"segment {self._planned.segment!r} holds {lines} lines of {length} bytes, but {self._planned.path}"
-                f" begins with {skipped[0]} lines of {skipped[1]} bytes: the file has changed, or the segment was"
+                f"segment {self._planned.segment!r} holds {lines} lines of {length} "
+                f"bytes, but {self._planned.path}"
+                f" begins with {skipped[0]} lines of {skipped[1]} bytes: the file has "
+                "changed, or the segment was"
                 " written to by something else"
             )
         self._run.progress.lines_before += lines
@@ -184,20 +199,27 @@ class _FileWriter:
 
     async def _read(self) -> list[bytes]:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._run.executor, read_lines, self._handle)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._run.executor, read_lines, self._handle
+            )
         except LineTooLongError as error:
             raise CommandError(f"{self._planned.path}: {error}") from error
 
     async def _make_room(self, length: int) -> None:
         bytes_max = self._run.outstanding_bytes_max
-        if len(self._outstanding) >= OUTSTANDING_LINES_MAX or self._outstanding_bytes + length > bytes_max:
+        if (
+            len(self._outstanding) >= OUTSTANDING_LINES_MAX
+            or self._outstanding_bytes + length > bytes_max
+        ):
             # Down to the half: one wake-up for many acknowledgements, which come in groups.
             await self._settle(OUTSTANDING_LINES_MAX // 2, bytes_max // 2)
 
     async def _settle(self, lines: int, size: int) -> None:
         """Wait until at most so much is outstanding."""
         progress = self._run.progress
-        while self._outstanding and (len(self._outstanding) > lines or self._outstanding_bytes > size):
+        while self._outstanding and (
+            len(self._outstanding) > lines or self._outstanding_bytes > size
+        ):
             awaitable, length = self._outstanding.popleft()
             self._outstanding_bytes -= length
             await awaitable
@@ -209,8 +231,12 @@ class LineTooLongError(Exception):
     """A line that would not fit into memory bounds."""
 
 
-def read_lines(handle: BinaryIO, bytes_max: int = _READ_BYTES, line_bytes_max: int = _LINE_BYTES_MAX) -> list[bytes]:
-    """Whole lines, each with its newline (the last one may have none), about `bytes_max` in all; [] at the end."""
+def read_lines(
+    handle: BinaryIO, bytes_max: int = _READ_BYTES, line_bytes_max: int = _LINE_BYTES_MAX
+) -> list[bytes]:
+    """Whole lines, each with its newline (the last one may have none), about `bytes_max` in all; []
+    at the end.
+    """
     lines: list[bytes] = []
     size = 0
     while size < bytes_max and (line := handle.readline(line_bytes_max + 1)):

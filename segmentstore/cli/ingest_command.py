@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from segmentstore.cli import output
 from segmentstore.cli.ingest import WRITERS, WRITERS_MAX, IngestProgress, IngestReport, ingest
@@ -21,17 +28,21 @@ if TYPE_CHECKING:
 def ingest_command(
     store: output.StoreArgument,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files, and directories to walk.", exists=True)
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Files, and directories to walk.", exists=True),
     ],
     prefix: Annotated[str, typer.Option(help="Put before each segment's name.")] = "",
-    writers: Annotated[int, typer.Option(min=1, max=WRITERS_MAX, help="Files written at once.")] = WRITERS,
+    writers: Annotated[
+        int, typer.Option(min=1, max=WRITERS_MAX, help="Files written at once.")
+    ] = WRITERS,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Make each text file a segment, each line (with its newline) one event of an exactly-once writer.
+    """Make each text file a segment, each line (with its newline) one event of an exactly-once
+    writer.
 
-    A directory's files are named by their path in it. Interrupted and run again, it goes on where it was:
-    no line is lost or doubled.
+    A directory's files are named by their path in it. Interrupted and run again, it goes on where
+    it was: no line is lost or doubled.
     """
     planned = plan_files(paths, prefix=prefix, store=Path(store))
 
@@ -72,7 +83,9 @@ async def _with_bar(store: SegmentStore, planned: list[PlannedFile], writers: in
     )
     with bar:
         shown = bar.add_task("ingest", total=sum(item.size for item in planned), rate="")
-        return await ingest(store, planned, writers=writers, on_progress=_BarUpdate(bar, shown, len(planned)))
+        return await ingest(
+            store, planned, writers=writers, on_progress=_BarUpdate(bar, shown, len(planned))
+        )
 
 
 class _BarUpdate:

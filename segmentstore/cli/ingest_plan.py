@@ -1,8 +1,8 @@
 """Which files an ingest takes and which segment each becomes. Reads folders, opens no file.
 
-Rules: a directory is walked in sorted order, regular files only, links not followed; a file named directly
-is taken whatever it is reached by; the store's own folder is left out. Two files that would become one
-segment are refused before anything is written.
+Rules: a directory is walked in sorted order, regular files only, links not followed; a file named
+directly is taken whatever it is reached by; the store's own folder is left out. Two files that
+would become one segment are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def plan_files(
 ) -> list[PlannedFile]:
     """The files under `paths`, in the order given, each with its segment's name.
 
-    The name is `prefix` + the path relative to the directory given, or + the name of the file given. In
-    directories only names ending in `suffix` are taken, and directories called as in `without` are left out.
-    Raises CommandError (a path that is not there, two files for one segment) and InvalidNameError.
+    The name is `prefix` + the path relative to the directory given, or + the name of the file
+    given. In directories only names ending in `suffix` are taken, and directories called as in
+    `without` are left out. Raises CommandError (a path that is not there, two files for one
+    segment) and InvalidNameError.
     """
     excluded = frozenset(without)
     own = store.resolve() if store is not None else None
@@ -63,7 +64,9 @@ def plan_files(
     return planned
 
 
-def _files(path: Path, suffix: str, excluded: frozenset[str], own: Path | None) -> Iterator[tuple[Path, str]]:
+def _files(
+    path: Path, suffix: str, excluded: frozenset[str], own: Path | None
+) -> Iterator[tuple[Path, str]]:
     if path.is_file():
         yield path, path.name
         return
@@ -72,7 +75,9 @@ def _files(path: Path, suffix: str, excluded: frozenset[str], own: Path | None) 
     for folder, folders, names in os.walk(path, onerror=_refuse):
         here = Path(folder)
         folders[:] = sorted(
-            name for name in folders if name not in excluded and (own is None or (here / name).resolve() != own)
+            name
+            for name in folders
+            if name not in excluded and (own is None or (here / name).resolve() != own)
         )
         if own is not None and here.resolve() == own:
             folders.clear()

@@ -26,9 +26,15 @@ _PAGE = 1000
 
 def log(
     store: output.StoreArgument,
-    operations: Annotated[bool, typer.Option("--operations", help="Operations instead of frames.")] = False,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="Operations instead of frames.")
+    ] = False,
     ledgers: Annotated[
-        bool, typer.Option("--ledgers", help="On BookKeeper: the ledgers of each container, of a running store too.")
+        bool,
+        typer.Option(
+            "--ledgers",
+            help="On BookKeeper: the ledgers of each container, of a running store too.",
+        ),
     ] = False,
     start: Annotated[
         str | None, typer.Option("--from", metavar="ADDRESS", help="Begin here, e.g. 0x100001000.")
@@ -36,7 +42,10 @@ def log(
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show the Tier-1 log of a stopped store: frames, the operations in them, or ledgers. Ends with 3 if a frame is corrupt."""
+    """Show the Tier-1 log of a stopped store: frames, the operations in them, or ledgers.
+
+    Ends with 3 if a frame is corrupt.
+    """
     address = _address(start)
     if ledgers:
         if operations or start is not None:
@@ -52,7 +61,11 @@ def log(
             if as_json:
                 output.print_json_lines(page)
             else:
-                output.out().print(output.table(None, columns, ([_shown(row[key]) for key in columns] for row in page)))
+                output.out().print(
+                    output.table(
+                        None, columns, ([_shown(row[key]) for key in columns] for row in page)
+                    )
+                )
     if corrupt:
         raise typer.Exit(ExitCode.CORRUPTION)
 
@@ -113,7 +126,10 @@ def describe(operation: Operation) -> str:
     """An operation's own fields in a line; bytes by their length."""
     if isinstance(operation, AppendOperation):
         attributes = f", {len(operation.attributes)} attributes" if operation.attributes else ""
-        return f"segment {operation.segment_id}, {len(operation.data)} bytes at {operation.offset}{attributes}"
+        return (
+            f"segment {operation.segment_id}, {len(operation.data)} bytes at "
+            f"{operation.offset}{attributes}"
+        )
     if isinstance(operation, CheckpointOperation):
         return f"{len(operation.blob)} bytes of metadata"
     shown = []
@@ -121,7 +137,9 @@ def describe(operation: Operation) -> str:
         value = getattr(operation, name)
         if name in {"sequence_number", "timestamp_ms", "updates"} or value is None:
             continue
-        shown.append(f"{name} {len(value) if isinstance(value, list | tuple | dict | bytes) else value}")
+        shown.append(
+            f"{name} {len(value) if isinstance(value, list | tuple | dict | bytes) else value}"
+        )
     return ", ".join(shown)
 
 
@@ -139,22 +157,30 @@ class _Block(NamedTuple):
 
 def objects(
     store: output.StoreArgument,
-    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="Only its blocks.")] = None,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="[SEGMENT]", help="Only its blocks.")
+    ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show what a stopped store has in Tier 2: each block, whose bytes it holds, and objects waiting for deletion."""
+    """Show what a stopped store has in Tier 2: each block, whose bytes it holds, and objects
+    waiting for deletion.
+    """
     with StoppedStore(store) as stopped:
         containers = [stopped.metadata(container_id) for container_id in stopped.container_ids]
     if segment is not None and not any(segment in metadata.names for metadata in containers):
         raise SegmentNotFoundError(segment)
-    blocks = sorted(itertools.chain.from_iterable(_blocks(metadata, segment) for metadata in containers))
+    blocks = sorted(
+        itertools.chain.from_iterable(_blocks(metadata, segment) for metadata in containers)
+    )
     if as_json:
         output.print_json_lines(blocks)
         return
     columns = ("object", "object size", "state", "segment", "block at", "start offset", "length")
     output.out().print(output.table(None, columns, blocks))
     sizes = {block.object: block.object_size for block in blocks}
-    output.out().print(f"{len(blocks):,} blocks in {len(sizes):,} objects, {output.size(sum(sizes.values()))}")
+    output.out().print(
+        f"{len(blocks):,} blocks in {len(sizes):,} objects, {output.size(sum(sizes.values()))}"
+    )
 
 
 def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[_Block]:
@@ -164,15 +190,33 @@ def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[_Block
         name = record.name if record.merged_into is None else f"{record.name} (merged)"
         for chunk in record.chunks:
             size = metadata.objects[chunk.object_name].record.size
-            yield _Block(chunk.object_name, size, "live", name, chunk.block_offset, chunk.start_offset, chunk.length)
+            yield _Block(
+                chunk.object_name,
+                size,
+                "live",
+                name,
+                chunk.block_offset,
+                chunk.start_offset,
+                chunk.length,
+            )
     if segment is None:
         for garbage in metadata.garbage.values():
-            yield _Block(garbage.record.name, garbage.record.size, "waiting for deletion", None, None, None, None)
+            yield _Block(
+                garbage.record.name,
+                garbage.record.size,
+                "waiting for deletion",
+                None,
+                None,
+                None,
+                None,
+            )
 
 
 def verify(
     store: output.StoreArgument,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every block and check every checksum.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every block and check every checksum.")
+    ] = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Check a stopped store without changing it; ends with 3 if a finding is harmful."""
@@ -181,7 +225,9 @@ def verify(
     from recovery.store_check import check_store  # noqa: PLC0415
 
     with StoppedStore(store) as stopped:
-        checking = check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep, store_id=stopped.store_id)
+        checking = check_store(
+            stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep, store_id=stopped.store_id
+        )
         findings = run(checking)
         stopped.check_undisturbed()
     harmful = any(finding.severity is Severity.HARMFUL for finding in findings)
@@ -192,7 +238,10 @@ def verify(
             columns = ("severity", "kind", "place", "detail")
             output.out().print(output.table(None, columns, findings))
         counts = Counter(finding.severity.value for finding in findings)
-        summary = ", ".join(f"{count} {severity}" for severity, count in sorted(counts.items())) or "nothing found"
+        summary = (
+            ", ".join(f"{count} {severity}" for severity, count in sorted(counts.items()))
+            or "nothing found"
+        )
         output.out().print(f"{store}: {summary}")
     if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
@@ -205,5 +254,7 @@ def _pages(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _shown(value: object) -> object:
-    """Numbers of the log without thousands separators: they are compared with hexdumps and messages."""
+    """Numbers of the log without thousands separators: they are compared with hexdumps and
+    messages.
+    """
     return str(value) if isinstance(value, int) else value

@@ -1,4 +1,6 @@
-"""`segmentstore log STORE --ledgers`: what the containers' records on ZooKeeper say, one table each."""
+"""`segmentstore log STORE --ledgers`: what the containers' records on ZooKeeper say, one table
+each.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ _COLUMNS = ("sequence", "ledger", "epoch", "state", "entries", "bytes", "replica
 
 
 def show_ledgers(location: str, limit: int | None, *, as_json: bool) -> None:
-    """The records of all containers that were ever opened; at most `limit` ledgers of each, the last ones.
+    """The records of all containers that were ever opened; at most `limit` ledgers of each, the
+    last ones.
 
-    A ledger without an end in its record may have been closed since: who closes a store leaves the record as it
-    is, so BookKeeper is asked for those. Where it cannot be, stderr says so, and they are shown as the record has them. Raises CommandError of a store that has no ledgers, TierUnavailableError, DataCorruptionError.
+    A ledger without an end in its record may have been closed since: who closes a store leaves the
+    record as it is, so BookKeeper is asked for those. Where it cannot be, stderr says so, and they
+    are shown as the record has them. Raises CommandError of a store that has no ledgers,
+    TierUnavailableError, DataCorruptionError.
     """
     with BookKeeperStore(location) as store:
         found = 0
@@ -29,18 +34,26 @@ def show_ledgers(location: str, limit: int | None, *, as_json: bool) -> None:
             if record is None:
                 continue
             found += 1
-            items = record.ledgers if limit is None else record.ledgers[max(0, len(record.ledgers) - limit) :]
+            items = (
+                record.ledgers
+                if limit is None
+                else record.ledgers[max(0, len(record.ledgers) - limit) :]
+            )
             shown = [_row(ends.ended(item)) for item in items]
             if as_json:
                 output.print_json({**_fields(record), "ledgers": shown})
             else:
-                output.out().print(output.table(_title(record), _COLUMNS, (_cells(row) for row in shown)))
+                output.out().print(
+                    output.table(_title(record), _COLUMNS, (_cells(row) for row in shown))
+                )
         if not found and not as_json:
             output.out().print(f"{location}: no container was ever opened")
 
 
 class _Ends:
-    """The ends of ledgers that were closed after they were listed; asked for until that fails once."""
+    """The ends of ledgers that were closed after they were listed; asked for until that fails
+    once.
+    """
 
     def __init__(self, store: BookKeeperStore) -> None:
         self._store = store
@@ -54,7 +67,9 @@ class _Ends:
             described = self._store.describe(item.ledger_id)
         except (ConfigError, TierUnavailableError) as error:
             self._asking = False
-            output.print_error(f"which ledgers are closed is not known, and shown as the record has it: {error}")
+            output.print_error(
+                f"which ledgers are closed is not known, and shown as the record has it: {error}"
+            )
             return item
         if described.state is not LedgerState.CLOSED:
             return item
@@ -88,7 +103,9 @@ def _fields(record: LogRecord) -> dict[str, Any]:
 def _title(record: LogRecord) -> str:
     parts = [f"container {record.container_id}: epoch {record.epoch}"]
     parts.append(
-        f"truncated at {address_text(record.truncation_address)}" if record.truncation_address else "never truncated"
+        f"truncated at {address_text(record.truncation_address)}"
+        if record.truncation_address
+        else "never truncated"
     )
     parts.append("enabled" if record.enabled else "disabled")
     if record.owner is not None:
@@ -100,4 +117,7 @@ def _title(record: LogRecord) -> str:
 
 def _cells(row: dict[str, Any]) -> list[object]:
     """Ids as the log's messages and BookKeeper's own tools show them, without separators."""
-    return [str(row[name]) if name in {"sequence", "ledger", "epoch"} else row[name] for name in _COLUMNS]
+    return [
+        str(row[name]) if name in {"sequence", "ledger", "epoch"} else row[name]
+        for name in _COLUMNS
+    ]

@@ -1,7 +1,8 @@
-"""`segmentstore mailbox`: what jobs ask of a store, and what it answered; and answering it now, where nobody has the store open.
+"""`segmentstore mailbox`: what jobs ask of a store, and what it answered; and answering it now,
+where nobody has the store open.
 
-Looking takes no lock and opens no store: messages and answers are objects in Tier 2. Answering is the store's own code in a store
-that is opened as ever.
+Looking takes no lock and opens no store: messages and answers are objects in Tier 2. Answering is
+the store's own code in a store that is opened as ever.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from segmentstore.store_files import tier2_url
 from segmentstore.store_folder import read_store_file
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, each_message, read_answer, read_message
-from tier2.mailbox.messages import CondemnRequest, ExportRequest, MessageFormatError, ReplaceProposal
+from tier2.mailbox.messages import (
+    CondemnRequest,
+    ExportRequest,
+    MessageFormatError,
+    ReplaceProposal,
+)
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
 
 _ROWS_MAX = 1000
@@ -52,7 +58,8 @@ def mailbox(
         bool,
         typer.Option(
             "--process",
-            help="Open the store, and answer what has no answer yet. Whoever has it open does so by itself.",
+            help="Open the store, and answer what has no answer yet. Whoever has it open does "
+            "so by itself.",
         ),
     ] = False,
     take_over: output.TakeOverOption = False,
@@ -63,14 +70,29 @@ def mailbox(
     Ends with 1 if something was to be answered with --process, and has no answer afterwards.
     """
     require_store(store)
-    given = with_store(store, lambda opened: opened.process_mailbox(), take_over=take_over) if process else None
+    given = (
+        with_store(store, lambda opened: opened.process_mailbox(), take_over=take_over)
+        if process
+        else None
+    )
     rows = run(_rows(store))
     waiting = sum(not row.verdict for row in rows)
     if as_json:
-        output.print_json({"store": store, "answered_now": given, "waiting": waiting, "messages": rows})
+        output.print_json(
+            {"store": store, "answered_now": given, "waiting": waiting, "messages": rows}
+        )
     else:
         if rows:
-            columns = ("container", "job", "message", "asks", "put", "verdict", "answered", "reason")
+            columns = (
+                "container",
+                "job",
+                "message",
+                "asks",
+                "put",
+                "verdict",
+                "answered",
+                "reason",
+            )
             output.out().print(output.table(None, columns, [row[:-1] for row in rows[:_ROWS_MAX]]))
             if len(rows) > _ROWS_MAX:
                 output.out().print(f"and {len(rows) - _ROWS_MAX:,} more (--json shows all)")
@@ -112,7 +134,9 @@ async def _row(storage: ObjectStorage, entry: MailboxEntry) -> MailboxRow:
         else:
             if answer is not None:
                 verdict, reason, detail = answer.verdict, answer.reason, answer.detail
-    return MailboxRow(*entry.key, asks, _time(entry.message), verdict, _time(entry.answer), reason, detail)
+    return MailboxRow(
+        *entry.key, asks, _time(entry.message), verdict, _time(entry.answer), reason, detail
+    )
 
 
 async def _asks(storage: ObjectStorage, entry: MailboxEntry) -> str:

@@ -1,7 +1,8 @@
 """The main job, `make run`: real text through the whole engine, with a SIGKILL in the middle.
 
-    ingest by many writers, followed by readers -> SIGKILL at 40 % of the lines -> recovery, the rest, exactly
-    once -> flush, checkpoint -> cache removed -> a fresh process reads all back from Tier 2 -> bytes compared
+    ingest by many writers, followed by readers -> SIGKILL at 40 % of the lines -> recovery, the
+    rest, exactly once -> flush, checkpoint -> cache removed -> a fresh process reads all back from
+    Tier 2 -> bytes compared
 
 This process never opens the store: everything happens in children, as it would to a service.
 """
@@ -45,9 +46,13 @@ class ChildFailedError(CommandError):
 
 
 def default_input() -> list[PlannedFile]:
-    """The source files of this Python's standard library, installed packages left out, at most FILES_MAX."""
+    """The source files of this Python's standard library, installed packages left out, at most
+    FILES_MAX.
+    """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    return plan_files([folder], prefix="python/", suffix=".py", without=_NOT_TEXT_OF_OURS)[:FILES_MAX]
+    return plan_files([folder], prefix="python/", suffix=".py", without=_NOT_TEXT_OF_OURS)[
+        :FILES_MAX
+    ]
 
 
 def count_lines(planned: list[PlannedFile]) -> int:
@@ -146,11 +151,16 @@ class MainJob:
         self._writers = writers
         self._say = say
         self._environment = tier1.environment
-        self.outcome = Outcome(len(planned), count_lines(planned), sum(item.size for item in planned), tier1=tier1.said)
+        self.outcome = Outcome(
+            len(planned), count_lines(planned), sum(item.size for item in planned), tier1=tier1.said
+        )
         self._seconds = 0.0
 
     def run(self) -> Outcome:
-        """All steps. What differs is in the outcome's failures; a child that fails raises ChildFailedError."""
+        """All steps.
+
+        What differs is in the outcome's failures; a child that fails raises ChildFailedError.
+        """
         shutil.rmtree(self._store, ignore_errors=True)
         self._store.parent.mkdir(parents=True, exist_ok=True)
         plan = [(str(item.path.resolve()), item.segment) for item in self._planned]
@@ -162,26 +172,35 @@ class MainJob:
         return self.outcome
 
     def _child(self, command: str, *options: str) -> Child:
-        return Child(command, str(self._store), str(self._plan), *options, environment=self._environment)
+        return Child(
+            command, str(self._store), str(self._plan), *options, environment=self._environment
+        )
 
     def _ingest_options(self) -> tuple[str, ...]:
         return ("--lines", str(self.outcome.lines), "--writers", str(self._writers))
 
     def _ingest_until_killed(self) -> None:
         goal = int(self.outcome.lines * KILL_AT)
-        self._say(f"ingesting {self.outcome.files:,} files, {self.outcome.lines:,} lines, {self._writers} at a time")
+        self._say(
+            f"ingesting {self.outcome.files:,} files, {self.outcome.lines:,} lines, "
+            f"{self._writers} at a time"
+        )
         killed = False
         with self._child("ingest", *self._ingest_options(), "--until-killed") as child:
             for event in child.events():
                 if event["event"] == "progress":
                     self.outcome.killed_after_lines = event["lines"]
                     self._seconds = event["seconds"]
-                if not killed and (event["event"] == "ingested" or self.outcome.killed_after_lines >= max(goal, 1)):
+                if not killed and (
+                    event["event"] == "ingested" or self.outcome.killed_after_lines >= max(goal, 1)
+                ):
                     child.kill()
                     killed = True
         if not killed:
             raise ChildFailedError("the ingesting process ended by itself, before it was killed")
-        self._say(f"killed it (SIGKILL) after {self.outcome.killed_after_lines:,} acknowledged lines")
+        self._say(
+            f"killed it (SIGKILL) after {self.outcome.killed_after_lines:,} acknowledged lines"
+        )
 
     def _recover_and_finish(self) -> None:
         outcome = self.outcome
@@ -190,7 +209,10 @@ class MainJob:
                 if event["event"] == "opened":
                     outcome.recovery_seconds = event["seconds"]
                     outcome.operations_replayed = event["operations_replayed"]
-                    self._say(f"recovered {outcome.operations_replayed:,} operations in {event['seconds']:.2f} s")
+                    self._say(
+                        f"recovered {outcome.operations_replayed:,} operations in "
+                        f"{event['seconds']:.2f} s"
+                    )
                 elif event["event"] == "ingested":
                     self._finished(event)
                 elif event["event"] == "flushed":
@@ -198,7 +220,9 @@ class MainJob:
                     outcome.tier2_bytes = event["object_bytes"]
                     outcome.log_bytes_before = event["log_bytes_before"]
                     outcome.log_bytes_after = event["log_bytes_after"]
-                    self._say(f"flushed to Tier 2 and truncated the log in {event['seconds']:.2f} s")
+                    self._say(
+                        f"flushed to Tier 2 and truncated the log in {event['seconds']:.2f} s"
+                    )
             child.require_success()
 
     def _finished(self, event: dict[str, Any]) -> None:
@@ -208,15 +232,18 @@ class MainJob:
         lines = outcome.killed_after_lines + event["lines"]
         outcome.appends_per_second = lines / max(self._seconds + event["seconds"], 1e-9)
         self._say(
-            f"went on behind {outcome.recovered_lines:,} recovered lines and finished the other {event['lines']:,}"
+            f"went on behind {outcome.recovered_lines:,} recovered lines and finished "
+            f"the other {event['lines']:,}"
         )
         if outcome.recovered_lines < outcome.killed_after_lines:
             outcome.failures.append(
-                f"{outcome.killed_after_lines - outcome.recovered_lines} acknowledged lines were lost by the kill"
+                f"{outcome.killed_after_lines - outcome.recovered_lines} acknowledged "
+                "lines were lost by the kill"
             )
         if event["lines_before"] + event["lines"] != outcome.lines:
             outcome.failures.append(
-                f"{event['lines_before']} + {event['lines']} lines are in the store, the files have {outcome.lines}"
+                f"{event['lines_before']} + {event['lines']} lines are in the store, the "
+                f"files have {outcome.lines}"
             )
 
     def _read_back(self) -> None:
@@ -228,26 +255,44 @@ class MainJob:
                 outcome.read_back_seconds = event["seconds"]
                 outcome.fetched_from_tier2 = event["fetched_from_tier2"]
                 outcome.failures += [f"segment {name} differs" for name in event["different"]]
-                outcome.failures += [f"segment {name} is not wholly in Tier 2" for name in event["not_in_tier2"]]
-                if not event["different"] and (event["files"], event["bytes"]) != (outcome.files, outcome.bytes):
-                    outcome.failures.append(f"read back {event['files']} files of {event['bytes']} bytes")
+                outcome.failures += [
+                    f"segment {name} is not wholly in Tier 2" for name in event["not_in_tier2"]
+                ]
+                if not event["different"] and (event["files"], event["bytes"]) != (
+                    outcome.files,
+                    outcome.bytes,
+                ):
+                    outcome.failures.append(
+                        f"read back {event['files']} files of {event['bytes']} bytes"
+                    )
                 if not event["different"] and event["fetched_from_tier2"] < outcome.bytes:
-                    outcome.failures.append(f"only {event['fetched_from_tier2']} bytes were read from Tier 2")
+                    outcome.failures.append(
+                        f"only {event['fetched_from_tier2']} bytes were read from Tier 2"
+                    )
             child.require_success()
         if not told:
             raise ChildFailedError("the comparing process told nothing")
-        self._say(f"read {output.size(outcome.bytes)} back from Tier 2 in {outcome.read_back_seconds:.2f} s")
+        self._say(
+            f"read {output.size(outcome.bytes)} back from Tier 2 in "
+            f"{outcome.read_back_seconds:.2f} s"
+        )
 
 
 @app.command()
 def main(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files and directories; the standard library if none.")
+        list[Path] | None,
+        typer.Argument(help="Files and directories; the standard library if none."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the store is made; what is there is removed.")] = FOLDER,
+    folder: Annotated[
+        Path, typer.Option(help="Where the store is made; what is there is removed.")
+    ] = FOLDER,
     writers: Annotated[int, typer.Option(min=1, help="Files written at once.")] = WRITERS,
     tier1: Annotated[
-        Tier1Kind, typer.Option(help="Where the log is: in the store's folder, or on a local BookKeeper cluster.")
+        Tier1Kind,
+        typer.Option(
+            help="Where the log is: in the store's folder, or on a local BookKeeper cluster."
+        ),
     ] = Tier1Kind.FILE,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -256,14 +301,19 @@ def main(
     try:
         planned = plan_files(files) if files else default_input()
         if not files:
-            say(f"input: the .py files below {sysconfig.get_paths()['stdlib']}, without installed packages")
+            say(
+                f"input: the .py files below {sysconfig.get_paths()['stdlib']}, without "
+                "installed packages"
+            )
         with main_job_tier1(tier1, folder / "cluster", say) as where:
             outcome = MainJob(planned, folder, writers, say, where).run()
     except SegmentStoreError as error:
         output.print_error(sentence(error))
         raise typer.Exit(exit_code_for(error)) from None
     if as_json:
-        output.print_json({**dataclasses.asdict(outcome), "all_bytes_equal": outcome.all_bytes_equal})
+        output.print_json(
+            {**dataclasses.asdict(outcome), "all_bytes_equal": outcome.all_bytes_equal}
+        )
     else:
         output.out().print(output.pairs("main job", _shown(outcome)))
         for failure in outcome.failures:
@@ -287,9 +337,11 @@ def _shown(outcome: Outcome) -> dict[str, object]:
         "lines": outcome.lines,
         "bytes": output.size(outcome.bytes),
         "acknowledged appends/s": round(outcome.appends_per_second),
-        "killed after / recovered lines": f"{outcome.killed_after_lines:,} / {outcome.recovered_lines:,}",
+        "killed after / recovered lines": f"{outcome.killed_after_lines:,} / "
+        f"{outcome.recovered_lines:,}",
         "read by followers": output.size(outcome.followed_bytes),
-        "recovery": f"{outcome.recovery_seconds:.2f} s, {outcome.operations_replayed:,} operations replayed",
+        "recovery": f"{outcome.recovery_seconds:.2f} s, {outcome.operations_replayed:,} operations "
+        "replayed",
         "in Tier 2": f"{outcome.tier2_objects:,} objects, {output.size(outcome.tier2_bytes)}",
         "log before truncation": output.size(outcome.log_bytes_before),
         "log after truncation": output.size(outcome.log_bytes_after),

@@ -1,7 +1,9 @@
-"""The processes of the main job: one that ingests (and is killed once), one that reads everything back.
+"""The processes of the main job: one that ingests (and is killed once), one that reads everything
+back.
 
-Each is run as `python -m segmentstore.cli.main_job_child ingest|compare STORE PLAN` and tells what happens as
-JSON lines on stdout, each with an `event`. PLAN is a JSON file: a list of [path, segment].
+Each is run as `python -m segmentstore.cli.main_job_child ingest|compare STORE PLAN` and tells what
+happens as JSON lines on stdout, each with an `event`. PLAN is a JSON file: a list of [path,
+segment].
 """
 
 from __future__ import annotations
@@ -58,13 +60,17 @@ def ingest_child(
     plan: Path,
     lines: Annotated[int, typer.Option(help="Lines in all, for the pace of the events.")],
     writers: Annotated[int, typer.Option()],
-    until_killed: Annotated[bool, typer.Option(help="Do not end, and do not close the store.")] = False,
+    until_killed: Annotated[
+        bool, typer.Option(help="Do not end, and do not close the store.")
+    ] = False,
 ) -> None:
     """Ingest, follow some segments meanwhile, then flush and checkpoint."""
     asyncio.run(_ingest(store, read_plan(plan), lines, writers, until_killed=until_killed))
 
 
-async def _ingest(location: str, planned: list[PlannedFile], lines: int, writers: int, *, until_killed: bool) -> None:
+async def _ingest(
+    location: str, planned: list[PlannedFile], lines: int, writers: int, *, until_killed: bool
+) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with segmentstore.open(location) as store:
@@ -127,7 +133,10 @@ async def _ensure_segment(store: SegmentStore, name: str) -> None:
 
 
 async def _follow(store: SegmentStore, planned: PlannedFile, executor: Executor) -> int:
-    """Read a segment as it grows, up to the size of its file; the bytes must be the file's. Returns how many."""
+    """Read a segment as it grows, up to the size of its file; the bytes must be the file's.
+
+    Returns how many.
+    """
     if not planned.size:
         return 0
     with planned.path.open("rb") as handle:
@@ -150,7 +159,8 @@ async def _require_equal(
     expected = await asyncio.get_running_loop().run_in_executor(executor, handle.read, len(chunk))
     if bytes(chunk) != expected:
         raise BytesDifferError(
-            f"segment {planned.segment!r} differs from {planned.path} between {position} and {position + len(chunk)}"
+            f"segment {planned.segment!r} differs from {planned.path} between {position} "
+            f"and {position + len(chunk)}"
         )
 
 

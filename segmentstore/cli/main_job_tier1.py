@@ -1,4 +1,5 @@
-"""Where the main job's Tier 1 is: in the store's folder, or on a BookKeeper cluster of its own on this machine.
+"""Where the main job's Tier 1 is: in the store's folder, or on a BookKeeper cluster of its own on
+this machine.
 
 The cluster's processes die with the main job, however it ends; its folder is made anew by each run.
 """
@@ -33,8 +34,13 @@ class MainJobTier1(NamedTuple):
 
 
 @contextmanager
-def main_job_tier1(kind: Tier1Kind, folder: Path, say: Callable[[str], None]) -> Iterator[MainJobTier1]:
-    """Tier 1 for one run. Raises GatewayMissingError (what BookKeeper needs and is not here), LocalClusterError."""
+def main_job_tier1(
+    kind: Tier1Kind, folder: Path, say: Callable[[str], None]
+) -> Iterator[MainJobTier1]:
+    """Tier 1 for one run.
+
+    Raises GatewayMissingError (what BookKeeper needs and is not here), LocalClusterError.
+    """
     if kind is Tier1Kind.FILE:
         yield MainJobTier1({}, None)
         return

@@ -1,7 +1,9 @@
-"""How things are shown: tables for people, one JSON document (or a line per row of a listing) for programs.
+"""How things are shown: tables for people, one JSON document (or a line per row of a listing) for
+programs.
 
-Results go to stdout, progress and errors to stderr, so that a pipe sees results alone. Everything that is shown to people
-goes through `visible` here, for names and messages may hold anything; JSON is exact.
+Results go to stdout, progress and errors to stderr, so that a pipe sees results alone. Everything
+that is shown to people goes through `visible` here, for names and messages may hold anything; JSON
+is exact.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ from rich.table import Table
 
 from segmentstore.contracts.visible import visible
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")
+]
 
 TakeOverOption = Annotated[
     bool,
     typer.Option(
-        "--take-over", help="On BookKeeper: take the containers from an owner that is alive, too; it is fenced by that."
+        "--take-over",
+        help="On BookKeeper: take the containers from an owner that is alive, too; it is "
+        "fenced by that.",
     ),
 ]
 
@@ -39,13 +45,17 @@ SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of
 
 
 def to_plain(value: Any) -> Any:
-    """`value` as JSON can hold it: records become objects, bytes hex, times ISO 8601, ids their text."""
+    """`value` as JSON can hold it: records become objects, bytes hex, times ISO 8601, ids their
+    text.
+    """
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value.value, str) else value.name.lower()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: to_plain(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):
@@ -67,7 +77,8 @@ def print_json(value: Any) -> None:
     """One JSON document on one line of stdout."""
     text = json.dumps(to_plain(value), ensure_ascii=False)
     if not text.isprintable():
-        # Inside strings alone there is anything that does not print: an escape of JSON is the same to a program.
+        # Inside strings alone there is anything that does not print: an escape of JSON is the same
+        # to a program.
         text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
     sys.stdout.write(text + "\n")
 
@@ -90,7 +101,9 @@ class _PlainConsole(Console):
         super().__init__(file=file, markup=False, emoji=False, highlight=False, width=width)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(
+            *(visible(each) if isinstance(each, str) else each for each in objects), **options
+        )
 
 
 def out() -> Console:

@@ -1,4 +1,6 @@
-"""`segmentstore restore`: a store made anew from what Tier 2 holds, when its log and its disk are lost."""
+"""`segmentstore restore`: a store made anew from what Tier 2 holds, when its log and its disk are
+lost.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +26,59 @@ if TYPE_CHECKING:
 
 _LOSSES_MAX = 1000
 """Lines for people; programs get all."""
-_WARNING = "The old store must never run on this bucket again: from its first opening on the new one writes there, and deletes."
+_WARNING = (
+    "The old store must never run on this bucket again: from its first opening on the new "
+    "one writes there, and deletes."
+)
 
 
 def restore(
-    tier2: Annotated[str, typer.Argument(metavar="TIER2_URL", help="Where the objects are, e.g. s3://bucket/prefix.")],
-    new_store: Annotated[str, typer.Argument(metavar="NEW_STORE", help="Folder to make, absent or empty.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; make nothing.")] = False,
+    tier2: Annotated[
+        str,
+        typer.Argument(metavar="TIER2_URL", help="Where the objects are, e.g. s3://bucket/prefix."),
+    ],
+    new_store: Annotated[
+        str, typer.Argument(metavar="NEW_STORE", help="Folder to make, absent or empty.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be restored; make nothing.")
+    ] = False,
     predecessors: Annotated[
         bool,
-        typer.Option("--predecessors", help="Several stores were here one after another, each restored from the last."),
+        typer.Option(
+            "--predecessors",
+            help="Several stores were here one after another, each restored from the last.",
+        ),
     ] = False,
     store_id: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="The store that is wanted, where several share the place."),
+        typer.Option(
+            metavar="UUID", help="The store that is wanted, where several share the place."
+        ),
     ] = None,
     tier1: Annotated[
         str,
         typer.Option(
-            metavar="URL", help="Where its log shall be: file, or bookkeeper://host:port/path, not taken yet."
+            metavar="URL",
+            help="Where its log shall be: file, or bookkeeper://host:port/path, not taken yet.",
         ),
     ] = "file",
     as_json: output.JsonOption = False,
 ) -> None:
     """Make a store of what Tier 2 holds, when the old one's log is lost.
 
-    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to be missing. Ends with 6 if Tier 2
-    has lost what it held, and names it; with 3 if the new store is not sound.
+    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to
+    be missing. Ends with 6 if Tier 2 has lost what it held, and names it; with 3 if the new store
+    is not sound.
     """
     # Not at the top: the other commands do not pay for what rebuilds everything.
     from recovery.consistency_check import Severity  # noqa: PLC0415
 
     with ExitStack() as shown:
         console = output.err()
-        progress = shown.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
+        progress = shown.enter_context(
+            Progress(console=console, transient=True, disable=not console.is_terminal)
+        )
         task = progress.add_task("objects looked at", total=None)
         report = run(
             _restore(
@@ -101,14 +122,26 @@ async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> Re
 
 def _plain(report: RestoreReport) -> dict[str, Any]:
     """The report without the metadata it was made from."""
-    document: dict[str, Any] = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    for name in ("restored_bytes", "missing_bytes", "lost_bytes", "unflushed_bytes", "unclear_bytes", "has_loss"):
+    document: dict[str, Any] = {
+        field.name: getattr(report, field.name) for field in dataclasses.fields(report)
+    }
+    for name in (
+        "restored_bytes",
+        "missing_bytes",
+        "lost_bytes",
+        "unflushed_bytes",
+        "unclear_bytes",
+        "has_loss",
+    ):
         document[name] = getattr(report, name)
     document["losses"] = [output.to_plain(loss) for loss in report.losses]
     document["containers"] = [
         {
             **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
-            "segments": [{**output.to_plain(segment), "missing": segment.missing_bytes} for segment in each.segments],
+            "segments": [
+                {**output.to_plain(segment), "missing": segment.missing_bytes}
+                for segment in each.segments
+            ],
             "checkpoint": None
             if each.checkpoint is None
             else {
@@ -125,20 +158,36 @@ def _plain(report: RestoreReport) -> dict[str, Any]:
 def _show(report: RestoreReport) -> None:
     out = output.out()
     if report.segments:
-        columns = ("container", "segment", "from", "restored to", "known length", "missing", "gaps", "notes")
+        columns = (
+            "container",
+            "segment",
+            "from",
+            "restored to",
+            "known length",
+            "missing",
+            "gaps",
+            "notes",
+        )
         out.print(output.table(None, columns, (_row(segment) for segment in report.segments)))
     for container in report.containers:
         out.print(
-            f"container {container.container_id}: {_source(container.checkpoint)}; {container.objects:,} objects,",
+            f"container {container.container_id}: {_source(container.checkpoint)}; "
+            f"{container.objects:,} objects,",
             end="",
         )
-        out.print(f" {container.surveyed:,} walked by their headers, {container.passed_over:,} passed over")
+        out.print(
+            f" {container.surveyed:,} walked by their headers, {container.passed_over:,} "
+            "passed over"
+        )
         for damage in container.damaged:
             out.print(f"  damaged: {damage}")
     for note in report.notes:
         out.print(f"note: {note}")
     if report.others_objects:
-        out.print(f"note: {report.others_objects:,} objects of other stores, or of unknown owner, were left alone")
+        out.print(
+            f"note: {report.others_objects:,} objects of other stores, or of unknown "
+            "owner, were left alone"
+        )
     _show_losses(report)
     for finding in report.findings:
         out.print(f"{finding.severity.value} {finding.kind}: {finding.place}: {finding.detail}")
@@ -148,7 +197,8 @@ def _show(report: RestoreReport) -> None:
     )
     if report.missing_bytes:
         total += (
-            f" ({output.size(report.lost_bytes)} lost in Tier 2, {output.size(report.unflushed_bytes)} with the log)"
+            f" ({output.size(report.lost_bytes)} lost in Tier 2, "
+            f"{output.size(report.unflushed_bytes)} with the log)"
         )
     if report.dry_run:
         out.print(f"{report.url} would give {total}; nothing was made")
@@ -164,16 +214,23 @@ def _show_losses(report: RestoreReport) -> None:
         where = f"object {loss.object_name}" if loss.object_name else "no object known"
         out.print(
             f"lost: segment {loss.segment!r} of container {loss.container_id},"
-            f" offsets {loss.start_offset:,} to {loss.end_offset:,}, {output.size(loss.length)}: {where}: {loss.reason}"
+            f" offsets {loss.start_offset:,} to {loss.end_offset:,}, "
+            f"{output.size(loss.length)}: {where}: {loss.reason}"
         )
     if len(losses) > _LOSSES_MAX:
         out.print(f"lost: {len(losses) - _LOSSES_MAX:,} stretches more (--json names all)")
     for container in report.containers:
         for name in container.unreadable[:_LOSSES_MAX]:
-            out.print(f"lost: what else object {name} of container {container.container_id} held, nobody can tell")
+            out.print(
+                f"lost: what else object {name} of container {container.container_id} "
+                "held, nobody can tell"
+            )
     if report.unclear_bytes:
         unclear = output.size(report.unclear_bytes)
-        out.print(f"note: {unclear} before all that was found of segments no checkpoint knows: truncated, or lost")
+        out.print(
+            f"note: {unclear} before all that was found of segments no checkpoint knows: "
+            "truncated, or lost"
+        )
 
 
 def _row(segment: SegmentRestore) -> tuple[object, ...]:

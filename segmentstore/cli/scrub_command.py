@@ -1,4 +1,6 @@
-"""`segmentstore scrub`: every block of a stopped store's objects read and checked, at a rate, from where it was left."""
+"""`segmentstore scrub`: every block of a stopped store's objects read and checked, at a rate, from
+where it was left.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,19 @@ _MEGABYTE = 1_000_000
 def scrub_command(
     store: output.StoreArgument,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes a second.")
+        float | None,
+        typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes a second."),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever was looked at before.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew, whatever was looked at before.")
+    ] = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Read every block of a stopped store's objects and check it; ends with 3 if anything is corrupt.
+    """Read every block of a stopped store's objects and check it; ends with 3 if anything is
+    corrupt.
 
-    Interrupted and run again, it goes on where it was. Nothing but the file that says how far it is gets written.
+    Interrupted and run again, it goes on where it was. Nothing but the file that says how far it is
+    gets written.
     """
     with StoppedStore(store) as stopped:
         state = run(_scrub(stopped, store, (rate or 0) * _MEGABYTE, restart=restart))
@@ -57,7 +64,9 @@ def scrub_command(
         raise typer.Exit(ExitCode.CORRUPTION)
 
 
-async def _scrub(stopped: StoppedStore, location: str, bytes_per_s: float, *, restart: bool) -> ScrubState:
+async def _scrub(
+    stopped: StoppedStore, location: str, bytes_per_s: float, *, restart: bool
+) -> ScrubState:
     # Not at the top: the other commands do not pay for what checks everything.
     from recovery.background_scrub import ScrubFile  # noqa: PLC0415
     from recovery.scrub import Pace, Scrub  # noqa: PLC0415
@@ -66,7 +75,9 @@ async def _scrub(stopped: StoppedStore, location: str, bytes_per_s: float, *, re
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
 
-    containers = {container_id: stopped.metadata(container_id) for container_id in stopped.container_ids}
+    containers = {
+        container_id: stopped.metadata(container_id) for container_id in stopped.container_ids
+    }
     runtime = stopped.runtime
     now_ms = runtime.clock.time_ms()
     executor = runtime.executor("scrub", 1)
@@ -74,7 +85,9 @@ async def _scrub(stopped: StoppedStore, location: str, bytes_per_s: float, *, re
     try:
         store_file = read_store_file(location, runtime)
         assert store_file is not None, location
-        file = ScrubFile(os.path.join(location, FILE_NAME), runtime.disk, executor, store_file.store_id)
+        file = ScrubFile(
+            os.path.join(location, FILE_NAME), runtime.disk, executor, store_file.store_id
+        )
         try:
             state = await file.load() if not restart else None
         except ConfigError as error:
@@ -82,7 +95,10 @@ async def _scrub(stopped: StoppedStore, location: str, bytes_per_s: float, *, re
         state = state or ScrubState(current=ScrubPass(started_at_ms=now_ms))
         if state.current.finished_at_ms is not None:
             state.begin(now_ms)
-        live = {container_id: partial(_identity, metadata) for container_id, metadata in containers.items()}
+        live = {
+            container_id: partial(_identity, metadata)
+            for container_id, metadata in containers.items()
+        }
         with _Bar(state.current, containers) as bar:
 
             async def moved_on() -> None:
@@ -136,7 +152,9 @@ class _Bar:
             for name, live in metadata.objects.items()
             if current.position is None or (container_id, name) > current.position
         )
-        self._task = self._bar.add_task("scrub", total=current.bytes_read + total, completed=current.bytes_read)
+        self._task = self._bar.add_task(
+            "scrub", total=current.bytes_read + total, completed=current.bytes_read
+        )
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -149,5 +167,7 @@ class _Bar:
         """Draw how far it is now."""
         found = f", {self._current.harmful} harmful" if self._current.harmful else ""
         self._bar.update(
-            self._task, completed=self._current.bytes_read, description=f"{self._current.objects:,} objects{found}"
+            self._task,
+            completed=self._current.bytes_read,
+            description=f"{self._current.objects:,} objects{found}",
         )

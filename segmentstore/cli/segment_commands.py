@@ -25,8 +25,12 @@ def create(
     as_json: output.JsonOption = False,
 ) -> None:
     """Make an empty segment, and the store if it is not there."""
-    info = with_store(store, lambda opened: opened.create_segment(segment), create=True, take_over=take_over)
-    _say(as_json, info, f"created {info.name} (id {info.segment_id}, container {info.container_id})")
+    info = with_store(
+        store, lambda opened: opened.create_segment(segment), create=True, take_over=take_over
+    )
+    _say(
+        as_json, info, f"created {info.name} (id {info.segment_id}, container {info.container_id})"
+    )
 
 
 def seal(
@@ -49,13 +53,17 @@ def truncate(
 ) -> None:
     """Let go of a segment's bytes before OFFSET."""
     with_store(store, lambda opened: opened.truncate(segment, offset), take_over=take_over)
-    _say(as_json, {"segment": segment, "start_offset": offset}, f"{segment} begins at {offset:,} now")
+    _say(
+        as_json, {"segment": segment, "start_offset": offset}, f"{segment} begins at {offset:,} now"
+    )
 
 
 def merge(
     store: output.StoreArgument,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The segment that grows.")],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The segment that ends up in it, and is gone.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The segment that ends up in it, and is gone.")
+    ],
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -81,7 +89,9 @@ def rm(
 
 def flush(
     store: output.StoreArgument,
-    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="Only this one.")] = None,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="[SEGMENT]", help="Only this one.")
+    ] = None,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -91,7 +101,9 @@ def flush(
 
 
 def checkpoint(
-    store: output.StoreArgument, take_over: output.TakeOverOption = False, as_json: output.JsonOption = False
+    store: output.StoreArgument,
+    take_over: output.TakeOverOption = False,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Write a checkpoint of the metadata, then truncate the log as far as Tier 2 allows."""
     with_store(store, lambda opened: opened.checkpoint(), take_over=take_over)
@@ -100,7 +112,9 @@ def checkpoint(
 
 def ls(
     store: output.StoreArgument,
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that begin with it.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin with it.")
+    ] = "",
     as_json: output.JsonOption = False,
 ) -> None:
     """List segments by name."""
@@ -110,7 +124,10 @@ def ls(
         config = opened.config
         if left_out := sorted(set(range(config.containers)) - set(config.served)):
             which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
-            detail = f"serve is {config.serve}, so segments in {len(left_out)} of {config.containers} containers"
+            detail = (
+                f"serve is {config.serve}, so segments in {len(left_out)} of "
+                f"{config.containers} containers"
+            )
             output.print_error(f"{detail} are not listed: {which}")
         return infos
 
@@ -119,7 +136,14 @@ def ls(
         output.print_json_lines(infos)
         return
     rows = [
-        (info.name, info.start_offset, info.length, info.storage_length, _state(info), info.last_modified)
+        (
+            info.name,
+            info.start_offset,
+            info.length,
+            info.storage_length,
+            _state(info),
+            info.last_modified,
+        )
         for info in infos
     ]
     columns = ("segment", "start", "length", "in Tier 2", "state", "last modified (UTC)")
@@ -134,7 +158,9 @@ def _state(info: SegmentInfo) -> str:
 
 def info(
     store: output.StoreArgument,
-    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="The store itself if not given.")] = None,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="[SEGMENT]", help="The store itself if not given.")
+    ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
     """Show a segment's properties, or the store's numbers and health."""
@@ -146,7 +172,11 @@ def info(
     if as_json:
         output.print_json(shown)
         return
-    values = {item.name: getattr(shown, item.name) for item in dataclasses.fields(shown)} if segment else shown
+    values = (
+        {item.name: getattr(shown, item.name) for item in dataclasses.fields(shown)}
+        if segment
+        else shown
+    )
     output.out().print(output.pairs(segment or store, output.flatten(values)))
 
 
@@ -162,16 +192,28 @@ def attrs(
     segment: output.SegmentArgument,
     updates: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="ID=VALUE", help="Update this attribute first; may be given many times."),
+        typer.Option(
+            "--set",
+            metavar="ID=VALUE",
+            help="Update this attribute first; may be given many times.",
+        ),
     ] = None,
-    update_type: Annotated[str, typer.Option("--type", help=f"How: {', '.join(_TYPES)}.")] = "replace",
+    update_type: Annotated[
+        str, typer.Option("--type", help=f"How: {', '.join(_TYPES)}.")
+    ] = "replace",
     expected: Annotated[
-        int | None, typer.Option(help="The value that must be there, for replace-if-equals; absent if not given.")
+        int | None,
+        typer.Option(
+            help="The value that must be there, for replace-if-equals; absent if not given."
+        ),
     ] = None,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show a segment's attributes; with --set, update them first, all or none. ID is a UUID, VALUE a signed 64-bit number."""
+    """Show a segment's attributes; with --set, update them first, all or none.
+
+    ID is a UUID, VALUE a signed 64-bit number.
+    """
     changes = [_parse_update(text, update_type, expected) for text in updates or ()]
 
     async def run(opened: SegmentStore) -> dict[uuid.UUID, int]:
@@ -179,7 +221,9 @@ def attrs(
             await opened.update_attributes(segment, changes)
         return await opened.get_attributes(segment)
 
-    values = with_store(store, run, take_over=take_over) if changes else with_readable_store(store, run)
+    values = (
+        with_store(store, run, take_over=take_over) if changes else with_readable_store(store, run)
+    )
     if as_json:
         output.print_json({str(name): value for name, value in values.items()})
         return

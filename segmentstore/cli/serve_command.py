@@ -1,4 +1,6 @@
-"""`segmentstore serve`: a store kept open for other processes of this machine, until it is told to stop."""
+"""`segmentstore serve`: a store kept open for other processes of this machine, until it is told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,29 @@ LOOK_S = 2.0
 
 def serve_command(
     store: output.StoreArgument,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the store if it is not there.")
+    ] = False,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Open a store and let other processes of this machine append through a socket in its folder.
 
-    Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in order. Ends with an error when
-    the store stops by itself. Settings come from the environment and store.toml, as for every command.
+    Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in
+    order. Ends with an error when the store stops by itself. Settings come from the environment and
+    store.toml, as for every command.
     """
 
     async def run(opened: SegmentStore) -> None:
         if as_json:
-            output.print_json({"store": store, "socket": SOCKET_NAME, "containers": opened.config.served_count})
+            output.print_json(
+                {"store": store, "socket": SOCKET_NAME, "containers": opened.config.served_count}
+            )
         else:
-            print(f"serving {visible(store)} at {SOCKET_NAME}, {opened.config.served_count} containers")
+            print(
+                f"serving {visible(store)} at {SOCKET_NAME}, "
+                f"{opened.config.served_count} containers"
+            )
         sys.stdout.flush()
         await _until_told(opened)
 

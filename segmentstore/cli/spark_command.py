@@ -1,8 +1,9 @@
-"""`segmentstore spark VERB STORE ...`: the Spark jobs (tier2/spark), on a store's folder as well as on a Tier-2 URL.
+"""`segmentstore spark VERB STORE ...`: the Spark jobs (tier2/spark), on a store's folder as well as
+on a Tier-2 URL.
 
-The jobs see Tier 2 alone. What only the engine can do stands here: to find a store's Tier 2, and, of a store that nobody has
-open, to export its catalog before a job and to take up what the job asks of an owner. Of a store that is open nothing is
-touched: its owner answers the job.
+The jobs see Tier 2 alone. What only the engine can do stands here: to find a store's Tier 2, and,
+of a store that nobody has open, to export its catalog before a job and to take up what the job asks
+of an owner. Of a store that is open nothing is touched: its owner answers the job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from segmentstore.store_files import tier2_url
 from segmentstore.store_folder import read_store_file
 
 COULD_NOT_TELL = 2
-"""As the jobs have it (tier2/spark/command_options.py): schedulers tell a failure from findings by it."""
+"""As the jobs have it (tier2/spark/command_options.py): schedulers tell a failure from findings by
+it.
+"""
 
 
 class _Store(NamedTuple):
@@ -42,10 +45,14 @@ class _Store(NamedTuple):
 def spark(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VERB STORE [OPTIONS]", help="`segmentstore spark --help` has the verbs."),
+        typer.Argument(
+            metavar="VERB STORE [OPTIONS]", help="`segmentstore spark --help` has the verbs."
+        ),
     ] = None,
 ) -> None:
-    """Check (`reconcile`) or rewrite (`compact`) what is in Tier 2 with Spark. STORE is a store's folder or a Tier-2 URL.
+    """Check (`reconcile`) or rewrite (`compact`) what is in Tier 2 with Spark.
+
+    STORE is a store's folder or a Tier-2 URL.
 
     Exit codes are the jobs' own: 0 nothing found or all done, 1 findings, 2 could not tell.
     """
@@ -57,7 +64,10 @@ def spark(
 
 
 def run_verb(arguments: list[str]) -> int:
-    """Run a verb in this process; its exit code. The session stays for the next verb. Usage errors raise SystemExit."""
+    """Run a verb in this process; its exit code.
+
+    The session stays for the next verb. Usage errors raise SystemExit.
+    """
     try:
         require_extra("spark", "segmentstore spark")
         # Not at the top: no other command pays for it, nor needs it to be installed.
@@ -100,7 +110,9 @@ def _find(location: str) -> _Store:
     config = merge_settings({}, {}, file.settings, existing=True)
     url = tier2_url(location, config)
     if url.startswith("memory://"):
-        raise CommandError(f"the objects of {location} are in the memory of a process ({url}): no job can see them")
+        raise CommandError(
+            f"the objects of {location} are in the memory of a process ({url}): no job can see them"
+        )
     return _Store(location, file.store_id, url, range(config.containers))
 
 

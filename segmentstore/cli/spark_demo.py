@@ -1,9 +1,12 @@
-"""`make spark-demo`: a small store, and everything that the Spark jobs do with one, on this machine.
+"""`make spark-demo`: a small store, and everything that the Spark jobs do with one, on this
+machine.
 
-    real text in many small chunks -> catalog -> reconcile: nothing found -> read by the data source -> compact, as a plan,
-    then really -> reconcile: nothing found -> read again: the same -> a copy, spoiled -> reconcile finds just that
+    real text in many small chunks -> catalog -> reconcile: nothing found -> read by the data source
+    -> compact, as a plan, then really -> reconcile: nothing found -> read again: the same -> a
+    copy, spoiled -> reconcile finds just that
 
-Each step runs the command that a person would type, in this process: one Spark session serves them all.
+Each step runs the command that a person would type, in this process: one Spark session serves them
+all.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ FOLDER = Path("var/spark-demo")
 FILES_MAX = 600
 """Of the default input; what is named is taken whole."""
 ROUNDS = 8
-"""Each file is appended in so many pieces, and all is flushed after each: so many small chunks of a segment."""
+"""Each file is appended in so many pieces, and all is flushed after each: so many small chunks of a
+segment.
+"""
 CONTAINERS = 4
 """A group of a compaction is of one container: so many tasks have something to do."""
 ORPHAN_AGE_S = 4 * 24 * 3600
@@ -94,7 +99,10 @@ class SparkDemo:
         if after != before:
             raise DemoFailedError(f"{before} were read before the compaction, {after} after it")
         self._step("spoil a copy", self._spoil)
-        self._step("reconcile the copy: 1 is findings", lambda: self._command(1, "spark", "reconcile", self._spoiled))
+        self._step(
+            "reconcile the copy: 1 is findings",
+            lambda: self._command(1, "spark", "reconcile", self._spoiled),
+        )
 
     def _step(self, what: str, work: Callable[[], T]) -> T:
         began = time.monotonic()
@@ -103,26 +111,39 @@ class SparkDemo:
         return result
 
     def _command(self, expected: int, *words: object) -> str:
-        """Run a command of `segmentstore`; how it ended. Raises DemoFailedError unless as expected."""
+        """Run a command of `segmentstore`; how it ended.
+
+        Raises DemoFailedError unless as expected.
+        """
         told = [str(word) for word in words]
         output.out().print(f"\n$ segmentstore {shlex.join(told)}", highlight=False)
         code = spark_command.run_verb(told[1:]) if told[0] == "spark" else _run(told)
         if code != expected:
-            raise DemoFailedError(f"`segmentstore {shlex.join(told)}` ended with {code}, not {expected}")
+            raise DemoFailedError(
+                f"`segmentstore {shlex.join(told)}` ended with {code}, not {expected}"
+            )
         return f"exit code {code}"
 
     def _make(self) -> str:
         self._source = asyncio.run(self._ingest())
-        return f"{len(self._planned):,} segments, {self._source.lines:,} lines, in {ROUNDS} pieces each"
+        return (
+            f"{len(self._planned):,} segments, {self._source.lines:,} lines, in {ROUNDS} "
+            "pieces each"
+        )
 
     async def _ingest(self) -> Counted:
-        # What is shown here is another's work: the engine's own consolidation would leave it nothing to do.
-        async with segmentstore.open(str(self._store), containers=CONTAINERS, consolidation=False) as store:
+        # What is shown here is another's work: the engine's own consolidation would leave it
+        # nothing to do.
+        async with segmentstore.open(
+            str(self._store), containers=CONTAINERS, consolidation=False
+        ) as store:
             contents = [(item.segment, item.path.read_bytes()) for item in self._planned]
             for name, _ in contents:
                 await store.create_segment(name)
             for number in range(ROUNDS):
-                await asyncio.gather(*(store.append(name, _piece(data, number)) for name, data in contents))
+                await asyncio.gather(
+                    *(store.append(name, _piece(data, number)) for name, data in contents)
+                )
                 await store.flush()
             # A last line without newline is one once nothing can follow it.
             await asyncio.gather(*(store.seal(name) for name, _ in contents))
@@ -141,7 +162,10 @@ class SparkDemo:
         spark = spark_session("segmentstore demo")
         register(spark)
         options = {"tier2": _tier2(self._store), "pattern": "*", "format": "lines"}
-        output.out().print(f'\n>>> spark.read.format("segmentstore").options(**{options!r}).load()', highlight=False)
+        output.out().print(
+            f'\n>>> spark.read.format("segmentstore").options(**{options!r}).load()',
+            highlight=False,
+        )
         frame = spark.read.format("segmentstore").options(**options).load()
         [row] = frame.selectExpr("count(*) as lines", "sum(length) as bytes").collect()
         counted = Counted(row["lines"], row["bytes"])
@@ -155,7 +179,8 @@ class SparkDemo:
         names = sorted(
             name
             for path in root.rglob("*")
-            if path.is_file() and parse_object_name(name := path.relative_to(root).as_posix()) is not None
+            if path.is_file()
+            and parse_object_name(name := path.relative_to(root).as_posix()) is not None
         )
         first = parse_object_name(names[0])
         assert first is not None, names[0]
@@ -193,11 +218,16 @@ def _run(words: list[str]) -> int:
 
 def main(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files and directories; the standard library if none.")
+        list[Path] | None,
+        typer.Argument(help="Files and directories; the standard library if none."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the stores are made; what is there is removed.")] = FOLDER,
+    folder: Annotated[
+        Path, typer.Option(help="Where the stores are made; what is there is removed.")
+    ] = FOLDER,
 ) -> None:
-    """Show the Spark jobs on a small store; ends with 1 if anything does not come out as it must."""
+    """Show the Spark jobs on a small store; ends with 1 if anything does not come out as it
+    must.
+    """
     began = time.monotonic()
     try:
         require_extra("spark", "the demonstration")
@@ -211,7 +241,9 @@ def main(
     except SegmentStoreError as error:
         output.print_error(sentence(error))
         raise typer.Exit(exit_code_for(error)) from None
-    output.out().print(f"all of it held, in {time.monotonic() - began:.0f} s; the stores are in {folder}")
+    output.out().print(
+        f"all of it held, in {time.monotonic() - began:.0f} s; the stores are in {folder}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """StandIn: the owner of a stopped store for as long as a job has something to ask of one.
 
-A job puts messages into the mailboxes of containers and waits for the answers of whoever has the store open. If nobody has, the
-command line that runs the job is that owner: from the first message that nobody answered to the end of the job. What takes
-the messages up is the owner's own code (storagewriter/mailbox_keeper.py), in a store that is opened as ever; until then the
-folder is free, and a service that opens the store meanwhile answers instead.
+A job puts messages into the mailboxes of containers and waits for the answers of whoever has the
+store open. If nobody has, the command line that runs the job is that owner: from the first message
+that nobody answered to the end of the job. What takes the messages up is the owner's own code
+(storagewriter/mailbox_keeper.py), in a store that is opened as ever; until then the folder is free,
+and a service that opens the store meanwhile answers instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ ANSWER_POLL_S: Final = 0.5
 
 
 class StandIn:
-    """A context manager. What kept it from standing in, whatever it was, is in `failure` afterwards; the job then waits for nobody."""
+    """A context manager.
+
+    What kept it from standing in, whatever it was, is in `failure` afterwards; the job then waits
+    for nobody.
+    """
 
     def __init__(self, location: str, url: str, containers: Sequence[int]) -> None:
         self.failure: BaseException | None = None
@@ -48,7 +53,10 @@ class StandIn:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._loop is not None and self._ended is not None:
             try:

@@ -1,7 +1,7 @@
 """Standard input and output without blocking the event loop, and with Ctrl-C as an ordinary end.
 
-The adapter of the process's own streams: blocking reads and writes run in a one-thread executor, and a read
-that waits for a person can be woken.
+The adapter of the process's own streams: blocking reads and writes run in a one-thread executor,
+and a read that waits for a person can be woken.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class InputLines:
         self._wake_read, self._wake_write = os.pipe()
 
     def stop(self) -> None:
-        """End the input here: what was read is still given out. May be called from a signal handler."""
+        """End the input here: what was read is still given out.
+
+        May be called from a signal handler.
+        """
         os.write(self._wake_write, b"\0")
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
@@ -110,7 +113,9 @@ class OutputBytes:
 
 @contextmanager
 def interrupt_calls(loop: asyncio.AbstractEventLoop, stop: InputLines) -> Iterator[None]:
-    """While inside, Ctrl-C ends the input instead of the program; a second one is ignored until the end is reached."""
+    """While inside, Ctrl-C ends the input instead of the program; a second one is ignored until the
+    end is reached.
+    """
     loop.add_signal_handler(signal.SIGINT, stop.stop)
     try:
         yield

@@ -1,9 +1,11 @@
-"""A stopped store, looked at without changing it: its log's frames, the operations in them, what they add up to.
+"""A stopped store, looked at without changing it: its log's frames, the operations in them, what
+they add up to.
 
-Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing is written
-(but a lock file, if there was none); operations are replayed through the same metadata updater as always. Of a store on
-BookKeeper only the folder can be locked: what an owner elsewhere has open is refused by the ledgers (frame_reports.py), and
-who opened it meanwhile is seen by its record (`check_undisturbed`).
+Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing
+is written (but a lock file, if there was none); operations are replayed through the same metadata
+updater as always. Of a store on BookKeeper only the folder can be locked: what an owner elsewhere
+has open is refused by the ledgers (frame_reports.py), and who opened it meanwhile is seen by its
+record (`check_undisturbed`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.disk import DiskFile, is_read_only
-from segmentstore.contracts.errors import DataCorruptionError, ReadOnlyFileSystemError, StoreInUseError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    ReadOnlyFileSystemError,
+    StoreInUseError,
+)
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
@@ -52,9 +58,14 @@ class LoggedOperation(NamedTuple):
 
 
 class StoppedStore:
-    """The store in a folder; a context manager that holds its locks. `bookkeeper` makes the look at a log that is there."""
+    """The store in a folder; a context manager that holds its locks.
 
-    def __init__(self, location: str, *, bookkeeper: Callable[[str], BookKeeperStore] = BookKeeperStore) -> None:
+    `bookkeeper` makes the look at a log that is there.
+    """
+
+    def __init__(
+        self, location: str, *, bookkeeper: Callable[[str], BookKeeperStore] = BookKeeperStore
+    ) -> None:
         require_store(location)
         self.runtime = Runtime()
         self._disk = self.runtime.disk
@@ -68,7 +79,8 @@ class StoppedStore:
         """Where its log is, if it is there."""
         if self.bookkeeper is None and self._settings["tier1"] != "file":
             raise CommandError(
-                f"the log of {location} is in {redacted(str(self._settings['tier1']))}: there is none on disk to look at"
+                f"the log of {location} is in {redacted(str(self._settings['tier1']))}: "
+                "there is none on disk to look at"
             )
 
     @property
@@ -116,7 +128,10 @@ class StoppedStore:
 
         if self.bookkeeper is not None:
             frames = self.bookkeeper.frames
-            return {each: LogElsewhere(partial(frames, each), self.position_unit) for each in self.container_ids}
+            return {
+                each: LogElsewhere(partial(frames, each), self.position_unit)
+                for each in self.container_ids
+            }
         return {container_id: self.log_folder(container_id) for container_id in self.container_ids}
 
     @property
@@ -125,7 +140,9 @@ class StoppedStore:
         return "offset" if self.bookkeeper is None else "entry"
 
     def check_undisturbed(self) -> None:
-        """Raise StoreInUseError if somebody was at a log meanwhile: possible on BookKeeper alone, where it cannot be locked."""
+        """Raise StoreInUseError if somebody was at a log meanwhile: possible on BookKeeper alone,
+        where it cannot be locked.
+        """
         if self.bookkeeper is not None:
             self.bookkeeper.check_undisturbed()
 
@@ -153,13 +170,20 @@ class StoppedStore:
         return state.epoch if state is not None else None
 
     def operations(self, container_id: int) -> Iterator[LoggedOperation]:
-        """Every operation from the truncation point to the tail. Raises DataCorruptionError at the first bad place."""
+        """Every operation from the truncation point to the tail.
+
+        Raises DataCorruptionError at the first bad place.
+        """
         for record in self._records(container_id):
             try:
                 operation = decode_operation(record.data)
             except OperationFormatError as error:
-                raise DataCorruptionError(f"log address {record.first_frame_address:#x}", str(error)) from error
-            yield LoggedOperation(container_id, record.first_frame_address, len(record.data), operation)
+                raise DataCorruptionError(
+                    f"log address {record.first_frame_address:#x}", str(error)
+                ) from error
+            yield LoggedOperation(
+                container_id, record.first_frame_address, len(record.data), operation
+            )
 
     def metadata(self, container_id: int) -> ContainerMetadata:
         """What the log adds up to. O(log)."""
@@ -175,9 +199,12 @@ class StoppedStore:
         for report in self.frames(container_id):
             if report.status == "corrupt":
                 raise DataCorruptionError(
-                    f"{report.path} {self.position_unit} {report.position} frame {report.sequence}", report.detail
+                    f"{report.path} {self.position_unit} {report.position} frame {report.sequence}",
+                    report.detail,
                 )
             if report.status == "ok":
-                frame = LogFrame(report.address, report.sequence, report.epoch, memoryview(report.payload))
+                frame = LogFrame(
+                    report.address, report.sequence, report.epoch, memoryview(report.payload)
+                )
                 yield from reader.feed(frame)
         reader.finish()

@@ -1,4 +1,6 @@
-"""The few numbers of a store that the command line acts on; the one place that knows where `stats()` has them."""
+"""The few numbers of a store that the command line acts on; the one place that knows where
+`stats()` has them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class StoreNumbers:
         stats = cast("dict[str, Any]", store.stats())
         containers = list(stats["containers"].values())
         return cls(
-            operations_replayed=sum(item.get("recovery", {}).get("operations", 0) for item in containers),
+            operations_replayed=sum(
+                item.get("recovery", {}).get("operations", 0) for item in containers
+            ),
             log_bytes=sum(item["log"]["log_bytes"] for item in containers),
             tier2_objects=sum(item["objects"] for item in containers),
             tier2_bytes=sum(item["object_bytes"] for item in containers),

@@ -1,4 +1,6 @@
-"""How a command opens a store, and how it stops: every command that changes or reads one goes through here."""
+"""How a command opens a store, and how it stops: every command that changes or reads one goes
+through here.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ CACHE_FOLDER = "cache"
 
 
 def require_store(location: str) -> None:
-    """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by looking.
+    """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by
+    looking.
 
     Raises InvalidArgumentError for a URL.
     """
@@ -48,8 +51,9 @@ def with_store(
 ) -> T:
     """Open the store, run `action` on it, close it; what `action` gave is the result.
 
-    `take_over`: also from an owner on BookKeeper that is alive (else as the environment and store.toml say). `create` makes a
-    store that is not there. Ctrl-C cancels the action, closes the store and raises KeyboardInterrupt.
+    `take_over`: also from an owner on BookKeeper that is alive (else as the environment and
+    store.toml say). `create` makes a store that is not there. Ctrl-C cancels the action, closes the
+    store and raises KeyboardInterrupt.
     """
     if not create:
         require_store(location)
@@ -68,10 +72,12 @@ def with_store(
 
 
 def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitable[T]]) -> T:
-    """As `with_store`, for an action that only reads: on a read-only file system it runs on a view of the store.
+    """As `with_store`, for an action that only reads: on a read-only file system it runs on a view
+    of the store.
 
-    Nobody can own the store there, so none is asked. On BookKeeper it always does, for an opening would take the containers
-    from their owner; there the folder need not be there, if SEGMENTSTORE_TIER1 names the store. stderr says that it is a view.
+    Nobody can own the store there, so none is asked. On BookKeeper it always does, for an opening
+    would take the containers from their owner; there the folder need not be there, if
+    SEGMENTSTORE_TIER1 names the store. stderr says that it is a view.
     """
     if is_on_bookkeeper(location):
         return _viewed(location, action, "has its log on BookKeeper")
@@ -83,7 +89,8 @@ def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitabl
 
 
 def is_on_bookkeeper(location: str) -> bool:
-    """Whether the store in a folder has its log on BookKeeper; of a folder that is none, whether SEGMENTSTORE_TIER1 says so.
+    """Whether the store in a folder has its log on BookKeeper; of a folder that is none, whether
+    SEGMENTSTORE_TIER1 says so.
 
     Raises ConfigError, and NotAStoreError where the folder holds something else.
     """

@@ -1,1 +1,4 @@
-"""The ground floor: words, errors, records and the seams to the outside. Imports nothing of ours."""
+"""The ground floor: words, errors, records and the seams to the outside.
+
+Imports nothing of ours.
+"""

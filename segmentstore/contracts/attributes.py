@@ -1,7 +1,7 @@
 """Attributes of a segment: a 128-bit id to a signed 64-bit value, and the five ways to update one.
 
-Inside the engine an attribute id is its 16 bytes (`uuid.UUID.bytes`): hashing a UUID object costs more
-than the rest of an append's bookkeeping. The door converts.
+Inside the engine an attribute id is its 16 bytes (`uuid.UUID.bytes`): hashing a UUID object costs
+more than the rest of an append's bookkeeping. The door converts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ VALUE_MAX = 2**63 - 1
 
 
 class UpdateType(enum.IntEnum):
-    """How an attribute update meets the value that is there. Pravega's names without the table types."""
+    """How an attribute update meets the value that is there.
+
+    Pravega's names without the table types.
+    """
 
     NONE = 1
     """Set, only if the attribute is absent."""
@@ -47,7 +50,9 @@ class AttributeUpdate:
 
 
 class AttributeConditionError(Exception):
-    """Raised by `resolve_updates`; the metadata updater turns it into BadAttributeUpdateError with the name."""
+    """Raised by `resolve_updates`; the metadata updater turns it into BadAttributeUpdateError with
+    the name.
+    """
 
     def __init__(self, key: AttributeKey, current: int | None, detail: str) -> None:
         super().__init__(detail)
@@ -72,8 +77,8 @@ def resolve_updates(
 ) -> dict[AttributeKey, int]:
     """The values the updates lead to, all or nothing.
 
-    Later updates of one call see earlier ones. `pending` holds values accepted but not yet durable and
-    hides `current`. Raises AttributeConditionError at the first condition that does not hold.
+    Later updates of one call see earlier ones. `pending` holds values accepted but not yet durable
+    and hides `current`. Raises AttributeConditionError at the first condition that does not hold.
     """
     result: dict[AttributeKey, int] = {}
     for key, update_type, value, expected in updates:
@@ -102,7 +107,9 @@ def _resolve_one(
     if update_type is UpdateType.ACCUMULATE:
         total = value + (there or 0)
         if not VALUE_MIN <= total <= VALUE_MAX:
-            raise AttributeConditionError(key, there, f"adding {value} leaves the signed 64-bit range")
+            raise AttributeConditionError(
+                key, there, f"adding {value} leaves the signed 64-bit range"
+            )
         return total
     if there is not None:
         raise AttributeConditionError(key, there, "already has a value")

@@ -1,4 +1,6 @@
-"""The one checksum of the engine: CRC32C (Castagnoli), the polynomial of iSCSI, BookKeeper and S3."""
+"""The one checksum of the engine: CRC32C (Castagnoli), the polynomial of iSCSI, BookKeeper and
+S3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a segment's bytes lie in Tier 2: chunk and object records, as the log and the metadata hold them."""
+"""Where a segment's bytes lie in Tier 2: chunk and object records, as the log and the metadata hold
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import NamedTuple
 class ChunkRecord(NamedTuple):
     """A stretch of one segment inside one block of one Tier-2 object.
 
-    The block's own header names the segment and offset it was *written* for; after a merge the bytes
-    belong to another segment at another offset, so both are kept and every read checks the header
-    against `block_segment_id`, `block_start_offset` and the length.
+    The block's own header names the segment and offset it was *written* for; after a merge the
+    bytes belong to another segment at another offset, so both are kept and every read checks the
+    header against `block_segment_id`, `block_start_offset` and the length.
     """
 
     start_offset: int

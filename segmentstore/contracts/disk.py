@@ -17,7 +17,12 @@ from typing import ClassVar, Protocol
 
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.lock_owner import OWNER_BYTES_MAX, LockedError, describe_owner, render_owner
+from segmentstore.contracts.lock_owner import (
+    OWNER_BYTES_MAX,
+    LockedError,
+    describe_owner,
+    render_owner,
+)
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _NO_ALLOCATION = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
@@ -30,13 +35,19 @@ class DiskFile(Protocol):
     """An open file. Not safe for use by two threads at once, except `pread`."""
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all buffers, one after another, at `offset`; short writes are continued. Durable only after `sync`."""
+        """Write all buffers, one after another, at `offset`; short writes are continued.
+
+        Durable only after `sync`.
+        """
 
     def pread(self, offset: int, length: int) -> bytes:
         """Read up to `length` bytes; fewer only at the end of the file."""
 
     def sync(self) -> None:
-        """fdatasync. After it raised, the file is finished: no second sync on it, ever (DESIGN 4.2)."""
+        """fdatasync.
+
+        After it raised, the file is finished: no second sync on it, ever (DESIGN 4.2).
+        """
 
     def size(self) -> int:
         """Length of the file in bytes."""
@@ -45,10 +56,11 @@ class DiskFile(Protocol):
         """Set the length."""
 
     def allocate(self, offset: int, length: int) -> None:
-        """Find room, so that writes within the range do not meet a full disk; the file may grow to it, by zeros.
+        """Find room, so that writes within the range do not meet a full disk; the file may grow to
+        it, by zeros.
 
-        An error (see `is_full`) leaves the file as usable as it was. A file system that cannot promise room promises
-        none, and says nothing: a write finds out.
+        An error (see `is_full`) leaves the file as usable as it was. A file system that cannot
+        promise room promises none, and says nothing: a write finds out.
         """
 
     def is_at(self, path: str) -> bool:
@@ -59,31 +71,50 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
-    """A file system. Paths are absolute or relative to the process, as the operating system has them."""
+    """A file system.
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> DiskFile:
-        """Open a file; `create` makes it if absent, `exclusive` refuses one that is there (FileExistsError)."""
+    Paths are absolute or relative to the process, as the operating system has them.
+    """
+
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> DiskFile:
+        """Open a file; `create` makes it if absent, `exclusive` refuses one that is there
+        (FileExistsError).
+        """
 
     def lock(self, path: str) -> DiskFile:
-        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody has it (see `owner_of`).
+        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody has it
+        (see `owner_of`).
 
         A lock that is let go of without being closed is free, too.
         """
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give `source` the name `target`, replacing what is there. Durable after `sync_directory`."""
+        """Atomically give `source` the name `target`, replacing what is there.
+
+        Durable after `sync_directory`.
+        """
 
     def link(self, source: str, target: str) -> None:
-        """Give `source` a second name; FileExistsError if it is taken. Durable after `sync_directory`."""
+        """Give `source` a second name; FileExistsError if it is taken.
+
+        Durable after `sync_directory`.
+        """
 
     def unlink(self, path: str) -> None:
         """Remove a name; FileNotFoundError if absent. Durable after `sync_directory`."""
 
     def make_private(self, path: str) -> None:
-        """Let nobody but its owner read or change a file, as far as its file system has such rights. Raises OSError."""
+        """Let nobody but its owner read or change a file, as far as its file system has such
+        rights. Raises OSError.
+        """
 
     def make_directory(self, path: str) -> None:
-        """Make a directory; FileExistsError if something has the name. Durable after `sync_directory` of its parent."""
+        """Make a directory; FileExistsError if something has the name.
+
+        Durable after `sync_directory` of its parent.
+        """
 
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted; FileNotFoundError if absent."""
@@ -128,8 +159,9 @@ def remove_if_there(disk: Disk, path: str) -> None:
 def make_directories(disk: Disk, path: str) -> None:
     """Make a directory and what is missing above it; durable when it returns. Raises OSError.
 
-    One that is there may have been made by a process that died before it synced the parent: the parent of the
-    lowest one that is there is synced as well, so that nothing durable is ever put into what a crash can take away.
+    One that is there may have been made by a process that died before it synced the parent: the
+    parent of the lowest one that is there is synced as well, so that nothing durable is ever put
+    into what a crash can take away.
     """
     path = os.path.abspath(path)
     parent = os.path.dirname(path)
@@ -137,7 +169,8 @@ def make_directories(disk: Disk, path: str) -> None:
         try:
             disk.sync_directory(parent)
         except OSError as error:
-            # Another's folder, closed to us, or one that knows no syncs (a mount point's parent): not we made this one.
+            # Another's folder, closed to us, or one that knows no syncs (a mount point's parent):
+            # not we made this one.
             if error.errno not in _NOT_OURS:
                 raise
         return
@@ -218,10 +251,12 @@ class OsFile:
 
 
 class OsLock(OsFile):
-    """A file that is locked: by `flock`, which a forked child shares as long as it has the descriptor, too.
+    """A file that is locked: by `flock`, which a forked child shares as long as it has the
+    descriptor, too.
 
-    So closing unlocks first, whatever copies of the descriptor there are, and a child closes its copy when it begins:
-    when the owner dies, nobody has the lock. The file says who has it, for people (lock_owner.py).
+    So closing unlocks first, whatever copies of the descriptor there are, and a child closes its
+    copy when it begins: when the owner dies, nobody has the lock. The file says who has it, for
+    people (lock_owner.py).
     """
 
     held: ClassVar[set[tuple[int, int]]] = set()
@@ -280,7 +315,9 @@ class OsLock(OsFile):
 class OsDisk:
     """The Disk of the operating system."""
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0) | os.O_CLOEXEC
         return self._opened(os.open(path, flags, 0o644))
@@ -296,7 +333,8 @@ class OsDisk:
                 lock = OsLock(descriptor)
             try:
                 lock.take(path)
-                # Its owner may have removed it between the two: the lock of a file without a name excludes nobody.
+                # Its owner may have removed it between the two: the lock of a file without a name
+                # excludes nobody.
                 if lock.is_at(path):
                     return lock
             except BaseException:

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 
 class UnknownSettingWarning(UserWarning):
-    """A variable `SEGMENTSTORE_...` of the environment is no setting, and is ignored. The operator's move: mend its name."""
+    """A variable `SEGMENTSTORE_...` of the environment is no setting, and is ignored.
+
+    The operator's move: mend its name.
+    """
 
 
 class SegmentStoreError(Exception):
@@ -41,21 +44,30 @@ class SegmentError(SegmentStoreError):
 
 
 class SegmentNotFoundError(SegmentError):
-    """There is no such segment (never made, deleted, or merged away). The caller's move: create it or let go."""
+    """There is no such segment (never made, deleted, or merged away).
+
+    The caller's move: create it or let go.
+    """
 
     def __init__(self, name: str, detail: str = "") -> None:
         super().__init__(name, f"segment {name!r} does not exist{': ' + detail if detail else ''}")
 
 
 class SegmentExistsError(SegmentError):
-    """A segment of this name is already there. The caller's move: use it, or choose another name."""
+    """A segment of this name is already there.
+
+    The caller's move: use it, or choose another name.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"segment {name!r} already exists")
 
 
 class SegmentSealedError(SegmentError):
-    """The segment is sealed and takes no more changes of this kind. The caller's move: write elsewhere."""
+    """The segment is sealed and takes no more changes of this kind.
+
+    The caller's move: write elsewhere.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"segment {name!r} is sealed")
@@ -70,7 +82,10 @@ class SegmentTruncatedError(SegmentError):
 
 
 class EndOfSegmentError(SegmentError):
-    """A read at the end of a sealed segment: there will never be more. The caller's move: stop reading."""
+    """A read at the end of a sealed segment: there will never be more.
+
+    The caller's move: stop reading.
+    """
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(name, f"segment {name!r} is sealed and ends at {length}")
@@ -78,7 +93,9 @@ class EndOfSegmentError(SegmentError):
 
 
 class BadOffsetError(SegmentError):
-    """The offset given is not the one the segment is at, or lies outside it. The caller's move: look and decide.
+    """The offset given is not the one the segment is at, or lies outside it.
+
+    The caller's move: look and decide.
 
     `expected` is what the call gave, `actual` what the segment has.
     """
@@ -91,13 +108,17 @@ class BadOffsetError(SegmentError):
 
 
 class BadAttributeUpdateError(SegmentError):
-    """An attribute condition did not hold; neither data nor attributes were changed. The caller's move.
+    """An attribute condition did not hold; neither data nor attributes were changed.
+
+    The caller's move.
 
     `current` is the value the segment holds, None when the attribute is absent.
     """
 
     def __init__(self, name: str, attribute_id: object, current: int | None, detail: str) -> None:
-        super().__init__(name, f"segment {name!r}, attribute {attribute_id}: {detail} (current value: {current})")
+        super().__init__(
+            name, f"segment {name!r}, attribute {attribute_id}: {detail} (current value: {current})"
+        )
         self.attribute_id = attribute_id
         self.current = current
 
@@ -108,11 +129,15 @@ class ContainerMismatchError(SegmentError):
     Name the source `<target>#transaction.<32 hex digits>` and both live in the same container.
     """
 
-    def __init__(self, target: str, source: str, target_container: int, source_container: int) -> None:
+    def __init__(
+        self, target: str, source: str, target_container: int, source_container: int
+    ) -> None:
         super().__init__(
             target,
-            f"cannot merge {source!r} (container {source_container}) into {target!r} (container {target_container}):"
-            f" a merge stays inside one container; name the source '{target}#transaction.<32 hex digits>'",
+            f"cannot merge {source!r} (container {source_container}) into {target!r} "
+            f"(container {target_container}):"
+            " a merge stays inside one container; name the source "
+            f"'{target}#transaction.<32 hex digits>'",
         )
         self.source = source
         self.target_container = target_container
@@ -123,7 +148,10 @@ class ContainerMismatchError(SegmentError):
 
 
 class InvalidNameError(SegmentStoreError):
-    """The name is not 1 to 1,024 bytes of UTF-8 without control characters. The caller's move: another name."""
+    """The name is not 1 to 1,024 bytes of UTF-8 without control characters.
+
+    The caller's move: another name.
+    """
 
     def __init__(self, name: object, reason: str) -> None:
         super().__init__(f"invalid segment name {name!r}: {reason}")
@@ -132,7 +160,10 @@ class InvalidNameError(SegmentStoreError):
 
 
 class AppendTooLargeError(SegmentStoreError):
-    """One append is larger than the store takes. The caller's move: split it, or raise `append_bytes_max`."""
+    """One append is larger than the store takes.
+
+    The caller's move: split it, or raise `append_bytes_max`.
+    """
 
     def __init__(self, length: int, length_max: int) -> None:
         super().__init__(f"an append of {length} bytes is over the limit of {length_max}")
@@ -151,33 +182,41 @@ class InvalidArgumentError(SegmentStoreError, ValueError):
 
 
 class WrongEventLoopError(SegmentStoreError, RuntimeError):
-    """A call on an asyncio store from another event loop than the one that opened it, or from none; it had no effect.
+    """A call on an asyncio store from another event loop than the one that opened it, or from none;
+    it had no effect.
 
-    The caller's move: call it there (`asyncio.run_coroutine_threadsafe`), or use `segmentstore.blocking`.
+    The caller's move: call it there (`asyncio.run_coroutine_threadsafe`), or use
+    `segmentstore.blocking`.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "the store belongs to the event loop that opened it: call it there, or use segmentstore.blocking"
+            "the store belongs to the event loop that opened it: call it there, or use "
+            "segmentstore.blocking"
         )
 
 
 class WrongThreadError(SegmentStoreError, RuntimeError):
-    """A blocking store was asked to wait on its own thread, where done-callbacks run: the wait would never end.
+    """A blocking store was asked to wait on its own thread, where done-callbacks run: the wait
+    would never end.
 
-    A refused call had no effect; of a refused wait for a future, the call behind it goes on. The caller's
-    move: wait in another thread. `append_nowait` does not wait and may be called there.
+    A refused call had no effect; of a refused wait for a future, the call behind it goes on. The
+    caller's move: wait in another thread. `append_nowait` does not wait and may be called there.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "a done-callback runs on the store's own thread, where a blocking call would wait for ever:"
+            "a done-callback runs on the store's own thread, where a blocking call would "
+            "wait for ever:"
             " hand the work to another thread, or call append_nowait"
         )
 
 
 class ConfigError(SegmentStoreError):
-    """A setting is unknown, malformed, or contradicts another. The operator's move: mend the named setting."""
+    """A setting is unknown, malformed, or contradicts another.
+
+    The operator's move: mend the named setting.
+    """
 
     def __init__(self, setting: str, reason: str) -> None:
         super().__init__(f"setting {setting}: {reason}")
@@ -186,11 +225,15 @@ class ConfigError(SegmentStoreError):
 
 
 class MissingExtraError(SegmentStoreError):
-    """What was asked for needs packages that are not installed; nothing was changed. The operator's move: install `extra`."""
+    """What was asked for needs packages that are not installed; nothing was changed.
+
+    The operator's move: install `extra`.
+    """
 
     def __init__(self, needed_for: str, extra: str, missing: Sequence[str]) -> None:
         super().__init__(
-            f"{needed_for} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed:"
+            f"{needed_for} needs {' and '.join(missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not installed:"
             f" pip install 'segmentstore[{extra}]'"
         )
         self.needed_for = needed_for
@@ -202,7 +245,10 @@ class MissingExtraError(SegmentStoreError):
 
 
 class StoreInUseError(SegmentStoreError):
-    """Another process (or another store of this one) has the store open. The operator's move: stop that one first."""
+    """Another process (or another store of this one) has the store open.
+
+    The operator's move: stop that one first.
+    """
 
     def __init__(self, location: object, detail: str = "") -> None:
         super().__init__(f"store {location} is in use{': ' + detail if detail else ''}")
@@ -210,19 +256,31 @@ class StoreInUseError(SegmentStoreError):
 
 
 class ContainerOwnedError(StoreInUseError):
-    """On BookKeeper: a container has an owner that was seen alive, so it was not taken over. Nothing was changed.
+    """On BookKeeper: a container has an owner that was seen alive, so it was not taken over.
 
-    The operator's move: stop that owner, or take the container from it (`--take-over`, `take_over=True`), which fences it.
+    Nothing was changed.
+
+    The operator's move: stop that owner, or take the container from it (`--take-over`,
+    `take_over=True`), which fences it.
     """
 
     def __init__(
-        self, location: object, container_id: int, *, host: str, pid: int, address: str, since: str, detail: str = ""
+        self,
+        location: object,
+        container_id: int,
+        *,
+        host: str,
+        pid: int,
+        address: str,
+        since: str,
+        detail: str = "",
     ) -> None:
         where = f"{host} ({address})" if address else host
         super().__init__(
             location,
             f"process {pid} on {where} owns container {container_id} since {since}, and is alive"
-            f"{': ' + detail if detail else ''}; stop it, or take over from it (--take-over, take_over=True)",
+            f"{': ' + detail if detail else ''}; stop it, or take over from it "
+            "(--take-over, take_over=True)",
         )
         self.container_id = container_id
         self.host = host
@@ -232,33 +290,41 @@ class ContainerOwnedError(StoreInUseError):
 
 
 class ReadOnlyFileSystemError(SegmentStoreError):
-    """The store's file system is mounted read-only: nobody can own the store through this mount; nothing was changed.
+    """The store's file system is mounted read-only: nobody can own the store through this mount;
+    nothing was changed.
 
-    The operator's move: mount it writable, or copy the store's folder. To read it as it is now, the commands `ls`,
-    `cat` (without --follow), `info` and `attrs` (without --set) suffice.
+    The operator's move: mount it writable, or copy the store's folder. To read it as it is now, the
+    commands `ls`, `cat` (without --follow), `info` and `attrs` (without --set) suffice.
     """
 
     def __init__(self, location: object) -> None:
         super().__init__(
-            f"{location} is on a file system that is mounted read-only, and what was asked for needs a store of one's"
-            " own: mount it writable, or copy the store's folder; ls, cat, info and attrs read it as it is"
+            f"{location} is on a file system that is mounted read-only, and what was "
+            "asked for needs a store of one's"
+            " own: mount it writable, or copy the store's folder; ls, cat, info and "
+            "attrs read it as it is"
         )
         self.location = location
 
 
 class ReadOnlyViewError(SegmentStoreError):
-    """The store is only viewed, as it was when the view was opened: nothing is changed through it, and it was not changed.
+    """The store is only viewed, as it was when the view was opened: nothing is changed through it,
+    and it was not changed.
 
     The caller's move: open the store, or ask its owner.
     """
 
     def __init__(self, location: object) -> None:
-        super().__init__(f"{location} is only viewed, not owned: nothing can be changed through the view")
+        super().__init__(
+            f"{location} is only viewed, not owned: nothing can be changed through the view"
+        )
         self.location = location
 
 
 class NotAStoreError(SegmentStoreError):
-    """The folder is neither empty nor a store, or the place of a job holds nothing; it was left untouched. The caller's move: another one."""
+    """The folder is neither empty nor a store, or the place of a job holds nothing; it was left
+    untouched. The caller's move: another one.
+    """
 
     def __init__(self, location: object, detail: str = "") -> None:
         super().__init__(f"{location} is not a segment store{': ' + detail if detail else ''}")
@@ -275,23 +341,34 @@ class ContainerStoppedError(SegmentStoreError):
     container_id: int | None
 
     def __init__(self, container_id: int, cause: BaseException | None = None) -> None:
-        super().__init__(f"container {container_id} is stopped{f' by {describe(cause)}' if cause is not None else ''}")
+        super().__init__(
+            f"container {container_id} is "
+            f"stopped{f' by {describe(cause)}' if cause is not None else ''}"
+        )
         self.container_id = container_id
         self.cause = cause
 
 
 class TasksCancelledError(SegmentStoreError):
-    """The program cancelled the tasks of its event loop, and the store with them: it closes. Nothing acknowledged is lost.
+    """The program cancelled the tasks of its event loop, and the store with them: it closes.
+
+    Nothing acknowledged is lost.
 
     The cause of a ContainerStoppedError. The caller's move: open the store again.
     """
 
     def __init__(self) -> None:
-        super().__init__("its task was cancelled from outside, as all tasks of the event loop: open the store again")
+        super().__init__(
+            "its task was cancelled from outside, as all tasks of the event loop: open "
+            "the store again"
+        )
 
 
 class StoreClosedError(ContainerStoppedError):
-    """A call on a store that this program has closed; it had no effect. The caller's move: open it again."""
+    """A call on a store that this program has closed; it had no effect.
+
+    The caller's move: open it again.
+    """
 
     def __init__(self) -> None:
         SegmentStoreError.__init__(self, "the store is closed")
@@ -300,15 +377,18 @@ class StoreClosedError(ContainerStoppedError):
 
 
 class ForkedStoreError(SegmentStoreError):
-    """The store was opened before this process was forked: it is the parent's, `process_id`. The call had no effect.
+    """The store was opened before this process was forked: it is the parent's, `process_id`.
 
-    The caller's move: let the parent do it, or have it close the store and open one here. For several processes at
-    once, fork first, and open the store in one of them.
+    The call had no effect.
+
+    The caller's move: let the parent do it, or have it close the store and open one here. For
+    several processes at once, fork first, and open the store in one of them.
     """
 
     def __init__(self, process_id: int) -> None:
         super().__init__(
-            f"the store was opened by process {process_id}, of which this one is a fork: a store is used by the process"
+            f"the store was opened by process {process_id}, of which this one is a fork: "
+            "a store is used by the process"
             " that opened it"
         )
         self.process_id = process_id
@@ -325,26 +405,36 @@ class AppendOutcomeUnknownError(SegmentStoreError):
         what = "the store" if container_id is None else f"container {container_id}"
         super().__init__(
             f"{what} stopped while the change was being made durable"
-            f"{f' ({describe(cause)})' if cause is not None else ''}: it may or may not be in the log"
+            f"{f' ({describe(cause)})' if cause is not None else ''}: it may or may not "
+            "be in the log"
         )
         self.container_id = container_id
         self.cause = cause
 
 
 class NotPrimaryError(SegmentStoreError):
-    """Another owner has opened the container's log: this one is fenced for good. Ask the new owner."""
+    """Another owner has opened the container's log: this one is fenced for good.
+
+    Ask the new owner.
+    """
 
     def __init__(self, container_id: int, detail: str = "") -> None:
-        super().__init__(f"container {container_id} has another owner now{': ' + detail if detail else ''}")
+        super().__init__(
+            f"container {container_id} has another owner now{': ' + detail if detail else ''}"
+        )
         self.container_id = container_id
 
 
 class ContainerNotServedError(NotPrimaryError):
-    """The segment lives in a container that this process was told not to serve; nothing was changed. Ask who serves it."""
+    """The segment lives in a container that this process was told not to serve; nothing was
+    changed. Ask who serves it.
+    """
 
     def __init__(self, container_id: int, serve: str) -> None:
         SegmentStoreError.__init__(
-            self, f"container {container_id} is not served here (serve={serve!r}): ask the process that serves it"
+            self,
+            f"container {container_id} is not served here (serve={serve!r}): ask the "
+            "process that serves it",
         )
         self.container_id = container_id
         self.serve = serve
@@ -363,7 +453,9 @@ class DataCorruptionError(SegmentStoreError):
 
 
 class TierUnavailableError(SegmentStoreError):
-    """A tier does not answer and the bound for waiting is reached; nothing was lost. Try again later.
+    """A tier does not answer and the bound for waiting is reached; nothing was lost.
+
+    Try again later.
 
     `tier` is "tier1", "tier2" or "cache".
     """

@@ -1,9 +1,10 @@
-"""Length-prefixed events: how records are framed in a segment whose readers want records back (docs/formats/events.md).
+"""Length-prefixed events: how records are framed in a segment whose readers want records back
+(docs/formats/events.md).
 
     event = length:u32, big-endian, then so many bytes
 
-The engine itself knows only bytes; this framing is what its writers make where they are asked for events, and what the
-Spark data source cuts into rows. Pure: no await, no clock, no I/O.
+The engine itself knows only bytes; this framing is what its writers make where they are asked for
+events, and what the Spark data source cuts into rows. Pure: no await, no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ EVENT_BYTES_MAX = 2**31 - 1
 
 
 class EventFormatError(SegmentStoreError, ValueError):
-    """Bytes are not a row of whole events. The caller's move: another framing, or look who wrote the segment.
+    """Bytes are not a row of whole events.
+
+    The caller's move: another framing, or look who wrote the segment.
 
     `position` is where in the bytes the event begins that is none.
     """
@@ -33,12 +36,18 @@ class EventFormatError(SegmentStoreError, ValueError):
 
 
 def frame_event(event: Buffer) -> bytes:
-    """The event with its length in front; it may be empty. Raises EventFormatError over EVENT_BYTES_MAX. One copy."""
+    """The event with its length in front; it may be empty.
+
+    Raises EventFormatError over EVENT_BYTES_MAX. One copy.
+    """
     return _prefix(event) + bytes(event)
 
 
 def frame_events(events: Iterable[Buffer]) -> bytes:
-    """All events framed, one behind the other: what goes into one append to land whole. One copy."""
+    """All events framed, one behind the other: what goes into one append to land whole.
+
+    One copy.
+    """
     parts: list[Buffer] = []
     for event in events:
         parts += (_prefix(event), event)
@@ -52,17 +61,24 @@ def split_events(data: Buffer) -> list[bytes]:
     while position < len(view):
         start = position + EVENT_HEADER_BYTES
         if start > len(view):
-            raise EventFormatError(position, f"{len(view) - position} bytes are left, less than a length takes")
+            raise EventFormatError(
+                position, f"{len(view) - position} bytes are left, less than a length takes"
+            )
         end = start + event_length(view, position)
         if end > len(view):
-            raise EventFormatError(position, f"it has {end - start} bytes and {len(view) - start} are left")
+            raise EventFormatError(
+                position, f"it has {end - start} bytes and {len(view) - start} are left"
+            )
         events.append(bytes(view[start:end]))
         position = end
     return events
 
 
 def event_length(data: Buffer, position: int) -> int:
-    """Length of the event whose prefix stands at `position`. Raises EventFormatError for one that cannot be."""
+    """Length of the event whose prefix stands at `position`.
+
+    Raises EventFormatError for one that cannot be.
+    """
     (length,) = EVENT_LENGTH.unpack_from(data, position)
     if length > EVENT_BYTES_MAX:
         raise EventFormatError(position, f"a length of {length}; the most is {EVENT_BYTES_MAX}")

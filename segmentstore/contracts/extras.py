@@ -1,6 +1,8 @@
-"""The extras of the package: which modules each brings, and the error for one that is not installed.
+"""The extras of the package: which modules each brings, and the error for one that is not
+installed.
 
-Adapters load their libraries when a store asks for them. They ask here first, before anything is made.
+Adapters load their libraries when a store asks for them. They ask here first, before anything is
+made.
 """
 
 from __future__ import annotations

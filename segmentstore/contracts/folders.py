@@ -1,4 +1,7 @@
-"""What may name a folder of this machine: a path. A URL is refused by name, before a folder of that name is made."""
+"""What may name a folder of this machine: a path.
+
+A URL is refused by name, before a folder of that name is made.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def checked_folder(location: object, argument: str = "location") -> str:
-    """The path of a folder as text. Raises InvalidArgumentError for anything but a path; a URL is told where it goes.
+    """The path of a folder as text.
+
+    Raises InvalidArgumentError for anything but a path; a URL is told where it goes.
 
     A relative folder whose name looks like that is written with `./` in front of it.
     """
@@ -35,7 +40,8 @@ def _advice(scheme: str, path: str) -> str:
         return f"it is a folder, and this is a URL: write {unquote(urlsplit(path).path)!r}"
     if scheme == "bookkeeper":
         return (
-            "it is a folder of this machine, and this is a URL: give the URL to tier1=... (SEGMENTSTORE_TIER1),"
+            "it is a folder of this machine, and this is a URL: give the URL to "
+            "tier1=... (SEGMENTSTORE_TIER1),"
             " and name a folder for this process's own files"
         )
     return (

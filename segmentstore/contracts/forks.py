@@ -1,16 +1,20 @@
 """What a forked child does with what its parent has open: nothing, and it keeps none of it alive.
 
-A child made by `os.fork` (the start method "fork" of multiprocessing) has its parent's descriptors and none of its
-threads. Rules of this file:
+A child made by `os.fork` (the start method "fork" of multiprocessing) has its parent's descriptors
+and none of its threads. Rules of this file:
 
-- what must not outlive its owner in a child (locks, listening sockets, pipes) registers how the child lets go of it.
-  Closing a descriptor in the child leaves the parent's alone; LOCK_UN there would not, and nobody calls it there;
-- what opens such a descriptor does so under `no_fork`, until it is registered: no fork falls between the two;
-- in the child `generation` has grown. Objects of the store remember the one they were made in: comparing the two costs
-  an append nothing, where the operating system's process id would;
-- a handler takes no lock and waits for nothing: any lock may have been held by a thread that is not in the child.
+- what must not outlive its owner in a child (locks, listening sockets, pipes) registers how the
+  child lets go of it. Closing a descriptor in the child leaves the parent's alone; LOCK_UN there
+  would not, and nobody calls it there;
+- what opens such a descriptor does so under `no_fork`, until it is registered: no fork falls
+  between the two;
+- in the child `generation` has grown. Objects of the store remember the one they were made in:
+  comparing the two costs an append nothing, where the operating system's process id would;
+- a handler takes no lock and waits for nothing: any lock may have been held by a thread that is not
+  in the child.
 
-A child that was made behind Python's back (by C code that forks without telling the interpreter) is not seen.
+A child that was made behind Python's back (by C code that forks without telling the interpreter) is
+not seen.
 """
 
 from __future__ import annotations
@@ -37,19 +41,25 @@ _handlers: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakK
 
 
 def no_fork() -> AbstractContextManager[object]:
-    """While it is entered, no thread of this process forks. For a few system calls that do not wait."""
+    """While it is entered, no thread of this process forks.
+
+    For a few system calls that do not wait.
+    """
     return _mutex
 
 
 def in_child(owner: T, abandon: Callable[[T], None]) -> None:
-    """Have `abandon(owner)` called in each forked child, as long as `owner` lives; what it raises is dropped."""
+    """Have `abandon(owner)` called in each forked child, as long as `owner` lives; what it raises
+    is dropped.
+    """
     _handlers[owner] = abandon
 
 
 def keep_for_ever(owner: object) -> None:
     """For a handler: see to it that the child never collects an object, at its end either.
 
-    Some libraries speak to threads, or over connections, that are the parent's when an object of theirs goes.
+    Some libraries speak to threads, or over connections, that are the parent's when an object of
+    theirs goes.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 

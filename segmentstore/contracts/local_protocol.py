@@ -1,8 +1,9 @@
-"""What a running store and other processes of its machine say to each other: the codec. docs/formats/local-face.md.
+"""What a running store and other processes of its machine say to each other: the codec.
+docs/formats/local-face.md.
 
-Rules of this file: pure; whatever comes in is either a message or a LocalProtocolError that says what is wrong with it; a
-message may be longer than this version knows (what is behind is skipped), never shorter; a number once given to a kind or a
-code is never given to another.
+Rules of this file: pure; whatever comes in is either a message or a LocalProtocolError that says
+what is wrong with it; a message may be longer than this version knows (what is behind is skipped),
+never shorter; a number once given to a kind or a code is never given to another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ MAGIC: Final = b"SSLF"
 LENGTH_BYTES: Final = 4
 """Of the length that stands before each frame."""
 FRAME_ROOM: Final = 4096
-"""A frame is at most `append_bytes_max` and so many bytes more; before the greeting at most so many."""
+"""A frame is at most `append_bytes_max` and so many bytes more; before the greeting at most so
+many.
+"""
 NAMES_BYTES_MAX: Final = 1 << 20
 """About what one answer to a listing holds; `more` says that there are further names."""
 WRITER_BYTES: Final = 16
@@ -39,7 +42,10 @@ class Code(enum.IntEnum):
     """Why something was refused."""
 
     MALFORMED = 1
-    """The message does not follow the format. Where frames end is not known any more if the length was wrong."""
+    """The message does not follow the format.
+
+    Where frames end is not known any more if the length was wrong.
+    """
     VERSION_UNKNOWN = 2
     REQUEST_UNKNOWN = 3
     TOO_LARGE = 4
@@ -54,13 +60,18 @@ class Code(enum.IntEnum):
     EXISTS = 18
     """As REFUSED: SegmentExistsError."""
     AWAY = 19
-    """The store cannot now, or stopped in the middle: ask again, and send again what carries an event number."""
+    """The store cannot now, or stopped in the middle: ask again, and send again what carries an
+    event number.
+    """
     FAILED = 20
     """A fault of the store."""
 
 
 class LocalProtocolError(Exception):
-    """A frame that is no message. `request` is the request's number, 0 where that cannot be told."""
+    """A frame that is no message.
+
+    `request` is the request's number, 0 where that cannot be told.
+    """
 
     def __init__(self, code: Code, detail: str, request: int = 0) -> None:
         super().__init__(detail)
@@ -81,7 +92,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """The highest event number a segment has of a writer; begins a new session of that writer. Answered by EventNumber."""
+    """The highest event number a segment has of a writer; begins a new session of that writer.
+
+    Answered by EventNumber.
+    """
 
     segment: str
     writer_id: bytes
@@ -113,10 +127,12 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Append the whole source to the target and delete the source, as one step. Answered by Stored or Duplicate.
+    """Append the whole source to the target and delete the source, as one step.
 
-    With `writer_id` it is that writer's event of this number on the target: a duplicate leaves the source as it is, if it is
-    still there.
+    Answered by Stored or Duplicate.
+
+    With `writer_id` it is that writer's event of this number on the target: a duplicate leaves the
+    source as it is, if it is still there.
     """
 
     target: str
@@ -142,10 +158,15 @@ class ListNames:
 
 @dataclass(frozen=True, slots=True)
 class LookAtMailbox:
-    """Have the store look into its mailbox in Tier 2 now: there are messages. Answered by Done, before it looks."""
+    """Have the store look into its mailbox in Tier 2 now: there are messages.
+
+    Answered by Done, before it looks.
+    """
 
 
-Request = Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | LookAtMailbox
+Request = (
+    Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | LookAtMailbox
+)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -218,7 +239,10 @@ _PROSE_MAX = 4000
 
 
 def encode(request: int, message: Request | Answer) -> tuple[Buffer, ...]:
-    """A message as one frame, in pieces, so that an append's bytes are not copied. Names are such as may name a segment."""
+    """A message as one frame, in pieces, so that an append's bytes are not copied.
+
+    Names are such as may name a segment.
+    """
     kind, body = _ENCODERS[type(message)](message)
     data: Buffer = message.data if isinstance(message, Append) else b""
     length = _HEAD.size + len(body) + len(data)
@@ -230,9 +254,13 @@ def frame_length(prefix: Buffer, length_max: int) -> int:
     """What follows the four bytes before a frame. Raises LocalProtocolError."""
     length = int(_LENGTH.unpack(prefix)[0])
     if length < _HEAD.size:
-        raise LocalProtocolError(Code.MALFORMED, f"a frame of {length} bytes has no room for its head")
+        raise LocalProtocolError(
+            Code.MALFORMED, f"a frame of {length} bytes has no room for its head"
+        )
     if length > length_max:
-        raise LocalProtocolError(Code.TOO_LARGE, f"a frame of {length} bytes is over the limit of {length_max}")
+        raise LocalProtocolError(
+            Code.TOO_LARGE, f"a frame of {length} bytes is over the limit of {length_max}"
+        )
     return length
 
 
@@ -268,7 +296,9 @@ class _Body:
         """So many bytes."""
         end = self._position + length
         if end > len(self._frame):
-            raise struct.error(f"{length} bytes announced, {len(self._frame) - self._position} left")
+            raise struct.error(
+                f"{length} bytes announced, {len(self._frame) - self._position} left"
+            )
         taken = self._frame[self._position : end]
         self._position = end
         return taken
@@ -278,17 +308,25 @@ class _Body:
         return memoryview(self._frame)[self._position :]
 
 
-def _decode(frame: bytes, table: dict[int, Callable[[_Body], object]], what: str) -> tuple[int, object]:
+def _decode(
+    frame: bytes, table: dict[int, Callable[[_Body], object]], what: str
+) -> tuple[int, object]:
     if len(frame) < _HEAD.size:
-        raise LocalProtocolError(Code.MALFORMED, f"a frame of {len(frame)} bytes has no room for its head")
+        raise LocalProtocolError(
+            Code.MALFORMED, f"a frame of {len(frame)} bytes has no room for its head"
+        )
     kind, request = _HEAD.unpack_from(frame)
     decoder = table.get(kind)
     if decoder is None:
-        raise LocalProtocolError(Code.REQUEST_UNKNOWN, f"kind {kind} is no {what} of version {VERSION}", request)
+        raise LocalProtocolError(
+            Code.REQUEST_UNKNOWN, f"kind {kind} is no {what} of version {VERSION}", request
+        )
     try:
         return request, decoder(_Body(frame, _HEAD.size))
     except (struct.error, UnicodeDecodeError) as error:
-        raise LocalProtocolError(Code.MALFORMED, f"{what} of kind {kind}: {error}", request) from None
+        raise LocalProtocolError(
+            Code.MALFORMED, f"{what} of kind {kind}: {error}", request
+        ) from None
 
 
 def _text(text: str) -> bytes:
@@ -394,6 +432,9 @@ _ENCODERS: dict[type, Callable[..., tuple[int, bytes]]] = {
         134,
         _SEGMENT.pack(m.segment_id, m.start_offset, m.length, m.sealed, m.container_id),
     ),
-    Names: lambda m: (135, bytes([m.more]) + _COUNT.pack(len(m.names)) + b"".join(map(_text, m.names))),
+    Names: lambda m: (
+        135,
+        bytes([m.more]) + _COUNT.pack(len(m.names)) + b"".join(map(_text, m.names)),
+    ),
     Refused: lambda m: (255, _SHORT.pack(m.code) + _prose(m.error) + _prose(m.message)),
 }

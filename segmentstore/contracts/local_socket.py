@@ -1,6 +1,8 @@
-"""Where a running store's socket is, and how a path is used that is longer than the operating system takes.
+"""Where a running store's socket is, and how a path is used that is longer than the operating
+system takes.
 
-A Unix socket's path has at most 107 bytes. A longer one is reached through the open folder it is in (`/proc/self/fd`).
+A Unix socket's path has at most 107 bytes. A longer one is reached through the open folder it is in
+(`/proc/self/fd`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ _PATH_BYTES_MAX: Final = 107
 
 @contextmanager
 def socket_address(folder: str) -> Iterator[str]:
-    """The address to bind or connect to, valid inside the block. Raises OSError if the folder cannot be opened."""
+    """The address to bind or connect to, valid inside the block.
+
+    Raises OSError if the folder cannot be opened.
+    """
     path = Path(folder).absolute() / SOCKET_NAME
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield str(path)

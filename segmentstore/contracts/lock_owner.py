@@ -1,7 +1,10 @@
-"""What a lock file says of whoever has the lock: for people alone. Who has it, the operating system decides.
+"""What a lock file says of whoever has the lock: for people alone.
 
-Written by the owner once it has the lock, as well as that goes: on a full disk the file is empty, and the lock is as good.
-Another host's clock, a crash or a hand may have made every word of it untrue.
+Who has it, the operating system decides.
+
+Written by the owner once it has the lock, as well as that goes: on a full disk the file is empty,
+and the lock is as good. Another host's clock, a crash or a hand may have made every word of it
+untrue.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ def owner_of(error: BlockingIOError) -> str:
 
 
 def render_owner(since: float) -> bytes:
-    """What this process writes; `since` is in seconds since 1970 UTC. Of the command no arguments: there may be secrets."""
+    """What this process writes; `since` is in seconds since 1970 UTC.
+
+    Of the command no arguments: there may be secrets.
+    """
     moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     fields = {"pid": forks.process_id, "host": _host(), "since": moment, "command": _command()}
     text = "".join(f"{name} {_printable(str(value))}\n" for name, value in fields.items())

@@ -1,7 +1,7 @@
 """The committed metadata of a container: what the log has made true so far.
 
-One writer for every field: `durablelog.metadata_updater`, from operations, live and in replay alike.
-Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
+One writer for every field: `durablelog.metadata_updater`, from operations, live and in replay
+alike. Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
 
 - 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
 - `chunks` are sorted, contiguous, and cover at least [start_offset, storage_length);
@@ -19,7 +19,9 @@ from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
 
 class MergeRecord(NamedTuple):
-    """A merged source whose bytes are readable through the target but not yet linked to it in Tier 2."""
+    """A merged source whose bytes are readable through the target but not yet linked to it in Tier
+    2.
+    """
 
     offset: int
     """Where the source's bytes begin in the target."""
@@ -59,7 +61,9 @@ class SegmentMetadata:
         self.start_offset = 0
         self.length = 0
         self.storage_length = 0
-        """Bytes [start_offset, storage_length) are in `chunks`; bytes [storage_length, length) are not yet in Tier 2."""
+        """Bytes [start_offset, storage_length) are in `chunks`; bytes [storage_length, length) are
+        not yet in Tier 2.
+        """
         self.sealed = False
         self.merged_into: int | None = None
         """Id of the target this segment was merged into; it has lost its name then."""
@@ -67,7 +71,9 @@ class SegmentMetadata:
         self.chunks: list[ChunkRecord] = []
         self.merges: list[MergeRecord] = []
         self.encoded: bytes | None = None
-        """This record as a checkpoint holds it, kept by the checkpoint codec until the next change."""
+        """This record as a checkpoint holds it, kept by the checkpoint codec until the next
+        change.
+        """
 
     def find_chunk(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""
@@ -86,7 +92,10 @@ class SegmentMetadata:
         return merge if offset < merge.offset + merge.length else None
 
     def own_end(self, offset: int) -> int:
-        """Where the segment's own bytes from `offset` on end: at the next merge, or its length. O(log merges)."""
+        """Where the segment's own bytes from `offset` on end: at the next merge, or its length.
+
+        O(log merges).
+        """
         index = bisect_right(self.merges, offset, key=_offset_of)
         return self.merges[index].offset if index < len(self.merges) else self.length
 
@@ -112,7 +121,10 @@ class SegmentMetadata:
 
     def __repr__(self) -> str:
         flags = "".join(
-            (" sealed" if self.sealed else "", f" merged into {self.merged_into}" if self.merged_into else "")
+            (
+                " sealed" if self.sealed else "",
+                f" merged into {self.merged_into}" if self.merged_into else "",
+            )
         )
         return (
             f"<Segment {self.segment_id} {self.name!r} [{self.start_offset},{self.length})"
@@ -149,11 +161,15 @@ class GarbageObject(NamedTuple):
     sequence_number: int = 0
     """Of the operation that let go of it; 0 if that is not known."""
     since_ms: int | None = None
-    """By the deletion clock, when it was garbage already; None until the log has a reading of that clock."""
+    """By the deletion clock, when it was garbage already; None until the log has a reading of that
+    clock.
+    """
 
 
 class DeletionClockReading(NamedTuple):
-    """The newest reading in the log of the clock that counts how long garbage has waited (docs/decisions/0032)."""
+    """The newest reading in the log of the clock that counts how long garbage has waited
+    (docs/decisions/0032).
+    """
 
     clock_ms: int = 0
     """Milliseconds that owners of the container are known to have counted; 0 at the first."""
@@ -166,7 +182,15 @@ class DeletionClockReading(NamedTuple):
 class ContainerMetadata:
     """Everything one container knows, as of `sequence_number`."""
 
-    __slots__ = ("container_id", "deletion_clock", "garbage", "names", "objects", "segments", "sequence_number")
+    __slots__ = (
+        "container_id",
+        "deletion_clock",
+        "garbage",
+        "names",
+        "objects",
+        "segments",
+        "sequence_number",
+    )
 
     def __init__(self, container_id: int) -> None:
         self.container_id = container_id
@@ -181,7 +205,9 @@ class ContainerMetadata:
         self.deletion_clock = DeletionClockReading()
 
     def adopt(self, other: ContainerMetadata) -> None:
-        """Become what `other` is, in place: whoever holds this object or its tables sees the new content."""
+        """Become what `other` is, in place: whoever holds this object or its tables sees the new
+        content.
+        """
         assert self.container_id == other.container_id, (self.container_id, other.container_id)
         self.sequence_number = other.sequence_number
         self.deletion_clock = other.deletion_clock

@@ -1,12 +1,13 @@
 """Tasks of the engine. Each has an owner; nobody else can cancel one.
 
-Programs end an event loop by cancelling `asyncio.all_tasks()`; `asyncio.run` does so when its main coroutine returns.
-A task of the engine that is cut off in the middle of a flush, a rollover or a close leaves its waiters without an
-answer. So tasks made here are not in that set: only their owner has them, and it ends them in its own order.
-`asyncio.current_task()`, `asyncio.timeout` and task groups work in them as in any task.
+Programs end an event loop by cancelling `asyncio.all_tasks()`; `asyncio.run` does so when its main
+coroutine returns. A task of the engine that is cut off in the middle of a flush, a rollover or a
+close leaves its waiters without an answer. So tasks made here are not in that set: only their owner
+has them, and it ends them in its own order. `asyncio.current_task()`, `asyncio.timeout` and task
+groups work in them as in any task.
 
-What a program sees instead is one task for each open store, which closes the store when it is cancelled
-(segmentstore/cancellation_watch.py).
+What a program sees instead is one task for each open store, which closes the store when it is
+cancelled (segmentstore/cancellation_watch.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ _owned: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
 def own_task(
-    work: Coroutine[Any, Any, T], *, name: str, on_failure: Callable[[BaseException], None] | None = None
+    work: Coroutine[Any, Any, T],
+    *,
+    name: str,
+    on_failure: Callable[[BaseException], None] | None = None,
 ) -> asyncio.Task[T]:
-    """Begin `work` on the running loop, in a task that `asyncio.all_tasks()` does not list. The caller keeps it.
+    """Begin `work` on the running loop, in a task that `asyncio.all_tasks()` does not list.
 
-    `on_failure` is called on the loop with the exception that ended the task, or with CancelledError. The owner may
-    have cancelled it: that the owner knows itself. Without `on_failure` the owner looks at the task.
+    The caller keeps it.
+
+    `on_failure` is called on the loop with the exception that ended the task, or with
+    CancelledError. The owner may have cancelled it: that the owner knows itself. Without
+    `on_failure` the owner looks at the task.
     """
     task = _hidden(asyncio.get_running_loop().create_task(work, name=name))
     if on_failure is not None:
@@ -37,13 +44,18 @@ def own_task(
 
 
 async def gather_owned(*works: Coroutine[Any, Any, T], name: str) -> list[T]:
-    """`asyncio.gather` of coroutines, each in a task of its own. Raises the first exception; the others go on."""
+    """`asyncio.gather` of coroutines, each in a task of its own.
+
+    Raises the first exception; the others go on.
+    """
     return await asyncio.gather(*(own_task(work, name=name) for work in works))
 
 
 async def gather_outcomes(*works: Coroutine[Any, Any, T], name: str) -> list[T | BaseException]:
     """`asyncio.gather(..., return_exceptions=True)` of coroutines, each in a task of its own."""
-    return await asyncio.gather(*(own_task(work, name=name) for work in works), return_exceptions=True)
+    return await asyncio.gather(
+        *(own_task(work, name=name) for work in works), return_exceptions=True
+    )
 
 
 class OwnedTaskGroup(asyncio.TaskGroup):
@@ -61,7 +73,10 @@ class OwnedTaskGroup(asyncio.TaskGroup):
 
 
 def owned_tasks() -> set[asyncio.Task[Any]]:
-    """The engine's tasks on the running loop that have not ended. For tests and for a person with a debugger."""
+    """The engine's tasks on the running loop that have not ended.
+
+    For tests and for a person with a debugger.
+    """
     loop = asyncio.get_running_loop()
     return {task for task in _owned if not task.done() and task.get_loop() is loop}
 

@@ -1,4 +1,5 @@
-"""Who a process is, so that others can tell whether it still runs: for people, and for good manners between owners.
+"""Who a process is, so that others can tell whether it still runs: for people, and for good manners
+between owners.
 
 Nothing that must be right depends on it: what keeps two owners apart is the log's fence.
 """
@@ -26,9 +27,14 @@ class ProcessIdentity(NamedTuple):
     """The machine's name, for people."""
     pid: int
     place: str
-    """Where its number means it: another one on each machine, after each boot, and in each namespace of numbers."""
+    """Where its number means it: another one on each machine, after each boot, and in each
+    namespace of numbers.
+    """
     started: str
-    """When it was started, in the words of its machine: numbers are given again. Empty if that is not known."""
+    """When it was started, in the words of its machine: numbers are given again.
+
+    Empty if that is not known.
+    """
 
 
 class Processes(Protocol):
@@ -77,7 +83,9 @@ def _place() -> str:
 
 
 def _state(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the state on; the name before it may hold blanks and brackets."""
+    """The fields of /proc/<pid>/stat from the state on; the name before it may hold blanks and
+    brackets.
+    """
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

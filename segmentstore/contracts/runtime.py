@@ -1,4 +1,5 @@
-"""Where time, chance, threads, locks and disks come from: one object, handed in through constructors.
+"""Where time, chance, threads, locks and disks come from: one object, handed in through
+constructors.
 
 Production code never asks the process for these; a simulated world hands in its own `Runtime` and
 an event loop with virtual time. Durations are measured with `asyncio.get_running_loop().time()`.
@@ -42,7 +43,9 @@ class SystemClock:
 
 
 class _ThreadPool(ThreadPoolExecutor):
-    """Its threads are not in a forked child: there it takes no work, or the child would do its parent's."""
+    """Its threads are not in a forked child: there it takes no work, or the child would do its
+    parent's.
+    """
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(max_workers=threads, thread_name_prefix=name)
@@ -54,7 +57,10 @@ class _ThreadPool(ThreadPoolExecutor):
 
 
 class BootTime(NamedTuple):
-    """A moment of one boot of one machine. Two of one boot tell the time between them, whatever the wall clock did."""
+    """A moment of one boot of one machine.
+
+    Two of one boot tell the time between them, whatever the wall clock did.
+    """
 
     boot_id: bytes
     """16 bytes; another one after each boot, and on each machine."""
@@ -82,7 +88,10 @@ def _boot_id() -> bytes:
 
 
 def thread_executor(name: str, threads: int) -> Executor:
-    """A bounded pool of real threads; `threads=1` gives a serial lane. Raises ForkedStoreError in a forked child."""
+    """A bounded pool of real threads; `threads=1` gives a serial lane.
+
+    Raises ForkedStoreError in a forked child.
+    """
     return _ThreadPool(name, threads)
 
 
@@ -91,8 +100,8 @@ class Runtime:
     """The outside world as the engine sees it.
 
     Blocking work goes to an executor made by `executor(name, threads)`; its owner shuts it down.
-    Results come back to the loop by `loop.call_soon_threadsafe` or `loop.run_in_executor`. What such work
-    shares is guarded by locks from `lock()`, entered with `with`.
+    Results come back to the loop by `loop.call_soon_threadsafe` or `loop.run_in_executor`. What
+    such work shares is guarded by locks from `lock()`, entered with `with`.
     """
 
     clock: Clock = field(default_factory=SystemClock)

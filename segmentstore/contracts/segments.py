@@ -53,7 +53,9 @@ def check_segment_name(name: object) -> str:
     except UnicodeEncodeError:
         raise InvalidNameError(name, "it cannot be written as UTF-8 (a lone surrogate)") from None
     if not 1 <= len(encoded) <= NAME_BYTES_MAX:
-        raise InvalidNameError(name, f"{len(encoded)} bytes of UTF-8; it must be 1 to {NAME_BYTES_MAX}")
+        raise InvalidNameError(
+            name, f"{len(encoded)} bytes of UTF-8; it must be 1 to {NAME_BYTES_MAX}"
+        )
     if any(unicodedata.category(character) == "Cc" for character in name):
         raise InvalidNameError(name, "it holds a control character")
     return name

@@ -38,10 +38,25 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|[_.-])(?:pass|pwd|sig|sas|jwt|auth|key|pat)$",
     re.IGNORECASE,
 )
-_PLACE_NAME: Final = re.compile(r"(?:file(?:name)?|path|_id|timeout|_name|_type|_ttl|_expiry|keys)$", re.IGNORECASE)
+_PLACE_NAME: Final = re.compile(
+    r"(?:file(?:name)?|path|_id|timeout|_name|_type|_ttl|_expiry|keys)$", re.IGNORECASE
+)
 """Names of what is not a secret but says where one is, or of which kind."""
 _NO_SECRETS: Final = frozenset(
-    ("", "true", "false", "null", "none", HIDDEN, "anon", "browser", "cache", "cloud", "default", "google_default")
+    (
+        "",
+        "true",
+        "false",
+        "null",
+        "none",
+        HIDDEN,
+        "anon",
+        "browser",
+        "cache",
+        "cloud",
+        "default",
+        "google_default",
+    )
 )
 """Values that such options have, and that tell nobody anything; some are gcsfs's for `token`."""
 
@@ -84,7 +99,9 @@ def is_secret(name: str, value: str) -> bool:
     if not is_secret_name(name) or value.lower() in _NO_SECRETS:
         return False
     # The path of a file with a token in it, as gcsfs takes it: no token begins so.
-    return not (value.startswith(("/", "~/")) and re.search(r"(?:token|credentials?)$", name) is not None)
+    return not (
+        value.startswith(("/", "~/")) and re.search(r"(?:token|credentials?)$", name) is not None
+    )
 
 
 def is_secret_name(name: str) -> bool:

@@ -11,4 +11,6 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -1,4 +1,6 @@
-"""Waiting that a cancellation does not cut short: for work that must come to its end before its caller goes on."""
+"""Waiting that a cancellation does not cut short: for work that must come to its end before its
+caller goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ T = TypeVar("T")
 
 
 async def outlast(future: asyncio.Future[Any]) -> bool:
-    """Wait until `future` is done, however often the waiting task is cancelled meanwhile; True if it was.
+    """Wait until `future` is done, however often the waiting task is cancelled meanwhile; True if
+    it was.
 
-    The caller decides what its own cancellation means, which was only kept back: it raises CancelledError in
-    the end. The outcome of the future is left in the future.
+    The caller decides what its own cancellation means, which was only kept back: it raises
+    CancelledError in the end. The outcome of the future is left in the future.
     """
     cancelled = False
     while not future.done():
@@ -29,10 +32,12 @@ async def outlast(future: asyncio.Future[Any]) -> bool:
 async def open_or_release(
     opening: Coroutine[Any, Any, T], release: Callable[[T], Coroutine[Any, Any, object]], name: str
 ) -> T:
-    """What `opening` gives. Cancelled, it ends with nothing left open, however often it is cancelled.
+    """What `opening` gives.
 
-    `opening` runs in a task of its own, which is cancelled once; it releases what it had opened so far. What it
-    gives all the same goes to `release`. The cancellation is raised when that is over.
+    Cancelled, it ends with nothing left open, however often it is cancelled.
+
+    `opening` runs in a task of its own, which is cancelled once; it releases what it had opened so
+    far. What it gives all the same goes to `release`. The cancellation is raised when that is over.
     """
     task = own_task(opening, name=name)
     try:

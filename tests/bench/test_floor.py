@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from bench import workspace
-from bench.floor import evict, files_under, preallocated, read_rate, synced_write_rate, synced_writes
+from bench.floor import (
+    evict,
+    files_under,
+    preallocated,
+    read_rate,
+    synced_write_rate,
+    synced_writes,
+)
 from bench.workspace import BenchError, file_system_of, require_free_bytes, subfolder, work_folder
 
 
@@ -73,7 +80,9 @@ def test_work_folder_is_removed_whatever_happens(tmp_path: Path) -> None:
     assert (tmp_path / "var").is_dir()
 
 
-def test_work_folder_refuses_a_file_system_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_folder_refuses_a_file_system_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workspace, "file_system_of", lambda _: "tmpfs")
     with pytest.raises(BenchError, match="tmpfs"), work_folder(tmp_path):
         pass

@@ -37,7 +37,9 @@ def test_requests_of_a_put(size: int, requests: dict[str, int]) -> None:
 
 
 def test_prices_agree_with_the_published_table() -> None:
-    """Of a TiB in objects of one size: $83.89 at 64 KiB, $1.31 at 4 MiB, $0.08 at 64 MiB; copied from 8 MiB, $0.67."""
+    """Of a TiB in objects of one size: $83.89 at 64 KiB, $1.31 at 4 MiB, $0.08 at 64 MiB; copied
+    from 8 MiB, $0.67.
+    """
 
     def tib_in(size: int) -> float:
         return dollars({kind: count * (TIB // size) for kind, count in put_requests(size).items()})
@@ -57,7 +59,11 @@ def test_the_defaults_of_writer_and_store_are_the_same_and_allow_two_full_object
     assert plain.flush_bytes == plain.object_bytes == plain.unflushed_target_bytes == PART_BYTES
     assert plain.upload_bytes_max >= 2 * plain.object_bytes
     scaled = scaled_config(64)
-    assert plain.object_bytes // scaled.object_bytes == plain.consolidation_bytes // scaled.consolidation_bytes == 64
+    assert (
+        plain.object_bytes // scaled.object_bytes
+        == plain.consolidation_bytes // scaled.consolidation_bytes
+        == 64
+    )
 
 
 def test_a_tib_costs_less_than_a_dollar_whatever_the_number_of_segments() -> None:

@@ -1,4 +1,6 @@
-"""The skeleton is honest: what it acknowledges is in its file, in order, with the right checksum."""
+"""The skeleton is honest: what it acknowledges is in its file, in order, with the right
+checksum.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_small_and_large_payloads_mix(tmp_path: Path) -> None:
     asyncio.run(work())
     content = (tmp_path / "log").read_bytes()
     assert [length for _, length in scan(content)] == [len(data) for data in payloads]
-    assert b"".join(payloads) == b"".join(content.replace(bytes(100), b"").partition(data)[1] for data in payloads)
+    assert b"".join(payloads) == b"".join(
+        content.replace(bytes(100), b"").partition(data)[1] for data in payloads
+    )
 
 
 def test_many_appends_share_a_sync(tmp_path: Path) -> None:

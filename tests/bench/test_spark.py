@@ -1,4 +1,6 @@
-"""The Spark benches on tiny sizes: what is planted is there, servers answer, verdicts follow from figures. No timing."""
+"""The Spark benches on tiny sizes: what is planted is there, servers answer, verdicts follow from
+figures. No timing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from bench import child, spark_catalog, spark_compaction, spark_deep_check, spark_listing, spark_read, spark_reconcile
+from bench import (
+    child,
+    spark_catalog,
+    spark_compaction,
+    spark_deep_check,
+    spark_listing,
+    spark_read,
+    spark_reconcile,
+)
 from bench.report import Samples
 from bench.spark_list_server import Pages, list_server
 from bench.spark_session import OVER_LIMIT, MemoryWatch
@@ -42,13 +52,22 @@ def test_a_made_up_store_has_exactly_the_faults_that_were_planted(tmp_path: Path
         return sum(manifest.tables["objects"].rows for manifest in manifests.values())
 
     assert asyncio.run(rows()) == OBJECTS + 5  # and the garbage
-    measured = child.call("bench.spark_reconcile", "measure", {"directory": str(tmp_path), "count": 1})
+    measured = child.call(
+        "bench.spark_reconcile", "measure", {"directory": str(tmp_path), "count": 1}
+    )
     assert (measured["found"], measured["others"]) == (len(planted), 0)
     assert len(measured["job"]) == len(measured["join"]) == 1  # whose count was right, too
 
 
 def test_verdicts_over_a_reconciliation_follow_from_its_figures() -> None:
-    good = {"job": [4.0, 3.0], "join": [9.0, 8.0], "memory": 2 << 30, "planted": 800, "found": 800, "others": 0}
+    good = {
+        "job": [4.0, 3.0],
+        "join": [9.0, 8.0],
+        "memory": 2 << 30,
+        "planted": 800,
+        "found": 800,
+        "others": 0,
+    }
     assert [row.met for row in spark_reconcile.rows_of(10_000_000, good)] == [True, True, True]
     assert spark_reconcile.rows_of(200_000, good, quick=True)[0].met is None
     bad = {**good, "job": [4.5, 4.5], "memory": 5 << 30, "others": 1}
@@ -81,7 +100,9 @@ def test_both_listings_give_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_of_small_chunks_is_copied_whole_and_read_back(tmp_path: Path) -> None:
     filled = spark_compaction.fill(str(tmp_path), 3, 4)
     assert len(spark_compaction._objects(str(tmp_path))) == 4
-    assert spark_compaction._copy_all(spark_compaction._objects(str(tmp_path)), str(tmp_path)) > 12 * (64 << 10)
+    assert spark_compaction._copy_all(
+        spark_compaction._objects(str(tmp_path)), str(tmp_path)
+    ) > 12 * (64 << 10)
     spark_compaction.read_back(str(tmp_path), filled["checksums"], 4 * (64 << 10))
     with pytest.raises(BenchError, match="segment-001"):
         spark_compaction.read_back(str(tmp_path), [filled["checksums"][0], 1, 2], 4 * (64 << 10))
@@ -103,7 +124,9 @@ def test_the_bare_source_gives_the_lines_the_store_has(tmp_path: Path) -> None:
     [partition] = reader.partitions()
     batches = list(reader.read(partition))
     assert sum(batch.num_rows for batch in batches) == lines
-    payloads: list[Any] = [payload for batch in batches for payload in batch.column("payload").to_pylist()]
+    payloads: list[Any] = [
+        payload for batch in batches for payload in batch.column("payload").to_pylist()
+    ]
     assert len(set(payloads)) == lines
     assert {len(payload) for payload in payloads} == {spark_read.LINE_BYTES}
 

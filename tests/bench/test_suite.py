@@ -1,4 +1,6 @@
-"""Every case's floor and skeleton give sane numbers on tiny sizes; results come out as table and JSON. No timing."""
+"""Every case's floor and skeleton give sane numbers on tiny sizes; results come out as table and
+JSON. No timing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ TINY: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("side", ["floor", "skeleton"])
 @pytest.mark.parametrize("case", sorted(TINY))
-def test_floor_and_skeleton_of_a_case(case: str, side: str, tmp_path: Path, small_files: None) -> None:
+def test_floor_and_skeleton_of_a_case(
+    case: str, side: str, tmp_path: Path, small_files: None
+) -> None:
     module = importlib.import_module(suite.CASES[case])
     measured = getattr(module, f"{side}_round")(str(tmp_path), **TINY[case])
     assert math.isfinite(measured["value"])
@@ -47,8 +51,13 @@ def test_floor_and_skeleton_of_a_case(case: str, side: str, tmp_path: Path, smal
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preallocate 4 MiB where a bench would take 256: `file_bytes` is a default, bound when the function was made."""
-    for module_name, function in (("bench.floor", "synced_write_rate"), ("bench.skeleton", "Skeleton.__init__")):
+    """Preallocate 4 MiB where a bench would take 256: `file_bytes` is a default, bound when the
+    function was made.
+    """
+    for module_name, function in (
+        ("bench.floor", "synced_write_rate"),
+        ("bench.skeleton", "Skeleton.__init__"),
+    ):
         target: Any = importlib.import_module(module_name)
         for part in function.split("."):
             target = getattr(target, part)
@@ -95,7 +104,13 @@ def test_machine_facts_are_json(tmp_path: Path) -> None:
 
 def row(*, met: bool | None) -> Row:
     return Row(
-        name="r", unit="x/s", floor=Samples((3.0, 2.0)), engine=Samples((2.0, 1.0, 9.0)), ratio=0.5, bar="≥ 1", met=met
+        name="r",
+        unit="x/s",
+        floor=Samples((3.0, 2.0)),
+        engine=Samples((2.0, 1.0, 9.0)),
+        ratio=0.5,
+        bar="≥ 1",
+        met=met,
     )
 
 
@@ -106,7 +121,9 @@ def case_module(run: object) -> ModuleType:
     return module
 
 
-def test_suite_runs_on_after_a_case_that_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_runs_on_after_a_case_that_cannot_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(directory: Path, *, quick: bool) -> CaseResult:
         raise BenchError(f"no luck in {directory.name[:4]} {quick}")
 
@@ -114,7 +131,9 @@ def test_suite_runs_on_after_a_case_that_cannot_be_measured(tmp_path: Path, monk
         (directory / "left").write_bytes(b"x")
         return CaseResult(case="fine", question="q", rows=[row(met=True)], notes=["a note"])
 
-    monkeypatch.setattr(suite, "CASES", {"broken": "bench.imagined_broken", "fine": "bench.imagined_fine"})
+    monkeypatch.setattr(
+        suite, "CASES", {"broken": "bench.imagined_broken", "fine": "bench.imagined_fine"}
+    )
     monkeypatch.setitem(sys.modules, "bench.imagined_broken", case_module(broken))
     monkeypatch.setitem(sys.modules, "bench.imagined_fine", case_module(fine))
     printed = io.StringIO()
@@ -122,7 +141,12 @@ def test_suite_runs_on_after_a_case_that_cannot_be_measured(tmp_path: Path, monk
     path = tmp_path / "out.json"
     results = suite.run(None, True, path, console=console, work_parent=tmp_path / "work")
     assert results[0]["error"] == "no luck in run- True"
-    assert results[1]["rows"][0]["floor"] == {"min": 2.0, "median": 2.5, "max": 3.0, "rounds": [3.0, 2.0]}
+    assert results[1]["rows"][0]["floor"] == {
+        "min": 2.0,
+        "median": 2.5,
+        "max": 3.0,
+        "rounds": [3.0, 2.0],
+    }
     assert json.loads(path.read_text(encoding="utf-8")) == results
     assert "a note" in printed.getvalue()
     assert "no luck" in printed.getvalue()
@@ -144,14 +168,23 @@ def test_an_unknown_case_is_refused_before_anything_runs(tmp_path: Path) -> None
 
 def test_table_shows_median_range_and_verdict() -> None:
     printed = io.StringIO()
-    show(CaseResult(case="c", question="q", rows=[row(met=False)]), Console(file=printed, width=200))
+    show(
+        CaseResult(case="c", question="q", rows=[row(met=False)]), Console(file=printed, width=200)
+    )
     assert "2 (1 .. 9)" in printed.getvalue()
     assert " no " in printed.getvalue()
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.1234, "0.123"), (99.9, "99.9"), (1234.5, "1,234"), (12_345, "12.3 k"), (4_280_000, "4.28 M"), (2e9, "2 G")],
+    [
+        (0.1234, "0.123"),
+        (99.9, "99.9"),
+        (1234.5, "1,234"),
+        (12_345, "12.3 k"),
+        (4_280_000, "4.28 M"),
+        (2e9, "2 G"),
+    ],
 )
 def test_numbers_for_people(value: float, text: str) -> None:
     assert number(value) == text
@@ -159,7 +192,11 @@ def test_numbers_for_people(value: float, text: str) -> None:
 
 def test_percentiles_are_nearest_rank() -> None:
     ordered = [float(value) for value in range(1, 101)]
-    assert (percentile(ordered, 0.0), percentile(ordered, 0.5), percentile(ordered, 1.0)) == (1.0, 51.0, 100.0)
+    assert (percentile(ordered, 0.0), percentile(ordered, 0.5), percentile(ordered, 1.0)) == (
+        1.0,
+        51.0,
+        100.0,
+    )
     assert latency_ms([]) == {}
     assert latency_ms([0.001])["p99_ms"] == 1.0
 
@@ -180,7 +217,10 @@ def test_timeline_charges_each_append_with_the_read_that_brought_its_last_byte()
 
 
 def test_counts_in_statistics_are_found_at_any_depth_and_never_invented() -> None:
-    containers = {0: {"recovery": {"operations": 3}, "operations": 50}, 1: {"recovery": {"operations": 4}}}
+    containers = {
+        0: {"recovery": {"operations": 3}, "operations": 50},
+        1: {"recovery": {"operations": 4}},
+    }
     stats = {"operations": 100, "containers": containers, "healthy": True}
     assert sum_of(stats, "recovery", "operations") == 7
     with pytest.raises(BenchError, match=r"no number recovery\.frames"):

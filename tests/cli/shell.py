@@ -1,4 +1,6 @@
-"""The command line as a test runs it: in this process where it can be, in a child where signals matter."""
+"""The command line as a test runs it: in this process where it can be, in a child where signals
+matter.
+"""
 
 from __future__ import annotations
 

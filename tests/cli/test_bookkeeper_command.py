@@ -1,4 +1,6 @@
-"""`bookkeeper`: a cluster is started, shown and stopped by three commands that know each other by a folder alone."""
+"""`bookkeeper`: a cluster is started, shown and stopped by three commands that know each other by a
+folder alone.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_without_java_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "cluster").exists()
 
 
-def test_without_maven_the_jars_cannot_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_maven_the_jars_cannot_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"'\n")
     java.chmod(0o755)

@@ -1,4 +1,6 @@
-"""A stopped store on BookKeeper (in memory) is verified as one in files: what is sound, what is bad, and what cannot be known."""
+"""A stopped store on BookKeeper (in memory) is verified as one in files: what is sound, what is
+bad, and what cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class World(BookKeeperWorld):
         run(self._fill())
 
     async def _fill(self) -> None:
-        """In both containers: flushed bytes, a log that was truncated, several ledgers, bytes not flushed."""
+        """In both containers: flushed bytes, a log that was truncated, several ledgers, bytes not
+        flushed.
+        """
         names = name_in(0, 2), name_in(1, 2)
         async with await self.open(self.folder, containers=2) as store:
             for name in names:
@@ -57,23 +61,32 @@ class World(BookKeeperWorld):
                     for _ in range(20):
                         await store.append(name, DATA)
 
-    async def nodes(self, location: BookKeeperLocation, _: Mapping[str, str], runtime: Runtime) -> MetadataNodes:
+    async def nodes(
+        self, location: BookKeeperLocation, _: Mapping[str, str], runtime: Runtime
+    ) -> MetadataNodes:
         assert (location.path, runtime.random is not None) == (ROOT, True)
         return MemoryNodes(self.tree)
 
-    async def looking(self, location: BookKeeperLocation, _: Mapping[str, str], runtime: Runtime) -> BookKeeperClients:
+    async def looking(
+        self, location: BookKeeperLocation, _: Mapping[str, str], runtime: Runtime
+    ) -> BookKeeperClients:
         assert (location.path, runtime.random is not None) == (ROOT, True)
-        return BookKeeperClients(MemoryLedgerStore(self.cluster, self.looks_like), MemoryNodes(self.tree))
+        return BookKeeperClients(
+            MemoryLedgerStore(self.cluster, self.looks_like), MemoryNodes(self.tree)
+        )
 
     def stopped(self) -> StoppedStore:
         return StoppedStore(
-            str(self.folder), bookkeeper=partial(BookKeeperStore, nodes=self.nodes, clients=self.looking)
+            str(self.folder),
+            bookkeeper=partial(BookKeeperStore, nodes=self.nodes, clients=self.looking),
         )
 
     def verify(self, *, deep: bool = False) -> list[Finding]:
         """As the command does."""
         with self.stopped() as stopped:
-            findings = asyncio.run(check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep))
+            findings = asyncio.run(
+                check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep)
+            )
             stopped.check_undisturbed()
         return findings
 
@@ -97,20 +110,32 @@ def world(tmp_path: Path) -> World:
 
 
 def harmful(findings: list[Finding]) -> list[tuple[str, str]]:
-    return [(finding.kind, finding.place) for finding in findings if finding.severity is Severity.HARMFUL]
+    return [
+        (finding.kind, finding.place)
+        for finding in findings
+        if finding.severity is Severity.HARMFUL
+    ]
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_sound_store_is_found_sound_and_nothing_is_changed_by_that(world: World, *, deep: bool) -> None:
+def test_a_sound_store_is_found_sound_and_nothing_is_changed_by_that(
+    world: World, *, deep: bool
+) -> None:
     assert [len(world.record(container_id).ledgers) > 1 for container_id in (0, 1)] == [True, True]
     before = {container_id: world.record(container_id) for container_id in (0, 1)}
-    contents = {number: (list(each.entries), each.closed) for number, each in world.cluster.ledgers.items()}
+    contents = {
+        number: (list(each.entries), each.closed) for number, each in world.cluster.ledgers.items()
+    }
     assert harmful(world.verify(deep=deep)) == []
     assert {container_id: world.record(container_id) for container_id in (0, 1)} == before
-    assert {number: (list(each.entries), each.closed) for number, each in world.cluster.ledgers.items()} == contents
+    assert {
+        number: (list(each.entries), each.closed) for number, each in world.cluster.ledgers.items()
+    } == contents
 
 
-def test_a_damaged_frame_is_named_and_the_other_container_is_checked_all_the_same(world: World) -> None:
+def test_a_damaged_frame_is_named_and_the_other_container_is_checked_all_the_same(
+    world: World,
+) -> None:
     for container_id in (0, 1):
         ledger = world.ledger(container_id, -2)
         entry = bytearray(ledger.entries[1])
@@ -120,7 +145,9 @@ def test_a_damaged_frame_is_named_and_the_other_container_is_checked_all_the_sam
     assert [kind for kind, _ in found] == ["log", "log"]
     for container_id in (0, 1):
         place = found[container_id][1]
-        assert place.startswith(f"ledger {world.ledger(container_id, -2).ledger_id} entry 1 "), place
+        assert place.startswith(f"ledger {world.ledger(container_id, -2).ledger_id} entry 1 "), (
+            place
+        )
 
 
 def test_a_ledger_that_is_gone_or_too_short_is_corruption(world: World) -> None:
@@ -144,7 +171,9 @@ def test_a_lost_object_is_found(world: World) -> None:
     assert harmful(world.verify())
 
 
-def test_the_ledger_of_a_killed_owner_is_said_to_need_an_opening_after_which_all_is_well(world: World) -> None:
+def test_the_ledger_of_a_killed_owner_is_said_to_need_an_opening_after_which_all_is_well(
+    world: World,
+) -> None:
     world.ledger(1, -1).closed = False
     with pytest.raises(LedgerStillOpenError) as caught:
         world.verify()
@@ -156,7 +185,9 @@ def test_the_ledger_of_a_killed_owner_is_said_to_need_an_opening_after_which_all
     assert harmful(world.verify()) == []
 
 
-def test_an_owner_elsewhere_who_came_in_the_middle_is_noticed_and_not_taken_for_corruption(world: World) -> None:
+def test_an_owner_elsewhere_who_came_in_the_middle_is_noticed_and_not_taken_for_corruption(
+    world: World,
+) -> None:
     with world.stopped() as stopped:
         assert list(stopped.frames(0))
         stopped.check_undisturbed()

@@ -1,4 +1,6 @@
-"""`catalog`: a stopped store's catalog is exported from its log, a live one's by its owner; both are listed."""
+"""`catalog`: a stopped store's catalog is exported from its log, a live one's by its owner; both
+are listed.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_snapshots_are_listed_whole_or_not(store: Path) -> None:
     told = segmentstore("catalog", "export", store, "--json").json()["snapshots"][0]
     store_id = manifest_of(store, told["manifest"]).store_id
     for owner in (store_id, "12345678-1234-1234-1234-123456789abc"):
-        left = table_name(SnapshotName(0, 77, 5, new_snapshot_id(owner, Runtime().random)), "segments")
+        left = table_name(
+            SnapshotName(0, 77, 5, new_snapshot_id(owner, Runtime().random)), "segments"
+        )
         (store / "tier2" / left).parent.mkdir(parents=True)
         (store / "tier2" / left).write_bytes(b"x" * 10)
     rows = segmentstore("catalog", "ls", store, "--json").json_lines()
@@ -145,7 +149,9 @@ def test_an_owner_that_does_not_look_is_told_of(store: Path) -> None:
 def test_without_pyarrow_the_extra_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest),
     )
     for command in ("export", "ls"):
         shown = segmentstore("catalog", command, store)

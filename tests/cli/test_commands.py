@@ -19,7 +19,9 @@ ID = uuid.UUID(int=5)
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     location = tmp_path / "store"
-    assert segmentstore("append", location, "logs/a", stdin=b"one\ntwo\nthree").code == ExitCode.DONE
+    assert (
+        segmentstore("append", location, "logs/a", stdin=b"one\ntwo\nthree").code == ExitCode.DONE
+    )
     return location
 
 
@@ -32,7 +34,10 @@ def test_append_then_cat_gives_the_bytes(store: Path) -> None:
 def test_append_counts_what_was_acknowledged(tmp_path: Path) -> None:
     said = segmentstore("append", tmp_path / "s", "a", "--json", stdin=b"x\n" * 2500)
     assert said.json() == {"segment": "a", "acknowledged": 2500, "bytes": 5000}
-    assert "2,500 lines acknowledged" in segmentstore("append", tmp_path / "s", "a", stdin=b"x\n" * 2500).err
+    assert (
+        "2,500 lines acknowledged"
+        in segmentstore("append", tmp_path / "s", "a", stdin=b"x\n" * 2500).err
+    )
     assert segmentstore("info", tmp_path / "s", "a", "--json").json()["length"] == 10_000
 
 
@@ -47,8 +52,15 @@ def test_append_to_a_sealed_segment_is_refused_and_counted(store: Path) -> None:
 def test_listing_and_properties(store: Path) -> None:
     segmentstore("create", store, "logs/b")
     segmentstore("create", store, "other")
-    assert [row["name"] for row in segmentstore("ls", store, "--json").json_lines()] == ["logs/a", "logs/b", "other"]
-    assert [row["name"] for row in segmentstore("ls", store, "logs/", "--json").json_lines()] == ["logs/a", "logs/b"]
+    assert [row["name"] for row in segmentstore("ls", store, "--json").json_lines()] == [
+        "logs/a",
+        "logs/b",
+        "other",
+    ]
+    assert [row["name"] for row in segmentstore("ls", store, "logs/", "--json").json_lines()] == [
+        "logs/a",
+        "logs/b",
+    ]
     assert b"logs/b" in segmentstore("ls", store).out
     shown = segmentstore("info", store, "logs/a", "--json").json()
     assert (shown["length"], shown["start_offset"], shown["sealed"]) == (13, 0, False)
@@ -69,7 +81,10 @@ def test_seal_truncate_merge_delete(store: Path) -> None:
     merged = segmentstore("merge", store, "logs/a", "logs/b", "--json")
     assert merged.json() == {"target": "logs/a", "source": "logs/b", "offset": 13}
     assert segmentstore("cat", store, "logs/a").out == b"two\nthreefour\n"
-    assert segmentstore("seal", store, "logs/a", "--json").json() == {"segment": "logs/a", "length": 18}
+    assert segmentstore("seal", store, "logs/a", "--json").json() == {
+        "segment": "logs/a",
+        "length": 18,
+    }
     assert segmentstore("rm", store, "logs/a").code == ExitCode.DONE
     assert segmentstore("ls", store, "--json").out == b""
 
@@ -78,16 +93,32 @@ def test_attributes(store: Path) -> None:
     assert segmentstore("attrs", store, "logs/a", "--json").json() == {}
     given = segmentstore("attrs", store, "logs/a", "--set", f"{ID}=7", "--type", "none", "--json")
     assert given.json() == {str(ID): 7}
-    assert segmentstore("attrs", store, "logs/a", "--set", f"{ID}=8", "--type", "none").code == ExitCode.REFUSED
-    grown = segmentstore("attrs", store, "logs/a", "--set", f"{ID}=-2", "--type", "accumulate", "--json")
+    assert (
+        segmentstore("attrs", store, "logs/a", "--set", f"{ID}=8", "--type", "none").code
+        == ExitCode.REFUSED
+    )
+    grown = segmentstore(
+        "attrs", store, "logs/a", "--set", f"{ID}=-2", "--type", "accumulate", "--json"
+    )
     assert grown.json() == {str(ID): 5}
-    swap = ("attrs", store, "logs/a", "--set", f"{ID}=1", "--type", "replace-if-equals", "--expected")
+    swap = (
+        "attrs",
+        store,
+        "logs/a",
+        "--set",
+        f"{ID}=1",
+        "--type",
+        "replace-if-equals",
+        "--expected",
+    )
     assert segmentstore(*swap, 4).code == ExitCode.REFUSED
     assert segmentstore(*swap, 5).code == ExitCode.DONE
     assert str(ID).encode() in segmentstore("attrs", store, "logs/a").out
 
 
-@pytest.mark.parametrize("wrong", [["--set", "7"], ["--set", "x=7"], ["--set", f"{ID}=y"], ["--type", "never"]])
+@pytest.mark.parametrize(
+    "wrong", [["--set", "7"], ["--set", "x=7"], ["--set", f"{ID}=y"], ["--type", "never"]]
+)
 def test_attributes_that_cannot_be_read_are_a_usage_error(store: Path, wrong: list[str]) -> None:
     arguments = wrong if "--set" in wrong else [*wrong, "--set", f"{ID}=1"]
     assert segmentstore("attrs", store, "logs/a", *arguments).code == ExitCode.USAGE
@@ -157,7 +188,9 @@ def segmentstore_child(*arguments: object) -> int:
 def test_a_store_in_use_is_left_alone(store: Path) -> None:
     async def meanwhile() -> list[int]:
         async with library.open(store):
-            return [segmentstore_child(command, store) for command in ("ls", "log", "objects", "verify")]
+            return [
+                segmentstore_child(command, store) for command in ("ls", "log", "objects", "verify")
+            ]
 
     assert asyncio.run(meanwhile()) == [ExitCode.IN_USE] * 4
 

@@ -1,4 +1,6 @@
-"""`segmentstore crashtest`: what it runs, what it shows, and that a failure comes with the command that replays it."""
+"""`segmentstore crashtest`: what it runs, what it shows, and that a failure comes with the command
+that replays it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ def test_runs_are_counted_and_shown() -> None:
     result = segmentstore(*SIMULATE, "--seed", "clean")
     assert result.code == 0
     shown = result.out.decode()
-    for word in ("crash-recoveries", "simulated hours", "longest recovery", "fault points met", "no rule was broken"):
+    for word in (
+        "crash-recoveries",
+        "simulated hours",
+        "longest recovery",
+        "fault points met",
+        "no rule was broken",
+    ):
         assert word in shown
     assert result.err == ""
 
@@ -65,7 +73,10 @@ def test_a_seed_gives_the_same_runs_again() -> None:
 
 
 def test_without_a_seed_one_is_drawn_and_told() -> None:
-    seeds = {segmentstore("crashtest", "--runs", 1, "--jobs", 1, "--json").json()["seed"] for _ in range(2)}
+    seeds = {
+        segmentstore("crashtest", "--runs", 1, "--jobs", 1, "--json").json()["seed"]
+        for _ in range(2)
+    }
     assert len(seeds) == 2
 
 
@@ -75,13 +86,17 @@ def test_every_fault_point_is_listed_when_asked_for() -> None:
 
 
 def test_several_processes_run_side_by_side() -> None:
-    numbers = segmentstore("crashtest", "--runs", 6, "--jobs", 2, "--seed", "wide", "--json").json()["numbers"]
+    numbers = segmentstore(
+        "crashtest", "--runs", 6, "--jobs", 2, "--seed", "wide", "--json"
+    ).json()["numbers"]
     assert numbers["runs"] == 6
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_there_are_exactly_as_many_runs_as_were_asked_for(runs: int) -> None:
-    numbers = segmentstore("crashtest", "--runs", runs, "--jobs", 1, "--seed", "few", "--json").json()["numbers"]
+    numbers = segmentstore(
+        "crashtest", "--runs", runs, "--jobs", 1, "--seed", "few", "--json"
+    ).json()["numbers"]
     assert numbers["runs"] == runs
 
 
@@ -102,7 +117,9 @@ def test_a_failure_is_made_small_and_comes_with_the_commands_that_replay_it(tmp_
     assert result.code == 1
     lines = lines_of(result)
     assert lines[-1] == "RULES WERE BROKEN"
-    said = [line.partition(":")[2] for line in lines if line.startswith(("  again", "  what it was"))]
+    said = [
+        line.partition(":")[2] for line in lines if line.startswith(("  again", "  what it was"))
+    ]
     replay, smaller = (shlex.split(command)[1:] for command in said[:2])
     assert replay[:3] == ["crashtest", "--workload", "default"]
     assert segmentstore(*replay).code == 1
@@ -150,7 +167,10 @@ def test_a_failure_in_json_has_its_violations_and_its_plan(tmp_path: Path) -> No
         (("--mode", "enumerate", "--seconds", "1"), "--mode enumerate has no --seconds"),
         (("--mode", "enumerate", "--folder", "."), "--mode enumerate has no --folder"),
         (("--mode", "enumerate", "--no-exact"), "--mode enumerate has no --no-exact"),
-        (("--mode", "enumerate", "--replay", "object/@0.kill.0", "--depth", "1"), "--replay has no --depth"),
+        (
+            ("--mode", "enumerate", "--replay", "object/@0.kill.0", "--depth", "1"),
+            "--replay has no --depth",
+        ),
         (("--replay", "clean/0", "--seed", "a"), "--replay has no --seed"),
         (("--replay", "clean/0", "--points"), "--replay has no --points"),
         (("--replay", "clean/0", "--runs", "1"), "--replay has no --runs"),
@@ -176,7 +196,12 @@ def test_every_option_that_is_said_to_mean_nothing_is_one_of_the_command() -> No
 @pytest.mark.parametrize("change", ["workload", "rates", "cycles", "text"])
 def test_a_plan_that_is_none_is_refused(tmp_path: Path, change: str) -> None:
     fields = json.loads(draw_plan("a", "default").to_json())
-    fields[change] = {"workload": "no-such", "rates": {"no-such": 1.0}, "cycles": [{"no": "such"}], "text": 1}[change]
+    fields[change] = {
+        "workload": "no-such",
+        "rates": {"no-such": 1.0},
+        "cycles": [{"no": "such"}],
+        "text": 1,
+    }[change]
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(fields), encoding="utf-8")
     result = segmentstore("crashtest", "--plan", path)
@@ -199,7 +224,17 @@ def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
     result = segmentstore(
-        "crashtest", "--mode", "kill", "--runs", 2, "--jobs", 1, "--no-exact", "--folder", tmp_path, "--json"
+        "crashtest",
+        "--mode",
+        "kill",
+        "--runs",
+        2,
+        "--jobs",
+        1,
+        "--no-exact",
+        "--folder",
+        tmp_path,
+        "--json",
     )
     assert result.code == 0
     numbers = result.json()["numbers"]
@@ -209,16 +244,22 @@ def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_temporary_folder_is_removed_when_nothing_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_is_removed_when_nothing_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path)
-    result = segmentstore("crashtest", "--mode", "kill", "--runs", 1, "--jobs", 1, "--no-exact", "--json")
+    result = segmentstore(
+        "crashtest", "--mode", "kill", "--runs", 1, "--jobs", 1, "--no-exact", "--json"
+    )
     assert result.code == 0
     assert result.json()["failures"] == []
     assert result.json()["folder"] == ""
     assert os.listdir() == ["temporary"], "nothing is left in the current folder"
-    assert not [name for name in os.listdir("temporary") if name.startswith("segmentstore-crashtest-")]
+    assert not [
+        name for name in os.listdir("temporary") if name.startswith("segmentstore-crashtest-")
+    ]
 
 
 @pytest.mark.usefixtures("lying_disk")
@@ -234,7 +275,17 @@ def test_a_temporary_folder_is_kept_and_named_when_something_failed(
 
 
 def test_ctrl_c_shows_what_was_done_without_a_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "segmentstore", "crashtest", "--seconds", "3600", "--jobs", "2", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "segmentstore",
+        "crashtest",
+        "--seconds",
+        "3600",
+        "--jobs",
+        "2",
+        "--json",
+    ]
     # Rich's own variable: progress is shown as on a terminal.
     environment = {**os.environ, "TTY_COMPATIBLE": "1", "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
@@ -279,10 +330,22 @@ def test_a_store_that_was_killed_and_broke_a_rule_comes_with_the_command_that_tr
 
     lossy = partial(KillRound, deck=("close",), settings=SETTINGS, tamper=lose_frame)
     monkeypatch.setattr(kill_driver, "KillRound", lambda *args, exact: lossy(*args, exact=exact))
-    asked = ("--mode", "kill", "--seed", "an old one", "--workload", "appends", "--runs", "3", "--no-exact")
+    asked = (
+        "--mode",
+        "kill",
+        "--seed",
+        "an old one",
+        "--workload",
+        "appends",
+        "--runs",
+        "3",
+        "--no-exact",
+    )
     result = segmentstore("crashtest", *asked, "--jobs", 1, "--folder", tmp_path)
     assert result.code == 1
-    said = [line.partition(":")[2] for line in lines_of(result) if line.startswith("  the same kinds")]
+    said = [
+        line.partition(":")[2] for line in lines_of(result) if line.startswith("  the same kinds")
+    ]
     assert [shlex.split(command) for command in said] == [["segmentstore", "crashtest", *asked]]
     told = [line for line in lines_of(result) if line.startswith("  content: ")]
     assert told
@@ -325,7 +388,9 @@ def test_a_broken_state_comes_with_the_command_that_makes_it_again() -> None:
     assert failure["lines"]
 
 
-@pytest.mark.parametrize("name", ["no-such", "object/append", "object/append@9999.kill", "object/append~x@1.kill"])
+@pytest.mark.parametrize(
+    "name", ["no-such", "object/append", "object/append@9999.kill", "object/append~x@1.kill"]
+)
 def test_a_crash_point_that_does_not_exist_is_refused(name: str) -> None:
     result = segmentstore(*ENUMERATE, "--replay", name)
     assert result.code == 2

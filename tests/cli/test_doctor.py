@@ -1,4 +1,6 @@
-"""`doctor`: says of every piece whether it is there, how to get it, and by its exit code whether that matters."""
+"""`doctor`: says of every piece whether it is there, how to get it, and by its exit code whether
+that matters.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def plain_store(tmp_path: Path) -> Path:
 def on_bookkeeper(plain_store: Path) -> Path:
     """Whose ZooKeeper and gateway nobody has started."""
     file = plain_store / "store.toml"
-    file.write_text(file.read_text().replace('tier1 = "file"', 'tier1 = "bookkeeper://127.0.0.1:1/somewhere"'))
+    file.write_text(
+        file.read_text().replace('tier1 = "file"', 'tier1 = "bookkeeper://127.0.0.1:1/somewhere"')
+    )
     return plain_store
 
 
@@ -53,7 +57,10 @@ def test_a_machine_that_has_all_is_told_so() -> None:
     assert shown.code == ExitCode.DONE, shown.out
     assert shown.json()["ok"]
     found = checks(shown.json())
-    assert all(found[piece]["found"] for piece in ("Python", "disk space", "loopback", "BookKeeper's jars", *JAVA))
+    assert all(
+        found[piece]["found"]
+        for piece in ("Python", "disk space", "loopback", "BookKeeper's jars", *JAVA)
+    )
     assert b"all that is needed is here" in segmentstore("doctor").out
 
 
@@ -86,11 +93,15 @@ def test_a_store_on_bookkeeper_needs_what_is_missing(on_bookkeeper: Path) -> Non
     assert b"something that is needed is missing" in segmentstore("doctor", on_bookkeeper).out
 
 
-def test_a_missing_extra_matters_to_a_store_that_uses_it(plain_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_matters_to_a_store_that_uses_it(
+    plain_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find_spec = importlib.util.find_spec
     gone = {"pyspark", "botocore", "prometheus_client", "pyarrow", "paramiko"}
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name in gone else find_spec(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in gone else find_spec(name, *rest),
     )
     for asked in ((), (plain_store,)):
         shown = segmentstore("doctor", *asked, "--json")
@@ -108,7 +119,9 @@ def test_a_missing_extra_matters_to_a_store_that_uses_it(plain_store: Path, monk
         ("sftp", 'tier2 = "sftp://host/x"'),
     ):
         text = file.read_text()
-        file.write_text(text.replace('tier2 = ""', setting) if "tier2" in setting else f"{text}{setting}\n")
+        file.write_text(
+            text.replace('tier2 = ""', setting) if "tier2" in setting else f"{text}{setting}\n"
+        )
         assert missing(plain_store)["piece"] == f"extra {extra}"
         file.write_text(text)
 
@@ -121,7 +134,9 @@ def test_maven_is_not_needed_once_the_jars_are_here(on_bookkeeper: Path) -> None
     assert found["Java"]["needed"]
 
 
-def test_an_old_java_does_not_count(tmp_path: Path, on_bookkeeper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_does_not_count(
+    tmp_path: Path, on_bookkeeper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"'\n")
@@ -134,7 +149,9 @@ def test_an_old_java_does_not_count(tmp_path: Path, on_bookkeeper: Path, monkeyp
     assert "version 11" in java["detail"]
 
 
-def test_a_jar_that_was_changed_is_found(tmp_path: Path, on_bookkeeper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jar_that_was_changed_is_found(
+    tmp_path: Path, on_bookkeeper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = installation.jars_folder()
     monkeypatch.setenv(installation.FOLDER_VARIABLE, str(tmp_path))
     bad = installation.jars_folder()
@@ -164,7 +181,9 @@ def test_the_zookeeper_of_a_store_that_does_not_answer_is_named(tmp_path: Path) 
     segmentstore("append", store, "a", stdin=b"one\n")
     port = choose_addresses(tmp_path, 1, None).zookeeper  # nobody listens there
     file = store / "store.toml"
-    changed = file.read_text().replace('tier1 = "file"', f'tier1 = "bookkeeper://127.0.0.1:{port}/somewhere"')
+    changed = file.read_text().replace(
+        'tier1 = "file"', f'tier1 = "bookkeeper://127.0.0.1:{port}/somewhere"'
+    )
     file.write_text(changed)
     shown = segmentstore("doctor", store, "--json")
     assert shown.code == ExitCode.REFUSED
@@ -210,7 +229,9 @@ def test_a_disk_without_room_is_told_with_what_is_free_and_what_it_takes(
 
 
 @pytest.mark.usefixtures("no_programs", "no_jars")
-def test_a_gateway_that_does_not_answer_is_named_and_java_is_not_needed_for_it(plain_store: Path) -> None:
+def test_a_gateway_that_does_not_answer_is_named_and_java_is_not_needed_for_it(
+    plain_store: Path,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as zookeeper, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         host, gateway = (f"127.0.0.1:{each.getsockname()[1]}" for each in (zookeeper, silent))

@@ -23,7 +23,10 @@ CASES: list[tuple[errors.SegmentStoreError, ExitCode]] = [
     (errors.TierUnavailableError("tier2", "full"), ExitCode.UNAVAILABLE),
     (errors.ContainerStoppedError(0), ExitCode.UNAVAILABLE),
     (errors.ContainerStoppedError(0, OSError(5, "input/output error")), ExitCode.UNAVAILABLE),
-    (errors.ContainerStoppedError(0, errors.DataCorruptionError("file", "bad")), ExitCode.CORRUPTION),
+    (
+        errors.ContainerStoppedError(0, errors.DataCorruptionError("file", "bad")),
+        ExitCode.CORRUPTION,
+    ),
     (errors.AppendOutcomeUnknownError(0, errors.NotPrimaryError(0)), ExitCode.IN_USE),
 ]
 
@@ -34,5 +37,8 @@ def test_code_of_an_error(error: errors.SegmentStoreError, code: ExitCode) -> No
 
 
 def test_an_error_is_one_line() -> None:
-    assert sentence(errors.DataCorruptionError("here", "one\n  two")) == "corrupt data at here: one two"
+    assert (
+        sentence(errors.DataCorruptionError("here", "one\n  two"))
+        == "corrupt data at here: one two"
+    )
     assert sentence(KeyError()) == "KeyError"

@@ -1,4 +1,6 @@
-"""What a new user meets first: misspelled settings, completion, the version, and what is not installed."""
+"""What a new user meets first: misspelled settings, completion, the version, and what is not
+installed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.cli.shell import ROOT
 from tests.cli.shell import segmentstore as command
 
 
-def test_a_misspelled_variable_is_warned_of_at_each_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_variable_is_warned_of_at_each_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEGMENTSTORE_FLUSH_AGE", "1")
     monkeypatch.setenv("SEGMENTSTORE_TIER2", "")
     said = r"^SEGMENTSTORE_FLUSH_AGE .* did you mean SEGMENTSTORE_FLUSH_AGE_S\?$"
@@ -39,7 +43,9 @@ def test_no_variable_of_ours_is_warned_of(tmp_path: Path, monkeypatch: pytest.Mo
     named = set()
     for folder in ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery"):
         for path in (ROOT / folder).rglob("*.py"):
-            named |= set(re.findall(r'"(SEGMENTSTORE_[A-Z0-9_]+)"', path.read_text(encoding="utf-8")))
+            named |= set(
+                re.findall(r'"(SEGMENTSTORE_[A-Z0-9_]+)"', path.read_text(encoding="utf-8"))
+            )
     settings = {ENVIRONMENT_PREFIX + name.upper() for name in StoreConfig.__dataclass_fields__}
     assert named - settings == OTHER_VARIABLES
     for name in OTHER_VARIABLES:
@@ -62,7 +68,10 @@ def test_an_unknown_setting_names_the_closest(tmp_path: Path) -> None:
 
 
 def test_the_shell_completes_commands_and_options() -> None:
-    for words, wanted in (("segmentstore cra", b"crashtest"), ("segmentstore catalog e", b"export")):
+    for words, wanted in (
+        ("segmentstore cra", b"crashtest"),
+        ("segmentstore catalog e", b"export"),
+    ):
         environment = {
             **os.environ,
             "_SEGMENTSTORE_COMPLETE": "complete_bash",
@@ -77,7 +86,10 @@ def test_the_shell_completes_commands_and_options() -> None:
 
 def test_the_version_is_told() -> None:
     shown = command("--version")
-    assert (shown.code, shown.out.decode()) == (ExitCode.DONE, f"segmentstore {segmentstore.__version__}\n")
+    assert (shown.code, shown.out.decode()) == (
+        ExitCode.DONE,
+        f"segmentstore {segmentstore.__version__}\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,11 +108,15 @@ def test_a_missing_extra_is_named_with_what_installs_it(
     find_spec = importlib.util.find_spec
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == module else find_spec(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == module else find_spec(name, *rest),
     )
     shown = command(*arguments)
     assert shown.code == ExitCode.USAGE
-    assert f"needs {module}, which is not installed: pip install 'segmentstore[{extra}]'" in shown.err
+    assert (
+        f"needs {module}, which is not installed: pip install 'segmentstore[{extra}]'" in shown.err
+    )
     assert "setting" not in shown.err
     assert os.listdir() == []
 
@@ -112,8 +128,11 @@ def test_the_command_without_its_extra_says_so_in_one_line() -> None:
         "util.find_spec = lambda name, *rest: None if name == 'typer' else found(name, *rest)\n"
         "from segmentstore.cli import main; main()\n"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert shown.returncode == ExitCode.USAGE
     assert shown.stderr == (
-        "segmentstore: the command line needs typer, which is not installed: pip install 'segmentstore[cli]'\n"
+        "segmentstore: the command line needs typer, which is not installed: pip install "
+        "'segmentstore[cli]'\n"
     )

@@ -39,7 +39,13 @@ def plant(folder: Path, store: Path, epoch: int = 1, container_id: int = 0) -> s
 def test_a_store_without_garbage(store: Path) -> None:
     before = snapshot(store)
     shown = segmentstore("gc", store, "--dry-run", "--json")
-    assert shown.json() == {"store": str(store), "dry_run": True, "items": [], "problems": [], "notes": []}
+    assert shown.json() == {
+        "store": str(store),
+        "dry_run": True,
+        "items": [],
+        "problems": [],
+        "notes": [],
+    }
     assert b"no garbage" in segmentstore("gc", store, "--dry-run").out
     assert snapshot(store) == before
     assert segmentstore("gc", store, "--json").json()["items"] == []
@@ -70,7 +76,9 @@ def test_the_lag_of_the_environment_counts(store: Path, monkeypatch: pytest.Monk
     assert {item["state"] for item in shown["items"]} == {"due"}
 
 
-def test_orphans_are_condemned_and_go_once_the_lag_is_over(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphans_are_condemned_and_go_once_the_lag_is_over(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan = plant(store / "tier2", store)
     shown = segmentstore("gc", store)
     assert shown.code == ExitCode.DONE
@@ -95,10 +103,14 @@ def test_an_object_of_a_later_owner_stops_the_search(store: Path) -> None:
     assert snapshot(store) == before
     assert later in shown["problems"][0]
     assert "another owner is newer" in segmentstore("gc", store, "--json").json()["problems"][0]
-    assert {name for name in before if "/flush-" in name} == {name for name in snapshot(store) if "/flush-" in name}
+    assert {name for name in before if "/flush-" in name} == {
+        name for name in snapshot(store) if "/flush-" in name
+    }
 
 
-def test_a_store_that_is_gone_can_be_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_gone_can_be_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "place"
     monkeypatch.setenv("SEGMENTSTORE_TIER2", place.as_uri())
     for name, shared in (("one", "0"), ("two", "1")):
@@ -106,7 +118,10 @@ def test_a_store_that_is_gone_can_be_forgotten(tmp_path: Path, monkeypatch: pyte
         segmentstore("append", tmp_path / name, "a", stdin=name.encode())
         segmentstore("flush", tmp_path / name)
     monkeypatch.delenv("SEGMENTSTORE_SHARED_TIER2")
-    ids = {name: segmentstore("info", tmp_path / name, "--json").json()["store_id"] for name in ("one", "two")}
+    ids = {
+        name: segmentstore("info", tmp_path / name, "--json").json()["store_id"]
+        for name in ("one", "two")
+    }
     orphan = plant(place, tmp_path / "one", epoch=0)
     shown = segmentstore("gc", tmp_path / "one", "--json").json()
     assert shown["items"] == []
@@ -119,7 +134,10 @@ def test_a_store_that_is_gone_can_be_forgotten(tmp_path: Path, monkeypatch: pyte
         refused = segmentstore("gc", tmp_path / "one", "--forget-store", wrong)
         assert refused.code == ExitCode.REFUSED
         assert sentence in refused.err
-    assert segmentstore("gc", tmp_path / "one", "--forget-store", ids["two"], "--dry-run").code == ExitCode.USAGE
+    assert (
+        segmentstore("gc", tmp_path / "one", "--forget-store", ids["two"], "--dry-run").code
+        == ExitCode.USAGE
+    )
     shown = segmentstore("gc", tmp_path / "one", "--forget-store", ids["two"], "--json").json()
     # What the other one left is not ours to delete, whoever is gone.
     assert [problem for problem in shown["problems"] if "of unknown owner" not in problem] == []

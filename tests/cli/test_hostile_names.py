@@ -1,4 +1,6 @@
-"""Names that would speak to a terminal: not taken by a restore, and shown harmless by every command."""
+"""Names that would speak to a terminal: not taken by a restore, and shown harmless by every
+command.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +43,27 @@ SHOWN = {
 
 
 def plant(bucket: Path, names: list[str], *, raw: bytes | None = None) -> None:
-    """An object of container 0 as its owner would have written it: a block for each name, of the segments 1, 2, ..."""
+    """An object of container 0 as its owner would have written it: a block for each name, of the
+    segments 1, 2, ...
+    """
     builder = ObjectBuilder(0, 1, 64)
     for segment_id, name in enumerate(names, 1):
         builder.add(segment_id, 0, [b"data of %d" % segment_id], segment_name=name)
     body = b"".join(bytes(part) for part in builder.parts)
     if raw is not None:
-        # In the place of a name of as many bytes, which is that of the last block; with the checksum that belongs to it.
+        # In the place of a name of as many bytes, which is that of the last block; with the
+        # checksum that belongs to it.
         place = body.rindex(names[-1].encode())
         begin = body.rindex(b"SSBLOCK\n")
         (header_length,) = struct.unpack_from(">I", body, begin + 8)
         header = bytearray(body[begin : begin + header_length - 4])
         header[place - begin : place - begin + len(raw)] = raw
-        body = body[:begin] + header + crc32c(header).to_bytes(4, "big") + body[begin + header_length :]
+        body = (
+            body[:begin]
+            + header
+            + crc32c(header).to_bytes(4, "big")
+            + body[begin + header_length :]
+        )
     path = bucket / object_name(0, 1, "flush", os.urandom(16))
     path.parent.mkdir(parents=True)
     path.write_bytes(body)
@@ -77,7 +87,9 @@ def assert_harmless(text: str) -> None:
 def test_names_that_nobody_may_give_are_replaced_by_a_restore_and_told(tmp_path: Path) -> None:
     names = ["good", *REFUSED, *SHOWN, "abcdefgh"]
     plant(tmp_path / "bucket", names, raw=b"ab\xff\xfe\x1b[1m")
-    report = segmentstore("restore", (tmp_path / "bucket").as_uri(), tmp_path / "new", "--dry-run", "--json").json()
+    report = segmentstore(
+        "restore", (tmp_path / "bucket").as_uri(), tmp_path / "new", "--dry-run", "--json"
+    ).json()
     notes = " ".join(note for each in report["containers"][0]["segments"] for note in each["notes"])
     assert all(repr(name) in notes for name in REFUSED)
     new = tmp_path / "new"
@@ -188,7 +200,9 @@ def test_what_a_real_terminal_gets(tmp_path: Path) -> None:
     text = got.decode()
     assert all(shown in text for shown in SHOWN.values())
     # rich's own bold and frames are there; nothing of a name is.
-    assert not any(each in text for each in ("\u202e", "\u2028", "\u200d", "\U000e0041", "\x1b[31m", "⚠"))
+    assert not any(
+        each in text for each in ("\u202e", "\u2028", "\u200d", "\U000e0041", "\x1b[31m", "⚠")
+    )
 
 
 def test_json_is_exact_and_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,12 @@ from segmentstore.cli.ingest import IngestProgress, IngestReport, ingest
 from segmentstore.cli.ingest_plan import plan_files, writer_id_for
 from tests.cli.shell import segmentstore, start
 
-TEXT = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"no newline at the end", "empty.txt": b"", "c.bin": b"\x00\n\r\n\xff"}
+TEXT = {
+    "a.txt": b"one\ntwo\n",
+    "deep/b.txt": b"no newline at the end",
+    "empty.txt": b"",
+    "c.bin": b"\x00\n\r\n\xff",
+}
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
@@ -34,7 +39,9 @@ def contents(store: Path) -> dict[str, bytes]:
     async def run() -> dict[str, bytes]:
         async with library.open(store) as opened:
             names = [info.name async for info in opened.list_segments()]
-            return {name: b"".join([chunk async for chunk in opened.reader(name)]) for name in names}
+            return {
+                name: b"".join([chunk async for chunk in opened.reader(name)]) for name in names
+            }
 
     return asyncio.run(run())
 
@@ -71,7 +78,9 @@ def test_a_file_that_has_grown_is_gone_on_with(tmp_path: Path) -> None:
     assert contents(tmp_path / "s") == {"a": b"one\ntwo\nthree"}
 
 
-@pytest.mark.parametrize("changed", [b"one\n", b"one\ntwo!\nthree\n", b""], ids=["shorter", "longer line", "empty"])
+@pytest.mark.parametrize(
+    "changed", [b"one\n", b"one\ntwo!\nthree\n", b""], ids=["shorter", "longer line", "empty"]
+)
 def test_a_file_whose_earlier_lines_changed_is_refused(tmp_path: Path, changed: bytes) -> None:
     files = write(tmp_path / "in", {"a": b"one\ntwo\n"})
     run_ingest(tmp_path / "s", [files])
@@ -90,8 +99,12 @@ def test_a_segment_written_to_by_another_is_refused(tmp_path: Path) -> None:
         run_ingest(tmp_path / "s", [files])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(st.sampled_from([b"\n", b"x\n", b"longer line\n"]), max_size=12), data=st.data())
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lines=st.lists(st.sampled_from([b"\n", b"x\n", b"longer line\n"]), max_size=12), data=st.data()
+)
 def test_any_part_of_an_earlier_run_is_gone_on_with(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], data: st.DataObject
 ) -> None:
@@ -100,7 +113,9 @@ def test_any_part_of_an_earlier_run_is_gone_on_with(
     files = write(folder / "in", {"a": b"".join(lines)})
 
     async def run() -> bytes:
-        async with library.open(folder / "s", tier1="memory", tier2="memory://cut", shared_tier2=True) as store:
+        async with library.open(
+            folder / "s", tier1="memory", tier2="memory://cut", shared_tier2=True
+        ) as store:
             await store.create_segment("a")
             async with store.writer("a", writer_id_for("a")) as writer:
                 for line in lines[:done]:
@@ -115,7 +130,10 @@ def test_any_part_of_an_earlier_run_is_gone_on_with(
 def test_a_small_window_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_module, "OUTSTANDING_LINES_MAX", 3)
     monkeypatch.setattr(ingest_module, "OUTSTANDING_BYTES_MAX", 16)
-    files = {f"f{index}": b"".join(b"%d %s\n" % (n, b"." * (n % 40)) for n in range(200)) for index in range(5)}
+    files = {
+        f"f{index}": b"".join(b"%d %s\n" % (n, b"." * (n % 40)) for n in range(200))
+        for index in range(5)
+    }
     run_ingest(tmp_path / "s", [write(tmp_path / "in", files)])
     assert contents(tmp_path / "s") == files
 
@@ -143,7 +161,9 @@ def test_a_line_no_append_may_hold_is_named(tmp_path: Path) -> None:
         async with library.open(tmp_path / "s", append_bytes_max=10) as store:
             await ingest(store, plan_files([files]))
 
-    with pytest.raises(CommandError, match=r"a, line 2: an append of 21 bytes is over the limit of 10"):
+    with pytest.raises(
+        CommandError, match=r"a, line 2: an append of 21 bytes is over the limit of 10"
+    ):
         asyncio.run(run())
 
 
@@ -152,13 +172,18 @@ def test_paths_that_are_not_there_are_a_usage_error(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, ExitCode.INTERRUPTED)])
-def test_interrupted_and_run_again_it_goes_on(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, ExitCode.INTERRUPTED)]
+)
+def test_interrupted_and_run_again_it_goes_on(
+    tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
     body = b"".join(b"line %d\n" % number for number in range(20_000))
     plain = tmp_path / "plain"
     plain.write_bytes(body)
     child = start("ingest", tmp_path / "s", plain, "--json")
-    # The store's file is there once the child has the store: from then on it is somewhere in the work, or done.
+    # The store's file is there once the child has the store: from then on it is somewhere in the
+    # work, or done.
     while not (tmp_path / "s" / "store.toml").exists() and child.poll() is None:
         os.sched_yield()
     child.send_signal(sent)

@@ -21,13 +21,26 @@ def make(folder: Path, *names: str) -> None:
 def test_names_are_prefix_and_path_in_the_directory_sorted(tmp_path: Path) -> None:
     make(tmp_path, "in/b.txt", "in/a/z.txt", "in/a/y.txt", "single.txt")
     planned = plan_files([tmp_path / "in", tmp_path / "single.txt"], prefix="p/")
-    assert [item.segment for item in planned] == ["p/b.txt", "p/a/y.txt", "p/a/z.txt", "p/single.txt"]
-    assert [item.size for item in planned] == [len(b"in/b.txt"), len(b"in/a/y.txt"), len(b"in/a/z.txt"), 10]
+    assert [item.segment for item in planned] == [
+        "p/b.txt",
+        "p/a/y.txt",
+        "p/a/z.txt",
+        "p/single.txt",
+    ]
+    assert [item.size for item in planned] == [
+        len(b"in/b.txt"),
+        len(b"in/a/y.txt"),
+        len(b"in/a/z.txt"),
+        10,
+    ]
 
 
 def test_two_files_for_one_segment_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "one/same.txt", "two/same.txt")
-    with pytest.raises(CommandError, match=r"one/same\.txt and .*two/same\.txt would both become segment 'same\.txt'"):
+    with pytest.raises(
+        CommandError,
+        match=r"one/same\.txt and .*two/same\.txt would both become segment 'same\.txt'",
+    ):
         plan_files([tmp_path / "one", tmp_path / "two" / "same.txt"])
 
 

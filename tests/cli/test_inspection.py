@@ -1,4 +1,6 @@
-"""Looking into a stopped store: what is shown is what is there, and nothing is changed by looking."""
+"""Looking into a stopped store: what is shown is what is there, and nothing is changed by
+looking.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.operations import AppendOperation, CreateOperation, StorageUpdateOperation, TruncateOperation
+from durablelog.operations import (
+    AppendOperation,
+    CreateOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.inspection_commands import describe, kind_of
 from segmentstore.contracts.chunks import ObjectRecord
@@ -23,11 +30,15 @@ def store(tmp_path: Path) -> Path:
 
 
 def snapshot(store: Path) -> dict[str, bytes]:
-    """Every file but the throw-away cache, and the locks, which say who held them last and since when."""
+    """Every file but the throw-away cache, and the locks, which say who held them last and since
+    when.
+    """
     return {
         str(path.relative_to(store)): path.read_bytes()
         for path in store.rglob("*")
-        if path.is_file() and not path.is_relative_to(store / "cache") and path.name.lower() != "lock"
+        if path.is_file()
+        and not path.is_relative_to(store / "cache")
+        and path.name.lower() != "lock"
     }
 
 
@@ -43,7 +54,9 @@ def test_frames(store: Path) -> None:
     # What a later owner has copied on still lies where the one before it wrote it.
     assert {frame["state"] for frame in frames} <= {"ok", "stale"}
     assert b"sequence" in segmentstore("log", store).out
-    some = segmentstore("log", store, "--from", frames[1]["address"], "--limit", 1, "--json").json_lines()
+    some = segmentstore(
+        "log", store, "--from", frames[1]["address"], "--limit", 1, "--json"
+    ).json_lines()
     assert some == [frames[1]]
     assert snapshot(store) == before
 
@@ -59,7 +72,12 @@ def test_operations(store: Path) -> None:
     numbers = [operation["sequence"] for operation in operations]
     assert numbers == sorted(set(numbers))
     last = operations[-1]
-    assert last in segmentstore("log", store, "--operations", "--from", last["address"], "--json").json_lines()
+    assert (
+        last
+        in segmentstore(
+            "log", store, "--operations", "--from", last["address"], "--json"
+        ).json_lines()
+    )
     assert snapshot(store) == before
 
 
@@ -96,13 +114,18 @@ def test_objects_say_whose_bytes_they_hold(store: Path) -> None:
     assert segmentstore("objects", store, "--json").json_lines() == []
     segmentstore("flush", store)
     blocks = segmentstore("objects", store, "--json").json_lines()
-    assert sorted((block["segment"], block["start_offset"], block["length"], block["state"]) for block in blocks) == [
+    assert sorted(
+        (block["segment"], block["start_offset"], block["length"], block["state"])
+        for block in blocks
+    ) == [
         ("a", 0, 8, "live"),
         ("b", 0, 6, "live"),
     ]
     for block in blocks:
         assert (store / "tier2" / block["object"]).stat().st_size >= block["object_size"]
-    assert [block["segment"] for block in segmentstore("objects", store, "a", "--json").json_lines()] == ["a"]
+    assert [
+        block["segment"] for block in segmentstore("objects", store, "a", "--json").json_lines()
+    ] == ["a"]
     assert segmentstore("objects", store, "absent").code == ExitCode.REFUSED
     assert b"2 blocks in" in segmentstore("objects", store).out
 
@@ -113,7 +136,9 @@ def test_objects_that_wait_for_their_deletion(store: Path) -> None:
     segmentstore("rm", store, "b")
     blocks = segmentstore("objects", store, "--json").json_lines()
     assert blocks
-    assert {(block["state"], block["segment"]) for block in blocks} == {("waiting for deletion", None)}
+    assert {(block["state"], block["segment"]) for block in blocks} == {
+        ("waiting for deletion", None)
+    }
     assert b"waiting for deletion" in segmentstore("objects", store).out
 
 
@@ -140,7 +165,9 @@ def test_an_address_that_is_none_is_a_usage_error(store: Path) -> None:
     assert segmentstore("log", store, "--from", "there").code == ExitCode.USAGE
 
 
-def test_a_log_in_memory_has_nothing_to_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_memory_has_nothing_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEGMENTSTORE_TIER1", "memory")
     segmentstore("create", tmp_path / "s", "a")
     assert segmentstore("log", tmp_path / "s").code == ExitCode.REFUSED
@@ -148,7 +175,10 @@ def test_a_log_in_memory_has_nothing_to_show(tmp_path: Path, monkeypatch: pytest
 
 def test_operations_in_words() -> None:
     append = AppendOperation(3, 10, b"abc", {uuid.UUID(int=1).bytes: 4})
-    assert (kind_of(append), describe(append)) == ("append", "segment 3, 3 bytes at 10, 1 attributes")
+    assert (kind_of(append), describe(append)) == (
+        "append",
+        "segment 3, 3 bytes at 10, 1 attributes",
+    )
     update = StorageUpdateOperation([ObjectRecord("o", 1, 2)])
     assert (kind_of(update), describe(update)) == ("storage update", "objects 1, chunks 0, links 0")
     assert describe(TruncateOperation(3, 9)) == "segment_id 3, offset 9"

@@ -1,4 +1,6 @@
-"""Ctrl-C while the command line loads its modules, and while its interpreter ends: 130, one line at most, no traceback."""
+"""Ctrl-C while the command line loads its modules, and while its interpreter ends: 130, one line at
+most, no traceback.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import ROOT
 
-# A signal to itself at the moment a module is asked for: a Ctrl-C at a known place, in a real process.
+# A signal to itself at the moment a module is asked for: a Ctrl-C at a known place, in a real
+# process.
 _AT_IMPORT = """
 import os, signal, sys
 class Watch:

@@ -1,4 +1,6 @@
-"""The commands that look into a store on BookKeeper, on a real cluster: ledgers, frames, orphans, and what they refuse."""
+"""The commands that look into a store on BookKeeper, on a real cluster: ledgers, frames, orphans,
+and what they refuse.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,32 @@ def no_gateway(*_: object) -> NoReturn:
     raise LedgerError(GATEWAY_CLOSED, "start", "there is no Java")
 
 
-def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_of_a_stopped_and_of_a_running_store(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (record,) = segmentstore("log", store, "--ledgers", "--json").json_lines()
-    assert {"container", "epoch", "enabled", "truncation", "removing", "ledgers", "store_id", "owner"} == record.keys()
+    assert {
+        "container",
+        "epoch",
+        "enabled",
+        "truncation",
+        "removing",
+        "ledgers",
+        "store_id",
+        "owner",
+    } == record.keys()
     assert (record["container"], record["epoch"], record["enabled"]) == (0, 2, True)
     ledgers = record["ledgers"]
-    assert [ledger["sequence"] for ledger in ledgers] == sorted(ledger["sequence"] for ledger in ledgers)
+    assert [ledger["sequence"] for ledger in ledgers] == sorted(
+        ledger["sequence"] for ledger in ledgers
+    )
     assert {ledger["replication"] for ledger in ledgers} == {"3/3/2"}
     assert ledgers[0]["state"] == "closed"
     assert ledgers[0]["entries"] > 0
     assert ledgers[0]["bytes"] > 0
-    assert ledgers[-1]["state"] == "closed", "its owner closed it, though the record has no end of it"
+    assert ledgers[-1]["state"] == "closed", (
+        "its owner closed it, though the record has no end of it"
+    )
     assert ledgers[-1]["entries"] > 0
     with monkeypatch.context() as without:
         without.setattr(gateway_ledger_store, "acquire_own", no_gateway)
@@ -69,7 +86,9 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(store: Path, monkeypatch: p
         loop = asyncio.get_running_loop()
         async with engine.open(store) as opened:
             await opened.append("a", b"x")
-            looked = await loop.run_in_executor(None, segmentstore, "log", store, "--ledgers", "--json")
+            looked = await loop.run_in_executor(
+                None, segmentstore, "log", store, "--ledgers", "--json"
+            )
             (running,) = looked.json_lines()
             assert running["epoch"] == 3
             assert running["ledgers"][-1]["state"] == "open"
@@ -86,9 +105,13 @@ def test_frames_and_operations_and_objects_of_a_stopped_store(store: Path) -> No
     assert counted == list(range(1, len(counted) + 1))
     assert {frame["state"] for frame in frames} == {"ok"}
     assert frames[1]["place"].endswith(" entry 1")
-    some = segmentstore("log", store, "--from", frames[2]["address"], "--limit", 1, "--json").json_lines()
+    some = segmentstore(
+        "log", store, "--from", frames[2]["address"], "--limit", 1, "--json"
+    ).json_lines()
     assert some == [frames[2]]
-    kinds = [row["kind"] for row in segmentstore("log", store, "--operations", "--json").json_lines()]
+    kinds = [
+        row["kind"] for row in segmentstore("log", store, "--operations", "--json").json_lines()
+    ]
     assert kinds[0] == "checkpoint"
     assert kinds.count("create") == 2
     assert segmentstore("objects", store).code == 0
@@ -133,8 +156,13 @@ def test_a_lost_store_is_restored_with_its_log_on_bookkeeper(
     (store / "tier2").rename(tmp_path / "bucket")
     monkeypatch.delenv("SEGMENTSTORE_TIER1")
     bucket, url = (tmp_path / "bucket").as_uri(), cluster.url(f"/{tmp_path.name}-new")
-    assert segmentstore("restore", bucket, tmp_path / "new", "--tier1", "elsewhere").code == ExitCode.USAGE
-    taken = segmentstore("restore", bucket, tmp_path / "new", "--tier1", cluster.url(f"/{tmp_path.name}"))
+    assert (
+        segmentstore("restore", bucket, tmp_path / "new", "--tier1", "elsewhere").code
+        == ExitCode.USAGE
+    )
+    taken = segmentstore(
+        "restore", bucket, tmp_path / "new", "--tier1", cluster.url(f"/{tmp_path.name}")
+    )
     assert taken.code == ExitCode.USAGE
     assert "holds store" in taken.err
     assert not (tmp_path / "new").exists()
@@ -186,7 +214,8 @@ def test_a_folder_of_another_store_is_refused_by_who_looks(store: Path) -> None:
     path = store / "store.toml"
     text = path.read_text(encoding="utf-8")
     path.write_text(
-        text.replace(parse_store_file(text).store_id, "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"), encoding="utf-8"
+        text.replace(parse_store_file(text).store_id, "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"),
+        encoding="utf-8",
     )
     for refused in (segmentstore("log", store, "--ledgers"), segmentstore("cat", store, "a")):
         assert refused.code == ExitCode.USAGE

@@ -15,7 +15,9 @@ from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.ingest import LineTooLongError, read_lines
 from segmentstore.cli.standard_streams import InputLines, LineSplitter, interrupt_calls
 
-TEXT = st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\x00\xff", b"\x0c", b"\n\n", b"line"]), max_size=30)
+TEXT = st.lists(
+    st.sampled_from([b"a", b"\n", b"\r", b"\x00\xff", b"\x0c", b"\n\n", b"line"]), max_size=30
+)
 
 
 def is_line(line: bytes) -> bool:
@@ -33,7 +35,9 @@ def test_splitter_gives_every_byte_once_in_whole_lines(pieces: list[bytes]) -> N
 
 
 @given(TEXT, st.integers(1, 8))
-def test_read_lines_gives_every_byte_once_in_whole_lines(pieces: list[bytes], bytes_max: int) -> None:
+def test_read_lines_gives_every_byte_once_in_whole_lines(
+    pieces: list[bytes], bytes_max: int
+) -> None:
     data = b"".join(pieces)
     handle = io.BytesIO(data)
     lines: list[bytes] = []

@@ -1,4 +1,6 @@
-"""`mailbox`: it shows what is asked and what was said, changes nothing by looking, and answers for a store nobody has open."""
+"""`mailbox`: it shows what is asked and what was said, changes nothing by looking, and answers for
+a store nobody has open.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,11 @@ def _send(store: Path, *messages: Message) -> None:
 def _compacted(store: Path, message_id: str) -> ReplaceProposal:
     """What a job would propose: all of segment `a` in one object, which is there."""
     with StoppedStore(str(store)) as stopped:
-        metadata, epoch, tag = stopped.metadata(0), stopped.last_epoch(0), store_tag(stopped.store_id)
+        metadata, epoch, tag = (
+            stopped.metadata(0),
+            stopped.last_epoch(0),
+            store_tag(stopped.store_id),
+        )
     assert epoch is not None
     return _in_tier2(store, lambda storage: _compact(storage, metadata, epoch, message_id, tag))
 
@@ -111,7 +117,9 @@ def test_what_is_asked_is_shown_and_nothing_changes_by_looking(store: Path) -> N
     assert rows["group-1"]["asks"].startswith("replace 3 chunks by an object of ")
     assert rows["orphans"]["asks"] == "condemn 2 objects"
     assert rows["broken"]["asks"].startswith("unreadable: not JSON")
-    assert all(row["put"] and not row["verdict"] and row["answered"] is None for row in rows.values())
+    assert all(
+        row["put"] and not row["verdict"] and row["answered"] is None for row in rows.values()
+    )
     assert b"3 messages, 3 without an answer" in segmentstore("mailbox", store).out
     assert snapshot(store) == before
 
@@ -120,7 +128,9 @@ def test_processing_answers_through_the_log_and_the_bytes_stay(store: Path) -> N
     (store / "tier2" / "mailbox" / "00000000" / JOB).mkdir(parents=True)
     (store / "tier2" / "mailbox" / "00000000" / JOB / "broken.json").write_bytes(b"{")
     proposal = _compacted(store, "group-1")
-    _send(store, proposal, _compacted(store, "group-2"), CondemnRequest(0, JOB, "orphans", ("x",), 0))
+    _send(
+        store, proposal, _compacted(store, "group-2"), CondemnRequest(0, JOB, "orphans", ("x",), 0)
+    )
     shown = segmentstore("mailbox", store, "--process", "--json")
     assert shown.code == ExitCode.DONE
     assert (shown.json()["answered_now"], shown.json()["waiting"]) == (4, 0)
@@ -159,7 +169,10 @@ def test_beside_a_running_store_looking_goes_and_processing_is_refused(store: Pa
         return segmentstore("mailbox", store, *options).code
 
     asyncio.run(beside())
-    assert _by_message(segmentstore("mailbox", store, "--json").json())["group-1"]["verdict"] == "committed"
+    assert (
+        _by_message(segmentstore("mailbox", store, "--json").json())["group-1"]["verdict"]
+        == "committed"
+    )
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The main job on a few files: killed, recovered, read back, compared; and it says so when a byte differs."""
+"""The main job on a few files: killed, recovered, read back, compared; and it says so when a byte
+differs.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_the_default_input_is_real_text() -> None:
     planned = default_input()
     assert len(planned) > 100
-    assert all(item.path.suffix == ".py" and "site-packages" not in item.path.parts for item in planned)
+    assert all(
+        item.path.suffix == ".py" and "site-packages" not in item.path.parts for item in planned
+    )
 
 
 def test_lines_are_counted_as_they_are_ingested(tmp_path: Path) -> None:
@@ -94,6 +98,10 @@ def test_all_bytes_equal_on_bookkeeper(text: Path, tmp_path: Path) -> None:
     assert said["tier1"] == "BookKeeper, 3 bookies on this machine, 3/3/2"
     assert said["recovered_lines"] >= said["killed_after_lines"] >= 0.4 * said["lines"]
     assert said["log_bytes_after"] < said["log_bytes_before"]
-    assert "bookkeeper://127.0.0.1:" in (folder / "store" / "store.toml").read_text(encoding="utf-8")
+    assert "bookkeeper://127.0.0.1:" in (folder / "store" / "store.toml").read_text(
+        encoding="utf-8"
+    )
     # Nothing of the cluster is left running.
-    assert [service.process_id for service in LocalCluster(folder / "cluster").status().services] == [None] * 4
+    assert [
+        service.process_id for service in LocalCluster(folder / "cluster").status().services
+    ] == [None] * 4

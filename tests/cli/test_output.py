@@ -37,7 +37,11 @@ class Numbers:
 def test_records_become_json() -> None:
     key = uuid.UUID(int=7)
     value = Numbers(
-        [Row("a", b"\x01\xff")], datetime(2026, 1, 2, tzinfo=UTC), {key: 3}, Severity.HARMFUL, UpdateType.REPLACE
+        [Row("a", b"\x01\xff")],
+        datetime(2026, 1, 2, tzinfo=UTC),
+        {key: 3},
+        Severity.HARMFUL,
+        UpdateType.REPLACE,
     )
     assert json.loads(json.dumps(output.to_plain(value))) == {
         "rows": [{"name": "a", "data": "01ff"}],
@@ -51,14 +55,22 @@ def test_records_become_json() -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 * 1024, "1.5 MiB"), (2**60, "1024.0 PiB")],
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (2**60, "1024.0 PiB"),
+    ],
 )
 def test_sizes(count: int, text: str) -> None:
     assert output.size(count) == text
 
 
 def test_cells() -> None:
-    shown = [output.cell(value) for value in (1234567, True, None, 1.5, 12345.6, UpdateType.REPLACE)]
+    shown = [
+        output.cell(value) for value in (1234567, True, None, 1.5, 12345.6, UpdateType.REPLACE)
+    ]
     assert shown == ["1,234,567", "yes", "", "1.500", "12,346", "replace"]
 
 

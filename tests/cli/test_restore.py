@@ -40,7 +40,11 @@ def test_a_lost_store_is_restored_and_used(bucket: Path, tmp_path: Path) -> None
 def test_the_report_as_json(bucket: Path, tmp_path: Path) -> None:
     report = segmentstore("restore", bucket.as_uri(), tmp_path / "new", "--json").json()
     segments = {segment["name"]: segment for segment in report["containers"][0]["segments"]}
-    assert (segments["a"]["restored_to"], segments["a"]["known_length"], segments["a"]["missing"]) == (8, 13, 5)
+    assert (
+        segments["a"]["restored_to"],
+        segments["a"]["known_length"],
+        segments["a"]["missing"],
+    ) == (8, 13, 5)
     assert segments["b"]["missing"] == 0
     assert (report["restored_bytes"], report["missing_bytes"], report["harmful"]) == (14, 5, False)
     assert report["containers"][0]["checkpoint"]["epoch"] >= 1

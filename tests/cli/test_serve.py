@@ -1,4 +1,6 @@
-"""`segmentstore serve`: ready when it says so, ended by a signal, and killed without losing or doubling anything."""
+"""`segmentstore serve`: ready when it says so, ended by a signal, and killed without losing or
+doubling anything.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> No
 
 
 def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path: Path) -> None:
-    """A pipeline of events and epochs with staged rows, SIGKILL, a new process at the same folder."""
+    """A pipeline of events and epochs with staged rows, SIGKILL, a new process at the same
+    folder.
+    """
     folder = tmp_path / "s"
     identity = writer_id_of("a query")
     layout = RowLayout("payload", has_segment_column=False, segment="rows", framing="lines")
@@ -159,7 +163,8 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
             writing = [asyncio.ensure_future(events()), asyncio.ensure_future(epochs())]
             kills = 0
             while not all(task.done() for task in writing):
-                # Soon at first, or a fast machine is done before the second; later later, or a slow one never is.
+                # Soon at first, or a fast machine is done before the second; later later, or a slow
+                # one never is.
                 await asyncio.sleep(chance.uniform(0.05, 0.4) + 0.1 * kills)
                 process.kill()
                 process.communicate()
@@ -172,13 +177,23 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
             process.communicate()
 
     asyncio.run(main())
-    assert segmentstore("cat", folder, "events").out == b"".join(b"%d\n" % number for number in range(2000))
+    assert segmentstore("cat", folder, "events").out == b"".join(
+        b"%d\n" % number for number in range(2000)
+    )
     expected = [
-        value for epoch in range(15) for partition in range(3) for value in rows(epoch, partition).column(0).to_pylist()
+        value
+        for epoch in range(15)
+        for partition in range(3)
+        for value in rows(epoch, partition).column(0).to_pylist()
     ]
     assert segmentstore("cat", folder, "rows").out.decode().splitlines() == expected
-    assert {row["name"] for row in segmentstore("ls", folder, "--json").json_lines()} == {"events", "rows"}
+    assert {row["name"] for row in segmentstore("ls", folder, "--json").json_lines()} == {
+        "events",
+        "rows",
+    }
 
 
 def rows(epoch: int, partition: int) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([f"{epoch}.{partition}.{number}" for number in range(100)])], names=["payload"])
+    return pa.record_batch(
+        [pa.array([f"{epoch}.{partition}.{number}" for number in range(100)])], names=["payload"]
+    )

@@ -1,4 +1,6 @@
-"""`segmentstore spark`: a store's folder becomes its Tier-2 URL, a stopped store has its catalog exported and a stand-in."""
+"""`segmentstore spark`: a store's folder becomes its Tier-2 URL, a stopped store has its catalog
+exported and a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_a_stopped_stores_catalog_is_exported_and_its_url_goes_to_the_verb(
     assert snapshot.containers == 1
 
 
-def test_a_store_that_is_open_is_left_to_its_owner(store: Path, seen: list[argparse.Namespace]) -> None:
+def test_a_store_that_is_open_is_left_to_its_owner(
+    store: Path, seen: list[argparse.Namespace]
+) -> None:
     with blocking.open(str(store)):
         assert segmentstore("spark", "compact", store).code == 0
     [arguments] = seen
@@ -81,18 +85,31 @@ def test_a_store_that_is_open_is_left_to_its_owner(store: Path, seen: list[argpa
 
 
 def test_a_url_goes_to_the_verb_as_it_is(seen: list[argparse.Namespace]) -> None:
-    assert segmentstore("spark", "--master", "local[1]", "reconcile", "s3://bucket/prefix", "--json").code == 0
-    assert (seen[0].tier2_url, seen[0].master, seen[0].json) == ("s3://bucket/prefix", "local[1]", True)
+    assert (
+        segmentstore(
+            "spark", "--master", "local[1]", "reconcile", "s3://bucket/prefix", "--json"
+        ).code
+        == 0
+    )
+    assert (seen[0].tier2_url, seen[0].master, seen[0].json) == (
+        "s3://bucket/prefix",
+        "local[1]",
+        True,
+    )
 
 
-def test_what_is_no_store_could_not_be_told_and_is_no_finding(tmp_path: Path, seen: list[argparse.Namespace]) -> None:
+def test_what_is_no_store_could_not_be_told_and_is_no_finding(
+    tmp_path: Path, seen: list[argparse.Namespace]
+) -> None:
     shown = segmentstore("spark", "reconcile", tmp_path / "nothing")
     assert shown.code == 2
     assert "no such folder" in shown.err
     assert not seen
 
 
-def test_objects_in_the_memory_of_a_process_are_nobody_elses(tmp_path: Path, seen: list[argparse.Namespace]) -> None:
+def test_objects_in_the_memory_of_a_process_are_nobody_elses(
+    tmp_path: Path, seen: list[argparse.Namespace]
+) -> None:
     blocking.open(str(tmp_path / "store"), tier2="memory://test-spark-command").close()
     shown = segmentstore("spark", "reconcile", tmp_path / "store")
     assert shown.code == 2
@@ -102,7 +119,9 @@ def test_objects_in_the_memory_of_a_process_are_nobody_elses(tmp_path: Path, see
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name)
+    )
     shown = segmentstore("spark", "reconcile", "s3://bucket")
     assert shown.code == 2
     assert "segmentstore[spark]" in shown.err
@@ -115,7 +134,9 @@ def test_help_is_the_jobs_own() -> None:
     assert b"reconcile" in shown.out
 
 
-def test_the_stand_in_opens_the_store_when_it_is_asked_and_closes_it_at_the_end(store: Path) -> None:
+def test_the_stand_in_opens_the_store_when_it_is_asked_and_closes_it_at_the_end(
+    store: Path,
+) -> None:
     url = (store / "tier2").as_uri()
 
     async def ask(storage: ObjectStorage) -> list[str]:
@@ -134,7 +155,9 @@ def test_the_stand_in_opens_the_store_when_it_is_asked_and_closes_it_at_the_end(
         assert opened.read("a/b", 0, 100) == b"one\ntwo\n"
 
 
-def test_a_stand_in_that_cannot_open_the_store_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_that_cannot_open_the_store_says_so(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise TierUnavailableError("tier1", "no log")
 
@@ -149,7 +172,9 @@ def test_a_stand_in_that_cannot_open_the_store_says_so(store: Path, monkeypatch:
     assert "no log" in str(owner.failure)
 
 
-def test_whatever_a_stand_in_dies_of_the_command_says(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_stand_in_dies_of_the_command_says(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -170,7 +195,9 @@ def test_whatever_a_stand_in_dies_of_the_command_says(store: Path, monkeypatch: 
     assert f"nobody could answer for {store}: can't start new thread" in shown.err
 
 
-def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> asyncio.AbstractEventLoop:
         raise OSError("too many open files")
 

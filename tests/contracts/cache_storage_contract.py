@@ -31,7 +31,9 @@ class CacheStorageContract(ABC):
         async def main() -> None:
             cache = self.make(tmp_path)
             await cache.open()
-            assert await cache.insert([(5, block(5)), (2**64 - 1, memoryview(block(6))[10:20]), (7, b"")])
+            assert await cache.insert(
+                [(5, block(5)), (2**64 - 1, memoryview(block(6))[10:20]), (7, b"")]
+            )
             assert await cache.get([2**64 - 1, 5, 99, 7]) == [block(6)[10:20], block(5), None, b""]
             numbers = cache.statistics()
             assert (numbers.blocks, numbers.inserts, numbers.hits, numbers.misses) == (3, 3, 3, 0)

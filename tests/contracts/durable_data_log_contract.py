@@ -31,7 +31,9 @@ class LogWorld(ABC):
 
     @abstractmethod
     def usurp(self) -> None:
-        """Make it possible to open a second log while the first is open, if the implementation can tell a live owner."""
+        """Make it possible to open a second log while the first is open, if the implementation can
+        tell a live owner.
+        """
 
     @abstractmethod
     def fail_append_after(self, appends: int) -> None:
@@ -86,7 +88,10 @@ class DurableDataLogContract(ABC):
     def test_frames_are_read_back_in_order_with_their_parts_joined(self) -> None:
         async def scenario() -> None:
             log = await self.opened()
-            addresses = [await log.append([b"a", bytearray(b"bc"), memoryview(b"xdx")[1:2]]), await log.append([b"e"])]
+            addresses = [
+                await log.append([b"a", bytearray(b"bc"), memoryview(b"xdx")[1:2]]),
+                await log.append([b"e"]),
+            ]
             frames = await read_all(log)
             assert [bytes(frame.payload) for frame in frames] == [b"abcd", b"e"]
             assert [frame.address for frame in frames] == addresses
@@ -150,9 +155,13 @@ class DurableDataLogContract(ABC):
             log = await self.opened()
             frames = await read_all(log)
             assert [frame.sequence for frame in frames] == list(range(1, 51))
-            assert [bytes(frame.payload) for frame in frames] == [payload(number) for number in range(50)]
+            assert [bytes(frame.payload) for frame in frames] == [
+                payload(number) for number in range(50)
+            ]
             assert [frame.epoch for frame in frames] == [1 + number // 10 for number in range(50)]
-            assert [frame.address for frame in frames] == sorted({frame.address for frame in frames})
+            assert [frame.address for frame in frames] == sorted(
+                {frame.address for frame in frames}
+            )
             await log.close()
 
         self.run(scenario())
@@ -188,18 +197,24 @@ class DurableDataLogContract(ABC):
             for first in (3, 40, 99):
                 await log.truncate(addresses[first])
                 assert await read_payloads(log) == [payload(number) for number in range(first, 100)]
-                assert await read_payloads(log, addresses[0]) == [payload(number) for number in range(first, 100)]
+                assert await read_payloads(log, addresses[0]) == [
+                    payload(number) for number in range(first, 100)
+                ]
             await log.close()
             log = await self.opened()
             frames = await read_all(log)
-            assert [(frame.sequence, bytes(frame.payload)) for frame in frames] == [(100, payload(99))]
+            assert [(frame.sequence, bytes(frame.payload)) for frame in frames] == [
+                (100, payload(99))
+            ]
             await append_all(log, range(100, 102))
             assert [frame.sequence for frame in await read_all(log)] == [100, 101, 102]
             await log.close()
 
         self.run(scenario())
 
-    def test_a_truncation_at_or_below_the_start_is_ignored_and_one_behind_the_end_refused(self) -> None:
+    def test_a_truncation_at_or_below_the_start_is_ignored_and_one_behind_the_end_refused(
+        self,
+    ) -> None:
         async def scenario() -> None:
             log = await self.opened()
             addresses = await append_all(log, range(10))
@@ -316,7 +331,9 @@ class DurableDataLogContract(ABC):
             await append_all(log, range(1))
             self.world.fail_append_after(1)
             await log.append([payload(1)])
-            results = await asyncio.gather(*[log.append([payload(9)]) for _ in range(50)], return_exceptions=True)
+            results = await asyncio.gather(
+                *[log.append([payload(9)]) for _ in range(50)], return_exceptions=True
+            )
             assert all(isinstance(result, TierUnavailableError) for result in results)
             with pytest.raises(TierUnavailableError):
                 await log.append([payload(9)])

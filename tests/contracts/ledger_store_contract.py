@@ -1,4 +1,7 @@
-"""What every LedgerStore must do. Subclass once per implementation and give it a `LedgerWorld` of three bookies."""
+"""What every LedgerStore must do.
+
+Subclass once per implementation and give it a `LedgerWorld` of three bookies.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class Results:
 
     def _take(self, results: Sequence[AddResult]) -> None:
         for code, entry, entries in results:
-            self.got.extend(AddResult(code, entry + number if code == OK else entry) for number in range(entries))
+            self.got.extend(
+                AddResult(code, entry + number if code == OK else entry)
+                for number in range(entries)
+            )
         reached = [future for count, future in self._waiting if count <= len(self.got)]
         self._waiting = [item for item in self._waiting if item[0] > len(self.got)]
         for future in reached:
@@ -66,7 +72,9 @@ async def read_all(store: LedgerStore, ledger_id: int, first: int, last: int) ->
     return [bytes(entry) async for batch in store.read(ledger_id, first, last) for entry in batch]
 
 
-async def append_all(writer: LedgerWriter, results: Results, entries: Sequence[Sequence[Buffer]]) -> None:
+async def append_all(
+    writer: LedgerWriter, results: Results, entries: Sequence[Sequence[Buffer]]
+) -> None:
     """Append at once, wait for all; all must be durable and numbered in their order."""
     before = len(results.got)
     for parts in entries:
@@ -99,7 +107,9 @@ class LedgerStoreContract(ABC):
             writer = await store.create(ALL_THREE, {})
             results = Results(writer)
             await append_all(writer, results, [[entry(number)] for number in range(2000)])
-            assert await read_all(store, writer.ledger_id, 0, 1999) == [entry(number) for number in range(2000)]
+            assert await read_all(store, writer.ledger_id, 0, 1999) == [
+                entry(number) for number in range(2000)
+            ]
             await writer.close()
             assert len(results.got) == 2000
             await store.close()
@@ -120,7 +130,22 @@ class LedgerStoreContract(ABC):
         self.run(scenario())
 
     def test_entries_of_all_sizes_and_of_many_parts(self) -> None:
-        sizes = [1, 2, 19, 20, 21, 1000, 65_535, 65_536, 65_537, 300_000, (1 << 20) - 1024, 1 << 20, (1 << 20) + 48, 3]
+        sizes = [
+            1,
+            2,
+            19,
+            20,
+            21,
+            1000,
+            65_535,
+            65_536,
+            65_537,
+            300_000,
+            (1 << 20) - 1024,
+            1 << 20,
+            (1 << 20) + 48,
+            3,
+        ]
         wanted = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
         many = [bytes([number % 251]) * (number % 7) for number in range(4000)]
 
@@ -129,13 +154,17 @@ class LedgerStoreContract(ABC):
             writer = await store.create(ALL_THREE, {})
             results = Results(writer)
             mixed: list[Sequence[Buffer]] = [
-                [b"", whole[:7], bytearray(whole[7:11]), memoryview(whole)[11:], b""] for whole in wanted
+                [b"", whole[:7], bytearray(whole[7:11]), memoryview(whole)[11:], b""]
+                for whole in wanted
             ]
             await append_all(writer, results, [*mixed, many, [b"the end"]])
             expected = [*wanted, b"".join(many), b"the end"]
             await writer.close()
             ledger = await store.describe(writer.ledger_id)
-            assert (ledger.last_entry, ledger.length) == (len(expected) - 1, sum(map(len, expected)))
+            assert (ledger.last_entry, ledger.length) == (
+                len(expected) - 1,
+                sum(map(len, expected)),
+            )
             other = await self.world.connect()
             assert await read_all(other, writer.ledger_id, 0, len(expected) - 1) == expected
             await other.close()
@@ -180,7 +209,9 @@ class LedgerStoreContract(ABC):
         async def scenario() -> None:
             store = await self.world.connect()
             writer = await store.create(ALL_THREE, {})
-            await append_all(writer, Results(writer), [[entry(number, 5000)] for number in range(200)])
+            await append_all(
+                writer, Results(writer), [[entry(number, 5000)] for number in range(200)]
+            )
             await writer.close()
             kept = [view async for batch in store.read(writer.ledger_id, 0, 199) for view in batch]
             assert [bytes(view) for view in kept] == [entry(number, 5000) for number in range(200)]
@@ -192,15 +223,21 @@ class LedgerStoreContract(ABC):
         async def scenario() -> None:
             store = await self.world.connect()
             writer = await store.create(ALL_THREE, {})
-            await append_all(writer, Results(writer), [[entry(number, 20_000)] for number in range(300)])
+            await append_all(
+                writer, Results(writer), [[entry(number, 20_000)] for number in range(300)]
+            )
             await writer.close()
             for _ in range(3):
                 left = store.read(writer.ledger_id, 0, 299)
                 assert bytes((await anext(left))[0]) == entry(0, 20_000)
                 await left.aclose()  # type: ignore[attr-defined]
-            readings = [read_all(store, writer.ledger_id, first, first + 99) for first in range(0, 201, 20)]
+            readings = [
+                read_all(store, writer.ledger_id, first, first + 99) for first in range(0, 201, 20)
+            ]
             for number, got in enumerate(await asyncio.gather(*readings)):
-                assert got == [entry(place, 20_000) for place in range(number * 20, number * 20 + 100)]
+                assert got == [
+                    entry(place, 20_000) for place in range(number * 20, number * 20 + 100)
+                ]
             await store.close()
 
         self.run(scenario())
@@ -218,7 +255,12 @@ class LedgerStoreContract(ABC):
         self.run(scenario())
 
     def test_a_ledger_says_whose_it_is_and_how_it_stands(self) -> None:
-        custom = {"application": b"segmentstore", "store": b"5d0c", "container": b"3", "epoch": b"\x00\xff\n=\t"}
+        custom = {
+            "application": b"segmentstore",
+            "store": b"5d0c",
+            "container": b"3",
+            "epoch": b"\x00\xff\n=\t",
+        }
 
         async def scenario() -> None:
             store = await self.world.connect()
@@ -246,7 +288,11 @@ class LedgerStoreContract(ABC):
                 if closed:
                     await writer.close()
                 ledger = await store.recover(writer.ledger_id)
-                assert (ledger.state, ledger.last_entry, ledger.length) == (LedgerState.CLOSED, EMPTY, 0)
+                assert (ledger.state, ledger.last_entry, ledger.length) == (
+                    LedgerState.CLOSED,
+                    EMPTY,
+                    0,
+                )
                 assert await store.describe(writer.ledger_id) == ledger
                 assert await read_all(store, writer.ledger_id, 0, EMPTY) == []
                 await writer.close()
@@ -254,16 +300,24 @@ class LedgerStoreContract(ABC):
 
         self.run(scenario())
 
-    def test_recovering_finds_everything_that_was_ok_and_changes_nothing_the_second_time(self) -> None:
+    def test_recovering_finds_everything_that_was_ok_and_changes_nothing_the_second_time(
+        self,
+    ) -> None:
         async def scenario() -> None:
             store, other = await self.world.connect(), await self.world.connect()
             writer = await store.create(ALL_THREE, {})
             await append_all(writer, Results(writer), [[entry(number)] for number in range(50)])
             ledger = await other.recover(writer.ledger_id)
-            assert (ledger.state, ledger.last_entry, ledger.length) == (LedgerState.CLOSED, 49, 5000)
+            assert (ledger.state, ledger.last_entry, ledger.length) == (
+                LedgerState.CLOSED,
+                49,
+                5000,
+            )
             assert await other.recover(writer.ledger_id) == ledger
             assert await store.recover(writer.ledger_id) == ledger
-            assert await read_all(other, writer.ledger_id, 0, 49) == [entry(number) for number in range(50)]
+            assert await read_all(other, writer.ledger_id, 0, 49) == [
+                entry(number) for number in range(50)
+            ]
             await writer.close()
             assert await store.describe(writer.ledger_id) == ledger
             await other.close()
@@ -349,14 +403,19 @@ class LedgerStoreContract(ABC):
     def test_ledgers_of_one_client_do_not_mix(self) -> None:
         async def scenario() -> None:
             store = await self.world.connect()
-            writers = [await store.create(ALL_THREE, {"number": str(number).encode()}) for number in range(4)]
+            writers = [
+                await store.create(ALL_THREE, {"number": str(number).encode()})
+                for number in range(4)
+            ]
             assert len({writer.ledger_id for writer in writers}) == 4
             results = [Results(writer) for writer in writers]
             for number in range(100):
                 for place, writer in enumerate(writers):
                     writer.append([entry(number * 10 + place)])
             for place, writer in enumerate(writers):
-                assert await results[place].until(100) == [AddResult(OK, number) for number in range(100)]
+                assert await results[place].until(100) == [
+                    AddResult(OK, number) for number in range(100)
+                ]
                 await writer.close()
             for place, writer in enumerate(writers):
                 found = await read_all(store, writer.ledger_id, 0, 99)
@@ -414,11 +473,15 @@ class LedgerStoreContract(ABC):
             assert await other.confirmed(writer.ledger_id) == EMPTY
             for count in (1, 20):
                 before = len(results.got)
-                await append_all(writer, results, [[entry(before + number)] for number in range(count)])
+                await append_all(
+                    writer, results, [[entry(before + number)] for number in range(count)]
+                )
                 # The writer is idle from here on: it tells the bookies by itself.
                 while (last := await other.confirmed(writer.ledger_id)) != len(results.got) - 1:
                     assert EMPTY <= last < len(results.got)
-                assert await read_all(other, writer.ledger_id, 0, last) == [entry(number) for number in range(last + 1)]
+                assert await read_all(other, writer.ledger_id, 0, last) == [
+                    entry(number) for number in range(last + 1)
+                ]
             assert (await other.describe(writer.ledger_id)).state is LedgerState.OPEN
             await append_all(writer, results, [[entry(21)]])
             await writer.close()
@@ -471,7 +534,11 @@ class LedgerStoreContract(ABC):
             writer.append([b"too late"])
             assert (await results.until(2))[1].code != OK
             await writer.close()
-            for call in (store.create(ALL_THREE, {}), store.recover(writer.ledger_id), store.list_ids()):
+            for call in (
+                store.create(ALL_THREE, {}),
+                store.recover(writer.ledger_id),
+                store.list_ids(),
+            ):
                 with pytest.raises(LedgerError):
                     await call
             assert (await other.describe(writer.ledger_id)).state is LedgerState.OPEN

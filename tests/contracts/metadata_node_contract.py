@@ -1,7 +1,7 @@
 """What every MetadataNodes must do. Subclass once per implementation and give it a `NodeWorld`.
 
-Proves that of several who change a node in the same version exactly one wins, that versions count up by one, and that
-nothing is changed by who loses.
+Proves that of several who change a node in the same version exactly one wins, that versions count
+up by one, and that nothing is changed by who loses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeContent, NodeUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeContent,
+    NodeUnavailableError,
+)
 
 
 class NodeWorld(ABC):
@@ -94,7 +99,10 @@ class MetadataNodeContract(ABC):
             nodes = await self.world.connect()
             await nodes.create(self.path("n"), b"0")
             for version in range(3):
-                assert await nodes.write(self.path("n"), f"{version + 1}".encode(), version) == version + 1
+                assert (
+                    await nodes.write(self.path("n"), f"{version + 1}".encode(), version)
+                    == version + 1
+                )
             for version in (0, 1, 2, 4, 100):
                 with pytest.raises(NodeConflictError):
                     await nodes.write(self.path("n"), b"late", version)
@@ -131,14 +139,22 @@ class MetadataNodeContract(ABC):
             await clients[0].create(self.path("n"), b"")
             for version in range(5):
                 results = await asyncio.gather(
-                    *[nodes.write(self.path("n"), b"%d" % number, version) for number, nodes in enumerate(clients)],
+                    *[
+                        nodes.write(self.path("n"), b"%d" % number, version)
+                        for number, nodes in enumerate(clients)
+                    ],
                     return_exceptions=True,
                 )
                 winners = [number for number, result in enumerate(results) if result == version + 1]
                 assert len(winners) == 1
-                assert sum(isinstance(result, NodeConflictError) for result in results) == len(clients) - 1
+                assert (
+                    sum(isinstance(result, NodeConflictError) for result in results)
+                    == len(clients) - 1
+                )
                 for nodes in clients:
-                    assert await nodes.read(self.path("n")) == NodeContent(b"%d" % winners[0], version + 1)
+                    assert await nodes.read(self.path("n")) == NodeContent(
+                        b"%d" % winners[0], version + 1
+                    )
             for nodes in clients:
                 await nodes.close()
 
@@ -148,12 +164,19 @@ class MetadataNodeContract(ABC):
         async def scenario() -> None:
             clients = [await self.world.connect() for _ in range(4)]
             results = await asyncio.gather(
-                *[nodes.create(self.path("deep/n"), b"%d" % number) for number, nodes in enumerate(clients)],
+                *[
+                    nodes.create(self.path("deep/n"), b"%d" % number)
+                    for number, nodes in enumerate(clients)
+                ],
                 return_exceptions=True,
             )
             assert sum(result == 0 for result in results) == 1
-            assert sum(isinstance(result, NodeConflictError) for result in results) == len(clients) - 1
-            assert await clients[0].read(self.path("deep/n")) == NodeContent(b"%d" % results.index(0), 0)
+            assert (
+                sum(isinstance(result, NodeConflictError) for result in results) == len(clients) - 1
+            )
+            assert await clients[0].read(self.path("deep/n")) == NodeContent(
+                b"%d" % results.index(0), 0
+            )
             for nodes in clients:
                 await nodes.close()
 
@@ -166,7 +189,9 @@ class MetadataNodeContract(ABC):
             for version in range(20):
                 writer, reader = (one, two) if version % 2 else (two, one)
                 await writer.write(self.path("n"), b"%d" % version, version)
-                assert await reader.read(self.path("n")) == NodeContent(b"%d" % version, version + 1)
+                assert await reader.read(self.path("n")) == NodeContent(
+                    b"%d" % version, version + 1
+                )
             await one.close()
             await two.close()
 
@@ -176,9 +201,16 @@ class MetadataNodeContract(ABC):
         async def scenario() -> None:
             nodes = await self.world.connect()
             names = [f"n{number:03d}" for number in range(50)]
-            await asyncio.gather(*[nodes.create(self.path(f"many/{name}"), name.encode()) for name in reversed(names)])
+            await asyncio.gather(
+                *[
+                    nodes.create(self.path(f"many/{name}"), name.encode())
+                    for name in reversed(names)
+                ]
+            )
             assert list(await nodes.children(self.path("many"))) == names
-            contents = await asyncio.gather(*[nodes.read(self.path(f"many/{name}")) for name in names])
+            contents = await asyncio.gather(
+                *[nodes.read(self.path(f"many/{name}")) for name in names]
+            )
             assert contents == [NodeContent(name.encode(), 0) for name in names]
             await nodes.close()
 

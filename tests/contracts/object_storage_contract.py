@@ -1,7 +1,7 @@
 """What every ObjectStorage promises. Subclass `ObjectStorageContract` once per implementation.
 
-What an implementation may do otherwise than others, without breaking a promise, is a class variable or a hook with a
-default; nothing else is to be overridden.
+What an implementation may do otherwise than others, without breaking a promise, is a class variable
+or a hook with a default; nothing else is to be overridden.
 """
 
 from __future__ import annotations
@@ -29,7 +29,22 @@ from tier2.object_storage import (
 PAGE_OBJECTS = 3
 """Implementations under test list in pages this small."""
 
-BAD_NAMES = ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a b", "~x", "ä", "a\n", "a\0b", "x" * 513]
+BAD_NAMES = [
+    "",
+    "/a",
+    "a/",
+    "a//b",
+    ".",
+    "..",
+    "a/../b",
+    "a/.",
+    "a b",
+    "~x",
+    "ä",
+    "a\n",
+    "a\0b",
+    "x" * 513,
+]
 ORDER = ["a", "a-b/x", "a.b", "a0", "b", "b-", "c/a", "c/b/a", "c/b/b", "c-/z", "cA", "ca", "d"]
 """Names that sort otherwise by path part than by code point."""
 
@@ -38,7 +53,9 @@ def unique_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-async def listed(storage: ObjectStorage, prefix: str = "", start_after: str = "") -> list[StoredObject]:
+async def listed(
+    storage: ObjectStorage, prefix: str = "", start_after: str = ""
+) -> list[StoredObject]:
     found: list[StoredObject] = []
     async for page in storage.list(prefix, start_after):
         assert 1 <= len(page) <= PAGE_OBJECTS
@@ -52,7 +69,9 @@ class ObjectStorageContract(ABC):
     absent_names: ClassVar[Sequence[str]] = ("gone", "there/gone", "there", "there/x/gone")
     """Names that are absent beside an object `there/x`."""
     settles_doubt: ClassVar[bool] = False
-    """A put whose reply was lost looks by itself whether it landed, instead of leaving that to the next one."""
+    """A put whose reply was lost looks by itself whether it landed, instead of leaving that to the
+    next one.
+    """
 
     @abstractmethod
     def make(self, folder: Path) -> ObjectStorage:
@@ -70,7 +89,9 @@ class ObjectStorageContract(ABC):
         """Before `make`: replies will be lost in this test."""
 
     def begin_upload(self, storage: ObjectStorage, name: str) -> bool:
-        """Begin an upload in parts around the storage, and leave it; False where there is no such thing."""
+        """Begin an upload in parts around the storage, and leave it; False where there is no such
+        thing.
+        """
         return False
 
     def run(self, folder: Path, case: Callable[[ObjectStorage], Awaitable[None]]) -> None:
@@ -85,7 +106,9 @@ class ObjectStorageContract(ABC):
 
     def test_what_is_put_is_there(self, tmp_path: Path) -> None:
         async def case(storage: ObjectStorage) -> None:
-            await storage.put("a/b/c", [b"one", bytearray(b"-"), memoryview(b"xtwox")[1:-1], b""], unique_id(1))
+            await storage.put(
+                "a/b/c", [b"one", bytearray(b"-"), memoryview(b"xtwox")[1:-1], b""], unique_id(1)
+            )
             assert self.raw(storage) == {"a/b/c": b"one-two"}
             assert await storage.get_range("a/b/c", 0, 7) == b"one-two"
             head = await storage.head("a/b/c")
@@ -114,7 +137,9 @@ class ObjectStorageContract(ABC):
 
         self.run(tmp_path, case)
 
-    def test_put_again_with_the_same_id_succeeds_and_with_another_is_refused(self, tmp_path: Path) -> None:
+    def test_put_again_with_the_same_id_succeeds_and_with_another_is_refused(
+        self, tmp_path: Path
+    ) -> None:
         async def case(storage: ObjectStorage) -> None:
             await storage.put("a/x", [b"mine"], unique_id(1))
             await storage.put("a/x", [b"mi", b"ne"], unique_id(1))
@@ -131,12 +156,22 @@ class ObjectStorageContract(ABC):
 
         async def case(storage: ObjectStorage) -> None:
             outcomes = await asyncio.gather(
-                *(storage.put("s/x", [content], unique_id(n)) for n, content in enumerate(contents)),
+                *(
+                    storage.put("s/x", [content], unique_id(n))
+                    for n, content in enumerate(contents)
+                ),
                 return_exceptions=True,
             )
-            winners = [content for content, outcome in zip(contents, outcomes, strict=True) if outcome is None]
+            winners = [
+                content
+                for content, outcome in zip(contents, outcomes, strict=True)
+                if outcome is None
+            ]
             assert len(winners) == 1
-            assert sum(isinstance(outcome, ObjectExistsError) for outcome in outcomes) == len(contents) - 1
+            assert (
+                sum(isinstance(outcome, ObjectExistsError) for outcome in outcomes)
+                == len(contents) - 1
+            )
             assert self.raw(storage) == {"s/x": winners[0]}
 
         self.run(tmp_path, case)
@@ -158,7 +193,9 @@ class ObjectStorageContract(ABC):
 
     def test_concurrent_puts_of_ones_own_object_all_succeed(self, tmp_path: Path) -> None:
         async def case(storage: ObjectStorage) -> None:
-            await asyncio.gather(*(storage.put("s/x", [b"mine" * 999], unique_id(1)) for _ in range(8)))
+            await asyncio.gather(
+                *(storage.put("s/x", [b"mine" * 999], unique_id(1)) for _ in range(8))
+            )
             assert self.raw(storage) == {"s/x": b"mine" * 999}
 
         self.run(tmp_path, case)
@@ -224,11 +261,31 @@ class ObjectStorageContract(ABC):
                 await storage.put(name, [name.encode()], unique_id(number))
             everything = sorted(ORDER)
             assert [found.name for found in await listed(storage)] == everything
-            assert [found.size for found in await listed(storage)] == [len(name) for name in everything]
+            assert [found.size for found in await listed(storage)] == [
+                len(name) for name in everything
+            ]
             for prefix in ("", "a", "a-", "c", "c/", "c/b", "c/b/", "c/b/a", "c/b/a/", "d", "zz"):
-                for start_after in ("", "a", "a-b/w", "a/", "b", "c/a", "c/b", "c/b/a", "cA", "d", "zz"):
-                    expected = [name for name in everything if name.startswith(prefix) and name > start_after]
-                    assert [found.name for found in await listed(storage, prefix, start_after)] == expected
+                for start_after in (
+                    "",
+                    "a",
+                    "a-b/w",
+                    "a/",
+                    "b",
+                    "c/a",
+                    "c/b",
+                    "c/b/a",
+                    "cA",
+                    "d",
+                    "zz",
+                ):
+                    expected = [
+                        name
+                        for name in everything
+                        if name.startswith(prefix) and name > start_after
+                    ]
+                    assert [
+                        found.name for found in await listed(storage, prefix, start_after)
+                    ] == expected
 
         self.run(tmp_path, case)
 
@@ -257,7 +314,11 @@ class ObjectStorageContract(ABC):
     def test_a_large_object(self, tmp_path: Path) -> None:
         size = self.large_bytes
         data = random.Random(size).randbytes(size)
-        parts: list[Buffer] = [data[: size // 3], memoryview(data)[size // 3 : size // 2], bytearray(data[size // 2 :])]
+        parts: list[Buffer] = [
+            data[: size // 3],
+            memoryview(data)[size // 3 : size // 2],
+            bytearray(data[size // 2 :]),
+        ]
 
         async def case(storage: ObjectStorage) -> None:
             await storage.put("a/large", parts, unique_id(1))
@@ -291,7 +352,11 @@ class ObjectStorageContract(ABC):
             await storage.put("a/long", [long], unique_id(1))
             await storage.put("b/short", [short], unique_id(2))
             await self.check_refusals_of_compose(storage, least)
-            ranges = [ObjectRange("a/long", 7, least), ObjectRange("a/long", 0, least), ObjectRange("b/short", 2, 5)]
+            ranges = [
+                ObjectRange("a/long", 7, least),
+                ObjectRange("a/long", 0, least),
+                ObjectRange("b/short", 2, 5),
+            ]
             wanted = long[7 : 7 + least] + long[:least] + b"23456"
             for _ in range(2):
                 await storage.compose("c/new", ranges, unique_id(3))
@@ -336,7 +401,9 @@ class ObjectStorageContract(ABC):
 
         self.run(tmp_path, case)
 
-    def test_a_store_that_keeps_its_promises_passes_its_check_and_nothing_is_left_of_it(self, tmp_path: Path) -> None:
+    def test_a_store_that_keeps_its_promises_passes_its_check_and_nothing_is_left_of_it(
+        self, tmp_path: Path
+    ) -> None:
         async def case(storage: ObjectStorage) -> None:
             await storage.put("x", [b"1"], unique_id(1))
             for _ in range(2):

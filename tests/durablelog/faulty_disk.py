@@ -43,7 +43,9 @@ class FaultyDisk(OsDisk):
                 del self.fail_at[kind]
                 raise OSError(errno.EIO, f"{kind} was made to fail")
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         file = super().open(path, write=write, create=create, exclusive=exclusive)
         return cast("OsFile", FaultyFile(self, path, file))
 

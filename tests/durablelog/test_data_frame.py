@@ -75,8 +75,12 @@ def test_the_golden_files_are_read() -> None:
     assert header is not None
     assert header[:6] == (FRAME_HEADER_LENGTH, 7, 3, 42, 41, 21)
     assert payload_fault(header, data[FRAME_HEADER_LENGTH:]) is None
-    assert parse_file_header((GOLDEN / "file-header.bin").read_bytes()) == FileHeader(7, 5, 3, 42, 41)
-    assert parse_state((GOLDEN / "state.bin").read_bytes()) == LogState(7, 3, LogAddress((5 << 32) + 4096), 42)
+    assert parse_file_header((GOLDEN / "file-header.bin").read_bytes()) == FileHeader(
+        7, 5, 3, 42, 41
+    )
+    assert parse_state((GOLDEN / "state.bin").read_bytes()) == LogState(
+        7, 3, LogAddress((5 << 32) + 4096), 42
+    )
 
 
 def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
@@ -103,11 +107,18 @@ def test_nothing_is_zeros_or_the_end_and_a_piece_of_a_header_is_not_nothing() ->
 
 def test_unknown_fields_are_skipped_and_newer_versions_refused() -> None:
     whole = golden_frame()
-    fields = whole[:6] + struct.pack(">H", FRAME_HEADER_LENGTH + 8) + whole[8 : FRAME_HEADER_LENGTH - 4] + b"newfield"
+    fields = (
+        whole[:6]
+        + struct.pack(">H", FRAME_HEADER_LENGTH + 8)
+        + whole[8 : FRAME_HEADER_LENGTH - 4]
+        + b"newfield"
+    )
     longer = fields + struct.pack(">I", crc32c(fields)) + whole[FRAME_HEADER_LENGTH:]
     header = parse_header(memoryview(longer), 0)
     assert header is not None
-    assert header.header_length == header_length_at(memoryview(longer), 0) == FRAME_HEADER_LENGTH + 8
+    assert (
+        header.header_length == header_length_at(memoryview(longer), 0) == FRAME_HEADER_LENGTH + 8
+    )
     assert header.frame_length == len(longer)
     assert payload_fault(header, memoryview(longer)[header.header_length :]) is None
     newer = with_version(whole[:FRAME_HEADER_LENGTH], 2)

@@ -27,10 +27,13 @@ def records(reader: DataFrameReader, *frames: LogFrame) -> list[bytes]:
 @given(
     payload_max=st.integers(16, 80),
     script=st.lists(
-        st.one_of(st.none(), st.lists(st.binary(min_size=0, max_size=60), min_size=1, max_size=4)), max_size=30
+        st.one_of(st.none(), st.lists(st.binary(min_size=0, max_size=60), min_size=1, max_size=4)),
+        max_size=30,
     ),
 )
-def test_records_come_back_as_they_went_in(payload_max: int, script: list[list[bytes] | None]) -> None:
+def test_records_come_back_as_they_went_in(
+    payload_max: int, script: list[list[bytes] | None]
+) -> None:
     builder = DataFrameBuilder(payload_max)
     payloads: list[bytes] = []
     expected: list[bytes] = []
@@ -51,7 +54,8 @@ def test_records_come_back_as_they_went_in(payload_max: int, script: list[list[b
     assert all(0 < len(payload) <= payload_max for payload in payloads)
     reader = DataFrameReader()
     frames = [
-        LogFrame(LogAddress(number), number, 1, memoryview(payload)) for number, payload in enumerate(payloads, 1)
+        LogFrame(LogAddress(number), number, 1, memoryview(payload))
+        for number, payload in enumerate(payloads, 1)
     ]
     assert records(reader, *frames) == expected
     reader.finish()
@@ -94,7 +98,10 @@ def test_a_wrong_length_is_noticed() -> None:
 def test_a_repeated_frame_is_dropped_before_reassembly() -> None:
     reader = DataFrameReader()
     first, second = frame(1, (ENTRY_FIRST, b"a")), frame(2, (ENTRY_LAST, b"b"))
-    assert records(reader, first, first, second, first, second, frame(3, (ENTRY_WHOLE, b"c"))) == [b"ab", b"c"]
+    assert records(reader, first, first, second, first, second, frame(3, (ENTRY_WHOLE, b"c"))) == [
+        b"ab",
+        b"c",
+    ]
     assert reader.repeated == 3
 
 
@@ -123,7 +130,9 @@ def test_what_is_out_of_place_is_corruption_named_by_address_and_frame(wrong: Lo
 
 def test_pieces_at_the_head_belong_to_what_was_truncated() -> None:
     reader = DataFrameReader()
-    found = records(reader, frame(7, (MIDDLE, b"x")), frame(8, (ENTRY_LAST, b"y"), (ENTRY_WHOLE, b"z")))
+    found = records(
+        reader, frame(7, (MIDDLE, b"x")), frame(8, (ENTRY_LAST, b"y"), (ENTRY_WHOLE, b"z"))
+    )
     assert found == [b"z"]
     assert reader.skipped == 2
     with pytest.raises(DataCorruptionError):

@@ -78,7 +78,9 @@ def must_stay_behind(later: Request, earlier: Request) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_no_request_overtakes_one_that_it_follows_and_admitted_bytes_have_room(steps: list[tuple[Any, ...]]) -> None:
+def test_no_request_overtakes_one_that_it_follows_and_admitted_bytes_have_room(
+    steps: list[tuple[Any, ...]],
+) -> None:
     loop = asyncio.new_event_loop()
     future: asyncio.Future[Any] = loop.create_future()
     unflushed: dict[int, int] = dict.fromkeys(range(5), 0)
@@ -98,9 +100,9 @@ def test_no_request_overtakes_one_that_it_follows_and_admitted_bytes_have_room(s
         if step[0] == "begin":
             before = len(fair.admitted)
             fair.begin(step[1], step[2], step[3])
-            assert sum(len(item[1]) for item in list(fair.admitted)[before:] if isinstance(item, tuple)) <= max(
-                0, step[1]
-            )
+            assert sum(
+                len(item[1]) for item in list(fair.admitted)[before:] if isinstance(item, tuple)
+            ) <= max(0, step[1])
         elif step[0] == "sort":
             fair.sort(queue)
             assert not queue
@@ -135,7 +137,9 @@ def test_a_heavy_segment_waits_and_a_light_one_goes_on_within_its_share() -> Non
     future: asyncio.Future[Any] = loop.create_future()
     fair = FairAdmission({1: 1000, 2: 0}.__getitem__)
     fair.begin(500, 100)
-    queue: deque[Request] = deque((segment_id, bytes(40), future, None, None, None) for segment_id in (1, 2, 2, 2, 1))
+    queue: deque[Request] = deque(
+        (segment_id, bytes(40), future, None, None, None) for segment_id in (1, 2, 2, 2, 1)
+    )
     fair.sort(queue)
     assert [item[0] for item in fair.admitted if isinstance(item, tuple)] == [2, 2]
     assert [item[0] for item in fair.aside if isinstance(item, tuple)] == [1, 2, 1]
@@ -150,12 +154,20 @@ def test_with_a_full_log_only_what_lets_go_of_data_goes_on_and_within_a_bound() 
     future: asyncio.Future[Any] = loop.create_future()
     fair = FairAdmission(lambda _segment_id: 0)
     fair.begin(1 << 30, 1 << 30, 3 * RELIEF_BYTES)
-    held: list[Operation] = [SealOperation(1), UpdateAttributesOperation(2, {}), CreateOperation("x")]
+    held: list[Operation] = [
+        SealOperation(1),
+        UpdateAttributesOperation(2, {}),
+        CreateOperation("x"),
+    ]
     relieving: list[Operation] = [TruncateOperation(3, 0)] * 100 + [DeleteOperation(4)]
-    queue: deque[Request] = deque(OperationRequest(operation, future) for operation in held + relieving)
+    queue: deque[Request] = deque(
+        OperationRequest(operation, future) for operation in held + relieving
+    )
     queue.append((5, b"", future, None, None, None))
     fair.sort(queue)
-    admitted = [request.operation for request in fair.admitted if isinstance(request, OperationRequest)]
+    admitted = [
+        request.operation for request in fair.admitted if isinstance(request, OperationRequest)
+    ]
     assert admitted == relieving[:3]
     assert len(fair.admitted) == 3, "an append without data takes room for its record"
     fair.admitted.clear()

@@ -21,7 +21,12 @@ from durablelog.file.log_state import lock_log, read_state
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
-from segmentstore.contracts.errors import ConfigError, NotPrimaryError, StoreInUseError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    NotPrimaryError,
+    StoreInUseError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import (
     PAYLOAD_BYTES_MAX,
@@ -44,7 +49,9 @@ class FileWorld(LogWorld):
 
     def make_log(self) -> FileLog:
         runtime = Runtime(disk=self.disk)
-        return FileLog(self.directory, 0, runtime, file_bytes=FILE_BYTES, payload_bytes_max=PAYLOAD_BYTES_MAX)
+        return FileLog(
+            self.directory, 0, runtime, file_bytes=FILE_BYTES, payload_bytes_max=PAYLOAD_BYTES_MAX
+        )
 
     def usurp(self) -> None:
         os.unlink(os.path.join(self.directory, "LOCK"))
@@ -63,7 +70,9 @@ class RoomyWorld(FileWorld):
 
     def make_log(self) -> FileLog:
         runtime = Runtime(disk=self.disk)
-        return FileLog(self.directory, 0, runtime, file_bytes=1 << 20, payload_bytes_max=PAYLOAD_BYTES_MAX)
+        return FileLog(
+            self.directory, 0, runtime, file_bytes=1 << 20, payload_bytes_max=PAYLOAD_BYTES_MAX
+        )
 
 
 class TestFileLogWithRoom(DurableDataLogContract):
@@ -76,7 +85,9 @@ class InlineWorld(FileWorld):
 
     def make_log(self) -> FileLog:
         runtime = Runtime(disk=self.disk, executor=inline_executor)
-        return FileLog(self.directory, 0, runtime, file_bytes=FILE_BYTES, payload_bytes_max=PAYLOAD_BYTES_MAX)
+        return FileLog(
+            self.directory, 0, runtime, file_bytes=FILE_BYTES, payload_bytes_max=PAYLOAD_BYTES_MAX
+        )
 
 
 class TestFileLogInline(DurableDataLogContract):
@@ -118,7 +129,9 @@ def test_a_live_owner_is_told_from_another_object_and_another_process(world: Fil
             "from segmentstore.contracts.errors import StoreInUseError\n"
             "try:\n    lock_log(sys.argv[1], OsDisk())\nexcept StoreInUseError:\n    sys.exit(4)\n"
         )
-        child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, world.directory], check=False)
+        child = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", program, world.directory], check=False
+        )
         assert child.returncode == 4
         await append_all(log, range(3, 5))
         await log.close()
@@ -135,7 +148,9 @@ def test_a_fenced_owner_that_rolls_never_disturbs_the_new_one(world: FileWorld) 
         world.usurp()
         new = await opened(world)
         await append_all(new, range(5, 40))
-        results = await asyncio.gather(*[old.append([payload(900)]) for _ in range(60)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[old.append([payload(900)]) for _ in range(60)], return_exceptions=True
+        )
         assert all(isinstance(result, NotPrimaryError) for result in results)
         await append_all(new, range(40, 60))
         await old.close()
@@ -148,7 +163,9 @@ def test_a_fenced_owner_that_rolls_never_disturbs_the_new_one(world: FileWorld) 
     asyncio.run(scenario())
 
 
-def test_a_chain_of_usurpers_keeps_every_acknowledged_frame_and_no_late_one(world: FileWorld) -> None:
+def test_a_chain_of_usurpers_keeps_every_acknowledged_frame_and_no_late_one(
+    world: FileWorld,
+) -> None:
     async def scenario() -> None:
         rng = random.Random(7)
         owners: list[FileLog] = []
@@ -214,7 +231,9 @@ def test_a_failed_write_or_sync_finishes_the_file_for_good(world: FileWorld, kin
         log = await opened(world)
         await append_all(log, range(2))
         world.disk.fail_after(kind, 0)
-        results = await asyncio.gather(*[log.append([payload(9)]) for _ in range(5)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[log.append([payload(9)]) for _ in range(5)], return_exceptions=True
+        )
         assert all(isinstance(result, TierUnavailableError) for result in results)
         with pytest.raises(TierUnavailableError):
             await log.truncate((await read_all(log))[1].address)
@@ -228,7 +247,9 @@ def test_a_failed_write_or_sync_finishes_the_file_for_good(world: FileWorld, kin
     asyncio.run(scenario())
 
 
-def test_what_was_read_back_after_a_failed_sync_is_written_again_before_it_counts(world: FileWorld) -> None:
+def test_what_was_read_back_after_a_failed_sync_is_written_again_before_it_counts(
+    world: FileWorld,
+) -> None:
     async def scenario() -> None:
         log = await opened(world)
         await log.append([payload(0)])
@@ -279,7 +300,8 @@ def test_a_crash_between_any_two_steps_loses_nothing_acknowledged(tmp_path: Path
             world.disk.crash_at = None
             log = await opened(world)
             payloads = await read_payloads(log)
-            # A truncation that crashed may have happened or not; nothing behind its address may be missing.
+            # A truncation that crashed may have happened or not; nothing behind its address may be
+            # missing.
             assert contains_run(payloads, acknowledged), (crash_at, world.disk.calls[crash_at])
             await log.append([b"after"])
             await log.close()
@@ -291,7 +313,9 @@ def test_a_crash_between_any_two_steps_loses_nothing_acknowledged(tmp_path: Path
 
 
 def contains_run(payloads: list[bytes], run: list[bytes]) -> bool:
-    """True if `run`, or (truncated in the crash) an end of it that is no shorter than six, lies in `payloads`."""
+    """True if `run`, or (truncated in the crash) an end of it that is no shorter than six, lies in
+    `payloads`.
+    """
     for first in range(max(1, len(run) - 5)):
         end = run[first:]
         if any(payloads[at : at + len(end)] == end for at in range(len(payloads) - len(end) + 1)):
@@ -310,7 +334,9 @@ def test_reports_say_what_lies_in_a_stopped_log(world: FileWorld) -> None:
         assert [report.sequence for report in reports] == list(range(8, 51))
         assert {report.status for report in reports} == {"ok"}
         assert [report.address for report in reports] == addresses[7:]
-        assert [bytes(report.payload) for report in reports] == [payload(number) for number in range(7, 50)]
+        assert [bytes(report.payload) for report in reports] == [
+            payload(number) for number in range(7, 50)
+        ]
         later = list(read_only_frames(world.directory, OsDisk(), start=addresses[20]))
         assert [report.address for report in later] == addresses[20:]
         assert snapshot(world.directory) == before
@@ -319,7 +345,9 @@ def test_reports_say_what_lies_in_a_stopped_log(world: FileWorld) -> None:
 
 
 def snapshot(directory: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path(directory).iterdir() if path.name != "LOCK"}
+    return {
+        path.name: path.read_bytes() for path in Path(directory).iterdir() if path.name != "LOCK"
+    }
 
 
 @pytest.mark.parametrize(
@@ -330,7 +358,9 @@ def snapshot(directory: str) -> dict[str, bytes]:
         lambda folder: FileLog(folder, 0, Runtime(), payload_bytes_max=0),
     ],
 )
-def test_sizes_that_cannot_work_are_refused(tmp_path: Path, make: Callable[[str], DurableDataLog]) -> None:
+def test_sizes_that_cannot_work_are_refused(
+    tmp_path: Path, make: Callable[[str], DurableDataLog]
+) -> None:
     with pytest.raises(ConfigError):
         make(str(tmp_path))
 
@@ -375,7 +405,9 @@ class _LongestWrite(OsDisk):
 
 
 @pytest.mark.parametrize(("length", "zeroed"), [(1000, True), (400_000, False)])
-def test_files_are_zeroed_ahead_for_small_groups_only(tmp_path: Path, length: int, zeroed: bool) -> None:
+def test_files_are_zeroed_ahead_for_small_groups_only(
+    tmp_path: Path, length: int, zeroed: bool
+) -> None:
     async def scenario() -> None:
         directory, file_bytes = str(tmp_path / "log"), 1 << 23
         disk = _LongestWrite()
@@ -386,7 +418,9 @@ def test_files_are_zeroed_ahead_for_small_groups_only(tmp_path: Path, length: in
         for one in data:
             await log.append([one])
         newest = max(name for name in os.listdir(directory) if name.endswith(".log"))
-        assert OsDisk().size(os.path.join(directory, newest)) == file_bytes, "room is found for all of it in any case"
+        assert OsDisk().size(os.path.join(directory, newest)) == file_bytes, (
+            "room is found for all of it in any case"
+        )
         written = os.stat(os.path.join(directory, newest)).st_blocks * 512
         assert written >= file_bytes
         assert (disk.longest >= 4 << 20) is zeroed
@@ -402,7 +436,9 @@ class SmallDisk(FaultyDisk):
 
     full = False
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         file = super().open(path, write=write, create=create, exclusive=exclusive)
         allocate = file.allocate
 

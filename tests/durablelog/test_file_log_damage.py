@@ -1,4 +1,6 @@
-"""Torn tails are cut, corruption is named and nothing is touched: docs/decisions/0002-durable-through.md, rule by rule."""
+"""Torn tails are cut, corruption is named and nothing is touched:
+docs/decisions/0002-durable-through.md, rule by rule.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def make_log(folder: Path, file_bytes: int = 8192) -> FileLog:
     return FileLog(str(folder), 0, Runtime(), file_bytes=file_bytes, payload_bytes_max=400)
 
 
-def fill(folder: Path, frames: int, *, one_by_one: bool = True, truncate_at: int | None = None) -> list[LogAddress]:
+def fill(
+    folder: Path, frames: int, *, one_by_one: bool = True, truncate_at: int | None = None
+) -> list[LogAddress]:
     async def scenario() -> list[LogAddress]:
         log = make_log(folder)
         await log.open()
@@ -44,11 +48,14 @@ def fill(folder: Path, frames: int, *, one_by_one: bool = True, truncate_at: int
 
 
 def write_by_hand(folder: Path, groups: Sequence[tuple[int, int]]) -> Path:
-    """Frames (sequence, durable_through) as an owner would have left them, in one file of a fresh log."""
+    """Frames (sequence, durable_through) as an owner would have left them, in one file of a fresh
+    log.
+    """
     fill(folder, 0)
     (path,) = folder.glob("*.log")
     body = b"".join(
-        seal_header(0, 1, sequence, through, [payload(sequence - 1, LENGTH)]) + payload(sequence - 1, LENGTH)
+        seal_header(0, 1, sequence, through, [payload(sequence - 1, LENGTH)])
+        + payload(sequence - 1, LENGTH)
         for sequence, through in groups
     )
     path.write_bytes(path.read_bytes()[:FILE_HEADER_LENGTH] + body + bytes(1000))
@@ -149,7 +156,9 @@ def test_a_frame_zeroed_away_is_corruption_when_a_later_one_proves_it(tmp_path: 
 
 
 @pytest.mark.parametrize("torn", [[1], [1, 2], [1, 3], [2], [3], [1, 2, 3]])
-def test_a_group_torn_in_any_subset_is_cut_at_its_first_gap(tmp_path: Path, torn: list[int]) -> None:
+def test_a_group_torn_in_any_subset_is_cut_at_its_first_gap(
+    tmp_path: Path, torn: list[int]
+) -> None:
     path = write_by_hand(tmp_path, [(1, 0), (2, 1), (3, 1), (4, 1)])
     for index in torn:
         flip(path, at(index) + 80, 10)
@@ -170,7 +179,9 @@ def test_a_copy_of_a_log_kept_as_data_proves_nothing(tmp_path: Path) -> None:
     assert recovered(tmp_path) == expected(2)
 
 
-def test_a_frame_at_the_wrong_place_is_corruption_though_its_bytes_are_whole(tmp_path: Path) -> None:
+def test_a_frame_at_the_wrong_place_is_corruption_though_its_bytes_are_whole(
+    tmp_path: Path,
+) -> None:
     write_by_hand(tmp_path, [(1, 0), (3, 2)])
     assert "frame 3 lies there" in refused(tmp_path).detail
 
@@ -200,7 +211,9 @@ def test_the_file_of_the_truncation_point_must_be_there(tmp_path: Path) -> None:
     assert "truncation point" in refused(tmp_path).detail
 
 
-def test_damage_in_an_older_file_is_corruption_whatever_lies_behind_it_there(tmp_path: Path) -> None:
+def test_damage_in_an_older_file_is_corruption_whatever_lies_behind_it_there(
+    tmp_path: Path,
+) -> None:
     addresses = fill(tmp_path, 120)
     files = sorted(tmp_path.glob("*.log"))
     number, position = max(address for address in addresses if address >> 32 == 2) >> 32, 0
@@ -219,13 +232,17 @@ def test_a_bad_header_of_an_older_file_is_corruption(tmp_path: Path) -> None:
 
 def test_a_bad_header_of_the_last_file_is_corruption_if_it_holds_frames(tmp_path: Path) -> None:
     fill(tmp_path, 30)
-    path = max(path for path in tmp_path.glob("*.log") if any(path.read_bytes()[FILE_HEADER_LENGTH:]))
+    path = max(
+        path for path in tmp_path.glob("*.log") if any(path.read_bytes()[FILE_HEADER_LENGTH:])
+    )
     flip(path, 20)
     assert refused(tmp_path).where == f"{path} offset 0"
 
 
 @pytest.mark.parametrize("content", [b"", b"SSLF", bytes(8192)])
-def test_a_last_file_that_was_never_finished_is_ignored_and_removed(tmp_path: Path, content: bytes) -> None:
+def test_a_last_file_that_was_never_finished_is_ignored_and_removed(
+    tmp_path: Path, content: bytes
+) -> None:
     fill(tmp_path, 3)
     unfinished = tmp_path / f"{9:016x}.log"
     unfinished.write_bytes(content)
@@ -295,7 +312,9 @@ def test_damage_under_a_running_log_is_named_by_the_reader(tmp_path: Path) -> No
 def test_a_newer_frame_version_is_refused_and_not_called_damage(tmp_path: Path) -> None:
     path = write_by_hand(tmp_path, [(1, 0), (2, 1)])
     data = bytearray(path.read_bytes())
-    data[at(1) : at(1) + FRAME_HEADER_LENGTH] = with_version(bytes(data[at(1) : at(1) + FRAME_HEADER_LENGTH]), 2)
+    data[at(1) : at(1) + FRAME_HEADER_LENGTH] = with_version(
+        bytes(data[at(1) : at(1) + FRAME_HEADER_LENGTH]), 2
+    )
     path.write_bytes(data)
 
     async def opening() -> None:

@@ -1,4 +1,6 @@
-"""Two owners in the windows between looking and doing; the lock was taken away, as an operator might."""
+"""Two owners in the windows between looking and doing; the lock was taken away, as an operator
+might.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,25 @@ from durablelog.durable_data_log import LogAddress
 from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import FileHeader, file_name, pack_file_header, prepared_name, spare_name, state_version
+from durablelog.file.log_layout import (
+    FileHeader,
+    file_name,
+    pack_file_header,
+    prepared_name,
+    spare_name,
+    state_version,
+)
 from durablelog.file.log_state import StateFile, read_state
 from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_all, payload, read_all, read_payloads
+from tests.contracts.durable_data_log_contract import (
+    PAYLOAD_BYTES_MAX,
+    append_all,
+    payload,
+    read_all,
+    read_payloads,
+)
 from tests.durablelog.faulty_disk import FaultyDisk
 
 FILE_BYTES = 8192
@@ -29,7 +44,9 @@ FILE_BYTES = 8192
 
 def make_log(folder: Path, disk: OsDisk | None = None, file_bytes: int = FILE_BYTES) -> FileLog:
     runtime = Runtime(disk=disk or OsDisk())
-    return FileLog(str(folder), 0, runtime, file_bytes=file_bytes, payload_bytes_max=PAYLOAD_BYTES_MAX)
+    return FileLog(
+        str(folder), 0, runtime, file_bytes=file_bytes, payload_bytes_max=PAYLOAD_BYTES_MAX
+    )
 
 
 def count_files(folder: Path) -> int:
@@ -92,7 +109,9 @@ def test_a_stale_file_under_the_number_the_new_owner_wanted(tmp_path: Path) -> N
         assert min(addresses) >> 32 == 3
         await log.close()
         reports = list(read_only_frames(str(tmp_path), OsDisk()))
-        assert [bytes(report.payload) for report in reports if report.status == "stale"].count(payload(900)) == 1
+        assert [bytes(report.payload) for report in reports if report.status == "stale"].count(
+            payload(900)
+        ) == 1
         assert [report.sequence for report in reports if report.status == "ok"] == list(range(1, 9))
         log = make_log(tmp_path)
         await log.open()
@@ -138,7 +157,9 @@ def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_pat
 
 
 def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_path: Path) -> None:
-    """Whenever they come: between a look at the place of a frame and one at what lies behind it, too."""
+    """Whenever they come: between a look at the place of a frame and one at what lies behind it,
+    too.
+    """
 
     async def scenario(folder: Path, moment: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -193,7 +214,8 @@ def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_pat
 def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: Path) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        # Long in a file that was prepared: a look that a roll to the next one comes under may find everything in order.
+        # Long in a file that was prepared: a look that a roll to the next one comes under may find
+        # everything in order.
         old = make_log(tmp_path, file_bytes=1 << 20)
         await old.open()
         appended = 0
@@ -210,7 +232,8 @@ def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: P
 
         class File(OsFile):
             def size(self) -> int:
-                # Asked for after the look at the place of the next frame, and before the one at what lies behind it.
+                # Asked for after the look at the place of the next frame, and before the one at
+                # what lies behind it.
                 asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
                 return super().size()
 
@@ -239,7 +262,9 @@ def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Pa
         loop = asyncio.get_running_loop()
 
         class LateDisk(OsDisk):
-            """The old owner truncates after the new one has looked, before it names its state record."""
+            """The old owner truncates after the new one has looked, before it names its state
+            record.
+            """
 
             def link(self, source: str, target: str) -> None:
                 if state_version(os.path.basename(target)) is not None and not late:
@@ -295,8 +320,12 @@ def test_a_claim_that_always_comes_too_late_gives_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 3])
-def test_an_owner_that_sleeps_in_the_middle_of_a_truncation_wakes_up_fenced(tmp_path: Path, changes: int) -> None:
-    """Whatever the new owner did meanwhile: the version the old one wants may be taken, or used and removed again."""
+def test_an_owner_that_sleeps_in_the_middle_of_a_truncation_wakes_up_fenced(
+    tmp_path: Path, changes: int
+) -> None:
+    """Whatever the new owner did meanwhile: the version the old one wants may be taken, or used and
+    removed again.
+    """
     new: list[StateFile] = []
 
     def take_over() -> None:
@@ -341,7 +370,9 @@ class _BegunMeanwhile(OsDisk):
         return super().exists(path)
 
 
-def test_a_log_that_another_owner_begins_between_two_looks_is_not_taken_for_damaged(tmp_path: Path) -> None:
+def test_a_log_that_another_owner_begins_between_two_looks_is_not_taken_for_damaged(
+    tmp_path: Path,
+) -> None:
     rival = LogFolder(str(tmp_path), 0, OsDisk(), "rival")
 
     def begin() -> None:
@@ -393,10 +424,15 @@ def test_what_a_later_owner_prepares_is_nothing_left_over(tmp_path: Path) -> Non
         await log.close()
 
     asyncio.run(scenario())
-    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == [prepared_name(2, 7), spare_name(2, 7)]
+    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == [
+        prepared_name(2, 7),
+        spare_name(2, 7),
+    ]
 
 
-def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fenced(tmp_path: Path) -> None:
+def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fenced(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         log = make_log(tmp_path)
         await log.open()
@@ -414,7 +450,9 @@ def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fence
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_a_folder_that_is_gone_is_not_told_as_another_owner_and_is_as_final(tmp_path: Path, moved: bool) -> None:
+def test_a_folder_that_is_gone_is_not_told_as_another_owner_and_is_as_final(
+    tmp_path: Path, moved: bool
+) -> None:
     folder, away = tmp_path / "log", tmp_path / "away"
 
     async def scenario() -> None:

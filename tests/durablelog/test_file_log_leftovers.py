@@ -1,4 +1,5 @@
-"""What lay in a file before it was written over is never taken for the log, and never hides that it is damaged.
+"""What lay in a file before it was written over is never taken for the log, and never hides that it
+is damaged.
 
 The rules are those of docs/formats/file-log.md ("Recycled files").
 """
@@ -54,7 +55,9 @@ def old_frames(length: int, room: int) -> bytes:
 
 
 def by_hand(folder: Path, content: bytes, *, epoch: int = 1) -> Path:
-    """A log truncated at the one frame of its first file; the second one has this behind its header."""
+    """A log truncated at the one frame of its first file; the second one has this behind its
+    header.
+    """
     folder.mkdir(parents=True)
     state = LogState(0, epoch, make_address(1, FILE_HEADER_LENGTH), FIRST - 1)
     (folder / state_name(1)).write_bytes(pack_state(state))
@@ -73,7 +76,9 @@ def over(new: bytes, old: bytes) -> bytes:
 
 
 def recovered(folder: Path) -> list[int]:
-    """Lengths of the frames from FIRST on that the log gives now, gives again after one more frame, and again after a second opening."""
+    """Lengths of the frames from FIRST on that the log gives now, gives again after one more frame,
+    and again after a second opening.
+    """
 
     async def scenario() -> list[int]:
         log = make_log(folder)
@@ -137,7 +142,9 @@ def test_leftovers_of_any_sizes_are_the_end(
     tmp_path_factory: pytest.TempPathFactory, new: list[int], old: list[int], torn: int
 ) -> None:
     folder = tmp_path_factory.mktemp("log") / "log"
-    before = b"".join(frame(FIRST - len(old) + index, length, fill=b"o") for index, length in enumerate(old))
+    before = b"".join(
+        frame(FIRST - len(old) + index, length, fill=b"o") for index, length in enumerate(old)
+    )
     live = b"".join(frame(FIRST + index, length) for index, length in enumerate(new))
     cut = frame(FIRST + len(new), 150)[:torn]
     by_hand(folder, over(live + cut, before))
@@ -171,12 +178,20 @@ def test_a_group_torn_in_any_page_over_leftovers_is_cut_at_its_first_gap(tmp_pat
     size = FRAME_HEADER_LENGTH + 40
     for index in range(1, 5):
         folder = tmp_path / str(index)
-        by_hand(folder, over(whole[: index * size] + old[index * size : (index + 1) * size], whole) + old[len(whole) :])
+        by_hand(
+            folder,
+            over(whole[: index * size] + old[index * size : (index + 1) * size], whole)
+            + old[len(whole) :],
+        )
         assert recovered(folder) == [40] * index
 
 
-def test_a_torn_frame_is_told_from_leftovers_in_reports_if_its_header_is_whole(tmp_path: Path) -> None:
-    by_hand(tmp_path / "log", over(frame(FIRST, 20) + frame(FIRST + 1, 20)[:60], old_frames(33, 900)))
+def test_a_torn_frame_is_told_from_leftovers_in_reports_if_its_header_is_whole(
+    tmp_path: Path,
+) -> None:
+    by_hand(
+        tmp_path / "log", over(frame(FIRST, 20) + frame(FIRST + 1, 20)[:60], old_frames(33, 900))
+    )
     assert statuses(tmp_path / "log") == ["ok", "torn"]
 
 
@@ -189,7 +204,10 @@ def test_damage_at_every_byte_of_a_durable_frame_is_corruption(tmp_path: Path) -
             damaged = bytearray(over(whole, old_frames(old_length, 900)))
             damaged[place] ^= 0x5A
             path = by_hand(folder, bytes(damaged))
-            assert refused(folder).where == f"{path} offset {FILE_HEADER_LENGTH + size} frame {FIRST + 1}"
+            assert (
+                refused(folder).where
+                == f"{path} offset {FILE_HEADER_LENGTH + size} frame {FIRST + 1}"
+            )
 
 
 def test_a_write_that_was_lost_shows_the_leftovers_and_is_corruption(tmp_path: Path) -> None:
@@ -200,10 +218,15 @@ def test_a_write_that_was_lost_shows_the_leftovers_and_is_corruption(tmp_path: P
         folder = tmp_path / str(index)
         place = index * size
         path = by_hand(folder, over(whole[:place] + old[place : place + size], over(whole, old)))
-        assert refused(folder).where == f"{path} offset {FILE_HEADER_LENGTH + place} frame {FIRST + index}"
+        assert (
+            refused(folder).where
+            == f"{path} offset {FILE_HEADER_LENGTH + place} frame {FIRST + index}"
+        )
 
 
-def test_a_long_leftover_where_a_write_was_lost_does_not_hide_the_frames_behind(tmp_path: Path) -> None:
+def test_a_long_leftover_where_a_write_was_lost_does_not_hide_the_frames_behind(
+    tmp_path: Path,
+) -> None:
     size = FRAME_HEADER_LENGTH + 20
     whole = b"".join(frame(FIRST + index, 20) for index in range(6))
     long = frame(FIRST - 1, 800, fill=b"o")
@@ -234,7 +257,9 @@ def test_a_recycled_file_of_a_fenced_owner_below_the_new_owners(tmp_path: Path) 
     assert recovered(tmp_path / "log") == [20]
 
 
-def test_late_frames_of_a_fenced_owner_in_a_recycled_file_that_counts_in_part(tmp_path: Path) -> None:
+def test_late_frames_of_a_fenced_owner_in_a_recycled_file_that_counts_in_part(
+    tmp_path: Path,
+) -> None:
     live = frame(FIRST, 20) + frame(FIRST + 1, 20)
     by_hand(tmp_path / "log", over(live, old_frames(20, 900)), epoch=2)
     begin(tmp_path / "log", 3, 2, FIRST + 1, b"")

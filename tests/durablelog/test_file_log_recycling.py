@@ -1,4 +1,5 @@
-"""How truncated files come to be written over, and that nothing is lost by it, whatever happens between.
+"""How truncated files come to be written over, and that nothing is lost by it, whatever happens
+between.
 
 The rules are those of docs/decisions/0011-recycled-log-files.md.
 """
@@ -100,7 +101,9 @@ def test_of_many_truncated_files_only_two_are_kept(tmp_path: Path) -> None:
 
 
 def test_files_of_an_earlier_opening_are_never_written_over(tmp_path: Path) -> None:
-    """A fenced owner may write to its own file whenever it wakes up: that must not be the new owner's."""
+    """A fenced owner may write to its own file whenever it wakes up: that must not be the new
+    owner's.
+    """
 
     async def scenario() -> None:
         old = make_log(tmp_path)
@@ -177,11 +180,20 @@ def test_an_opening_beside_an_owner_that_writes_over_what_is_being_read(tmp_path
         loop = asyncio.get_running_loop()
 
         class SlowDisk(OsDisk):
-            """Between its look at the state and its reading of a file, that file becomes another one."""
+            """Between its look at the state and its reading of a file, that file becomes another
+            one.
+            """
 
             caught = False
 
-            def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            def open(
+                self,
+                path: str,
+                *,
+                write: bool = False,
+                create: bool = False,
+                exclusive: bool = False,
+            ):  # type: ignore[no-untyped-def]  # noqa: ANN202
                 file = super().open(path, write=write, create=create, exclusive=exclusive)
                 if path == str(victim) and not self.caught:
                     self.caught = True
@@ -196,7 +208,9 @@ def test_an_opening_beside_an_owner_that_writes_over_what_is_being_read(tmp_path
             assert file.pread(0, FILE_HEADER_LENGTH) != before
 
         disk = SlowDisk()
-        new = FileLog(str(tmp_path), 0, Runtime(disk=disk), file_bytes=FILE_BYTES, payload_bytes_max=400)
+        new = FileLog(
+            str(tmp_path), 0, Runtime(disk=disk), file_bytes=FILE_BYTES, payload_bytes_max=400
+        )
         await new.open()
         assert disk.caught
         assert await read_payloads(new) == [payload(number, 300) for number in range(15, 30)]
@@ -227,7 +241,7 @@ def test_no_file_is_written_over_while_it_is_read(tmp_path: Path) -> None:
     run(scenario())
 
 
-# --- crashes ---------------------------------------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------------
 
 
 async def life(folder: Path, disk: FaultyDisk, acknowledged: list[int]) -> None:
@@ -250,7 +264,9 @@ async def life(folder: Path, disk: FaultyDisk, acknowledged: list[int]) -> None:
 
 
 @pytest.mark.parametrize("torn", [0, 200])
-def test_a_crash_at_any_step_of_recycling_loses_nothing_acknowledged(tmp_path: Path, torn: int) -> None:
+def test_a_crash_at_any_step_of_recycling_loses_nothing_acknowledged(
+    tmp_path: Path, torn: int
+) -> None:
     async def scenario() -> None:
         counting = FaultyDisk(quick=True)
         await life(tmp_path / "counting", counting, [])
@@ -268,12 +284,16 @@ def test_a_crash_at_any_step_of_recycling_loses_nothing_acknowledged(tmp_path: P
 
 
 async def check(folder: Path, acknowledged: list[int], where: str) -> None:
-    """Everything acknowledged and not truncated is there, with at most what was in flight behind it."""
+    """Everything acknowledged and not truncated is there, with at most what was in flight behind
+    it.
+    """
     log = make_log(folder)
     await log.open()
     assert spares(folder) == [], where
     found = [int(bytes(data[:6])) for data in await read_payloads(log)]
-    assert found == list(range(found[0], found[0] + len(found))) if found else not acknowledged, where
+    assert found == list(range(found[0], found[0] + len(found))) if found else not acknowledged, (
+        where
+    )
     # The truncation that was under way may have happened: it keeps the last two.
     assert set(acknowledged[-2:]) <= set(found), where
     assert not found or found[-1] <= (acknowledged[-1] if acknowledged else -1) + 1, where
@@ -304,12 +324,16 @@ Rule = tuple[str, int]
         max_size=80,
     )
 )
-def test_any_history_of_one_log_is_read_back(tmp_path_factory: pytest.TempPathFactory, rules: list[Rule]) -> None:
+def test_any_history_of_one_log_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rules: list[Rule]
+) -> None:
     run(History(tmp_path_factory.mktemp("log") / "log").play(rules))
 
 
 class History:
-    """A log and the plain list it must equal; after a failed append, that list with some of what was in flight."""
+    """A log and the plain list it must equal; after a failed append, that list with some of what
+    was in flight.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -356,9 +380,14 @@ class History:
             await self.compare()
 
     async def append(self, lengths: list[int], *, fails: bool = False) -> None:
-        data = [f"{self.count + index:06d}".encode().ljust(length, b".") for index, length in enumerate(lengths)]
+        data = [
+            f"{self.count + index:06d}".encode().ljust(length, b".")
+            for index, length in enumerate(lengths)
+        ]
         self.count += len(lengths)
-        results = await asyncio.gather(*[self.log.append([one]) for one in data], return_exceptions=True)
+        results = await asyncio.gather(
+            *[self.log.append([one]) for one in data], return_exceptions=True
+        )
         assert any(isinstance(result, BaseException) for result in results) is fails
         self.frames += data
         self.addresses += [result for result in results if isinstance(result, int)]
@@ -370,7 +399,9 @@ class History:
         await self.compare()
 
     async def compare(self) -> None:
-        found = [(bytes(one.payload), one.address) async for batch in self.log.read() for one in batch]
+        found = [
+            (bytes(one.payload), one.address) async for batch in self.log.read() for one in batch
+        ]
         assert [data for data, _ in found] == self.frames[: len(found)]
         assert len(found) >= len(self.addresses)
         self.frames = [data for data, _ in found]

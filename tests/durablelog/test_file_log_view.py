@@ -1,4 +1,6 @@
-"""A file log that is viewed and not owned: what an opening would find, nothing changed, an owner elsewhere noticed."""
+"""A file log that is viewed and not owned: what an opening would find, nothing changed, an owner
+elsewhere noticed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from durablelog.file.file_log_view import FileLogView
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
-from tests.durablelog.test_file_log_damage import FRAME, LENGTH, fill, flip, make_log, snapshot, write_by_hand
+from tests.durablelog.test_file_log_damage import (
+    FRAME,
+    LENGTH,
+    fill,
+    flip,
+    make_log,
+    snapshot,
+    write_by_hand,
+)
 
 
 def payloads(count: int) -> list[bytes]:
@@ -43,7 +53,9 @@ def test_it_shows_the_log_and_changes_nothing(tmp_path: Path) -> None:
         view = await opened_view(tmp_path)
         assert view.epoch == 1
         assert await read_payloads(view) == payloads(100)[30:]
-        assert [frame.sequence async for batch in view.read(addresses[90]) for frame in batch] == list(range(91, 101))
+        assert [
+            frame.sequence async for batch in view.read(addresses[90]) for frame in batch
+        ] == list(range(91, 101))
         with pytest.raises(TierUnavailableError, match="not owned"):
             await view.append([b"more"])
         with pytest.raises(TierUnavailableError, match="not owned"):
@@ -97,7 +109,9 @@ def test_files_that_an_owner_elsewhere_removed_are_no_corruption(tmp_path: Path)
     async def scenario() -> None:
         owner = make_log(tmp_path)
         await owner.open()
-        addresses = [await owner.append([payload(number, LENGTH)]) for number in range(3 * 8192 // FRAME)]
+        addresses = [
+            await owner.append([payload(number, LENGTH)]) for number in range(3 * 8192 // FRAME)
+        ]
         view = await opened_view(tmp_path)
         reading = view.read()
         await owner.truncate(addresses[-1])

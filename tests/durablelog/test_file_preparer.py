@@ -29,7 +29,9 @@ def preparer_in(
         on_failure=said.append,
         on_room=lambda: said.append(preparer.shortage),
     )
-    return preparer, PreparedFile(path, OsDisk().open(path, write=True, create=True), allocated=8192)
+    return preparer, PreparedFile(
+        path, OsDisk().open(path, write=True, create=True), allocated=8192
+    )
 
 
 def test_a_shortage_is_over_by_itself_where_the_next_file_is_there(tmp_path: Path) -> None:

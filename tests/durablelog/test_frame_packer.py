@@ -1,4 +1,6 @@
-"""The packer and the updater together: what is packed and replayed is what was accepted, at any frame size."""
+"""The packer and the updater together: what is packed and replayed is what was accepted, at any
+frame size.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
-from durablelog.frame_packer import LARGE_APPEND_BYTES, FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.frame_packer import (
+    LARGE_APPEND_BYTES,
+    FramePacker,
+    OperationRequest,
+    PackedFrame,
+    Request,
+)
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
@@ -61,9 +69,16 @@ class Bench:
         self.updater.accept(operation, self.time_ms)
         return self.packer.pack_checkpoint(operation)
 
-    def append(self, segment_id: int, data: bytes, **conditions: object) -> asyncio.Future[int | None]:
+    def append(
+        self, segment_id: int, data: bytes, **conditions: object
+    ) -> asyncio.Future[int | None]:
         future: asyncio.Future[int | None] = self.loop.create_future()
-        request = (segment_id, data, future, *(conditions.get(name) for name in ("expected", "updates", "event")))
+        request = (
+            segment_id,
+            data,
+            future,
+            *(conditions.get(name) for name in ("expected", "updates", "event")),
+        )
         self.queue.append(request)  # type: ignore[arg-type]
         return future
 
@@ -111,7 +126,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
         yield runner.get_loop()
 
 
-def test_appends_of_a_frame_become_one_operation_per_segment(loop: asyncio.AbstractEventLoop) -> None:
+def test_appends_of_a_frame_become_one_operation_per_segment(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     bench = Bench(loop, 1000)
     one, two = bench.submit(CreateOperation("one")), bench.submit(CreateOperation("two"))
     bench.run()
@@ -120,11 +137,16 @@ def test_appends_of_a_frame_become_one_operation_per_segment(loop: asyncio.Abstr
     bench.run()
     assert [future.result() for future in futures] == [0, 0, 2, 2, 4, 4]
     _, operations = bench.replayed()
-    assert [getattr(operation, "data", None) for operation in operations[3:]] == [b"0,2,4,", b"1,3,5,"]
+    assert [getattr(operation, "data", None) for operation in operations[3:]] == [
+        b"0,2,4,",
+        b"1,3,5,",
+    ]
 
 
 @pytest.mark.parametrize("payload_bytes_max", [64, 100, 1000])
-def test_an_append_larger_than_a_frame_spans_frames(loop: asyncio.AbstractEventLoop, payload_bytes_max: int) -> None:
+def test_an_append_larger_than_a_frame_spans_frames(
+    loop: asyncio.AbstractEventLoop, payload_bytes_max: int
+) -> None:
     bench = Bench(loop, payload_bytes_max)
     created = bench.submit(CreateOperation("one"))
     bench.run()
@@ -132,7 +154,9 @@ def test_an_append_larger_than_a_frame_spans_frames(loop: asyncio.AbstractEventL
     data = [bytes([number]) * (number * 37) for number in range(12)]
     futures = [bench.append(segment_id, item) for item in data]
     bench.run()
-    assert [future.result() for future in futures] == [sum(map(len, data[:number])) for number in range(12)]
+    assert [future.result() for future in futures] == [
+        sum(map(len, data[:number])) for number in range(12)
+    ]
     metadata, operations = bench.replayed()
     assert metadata.segments[segment_id].length == sum(map(len, data))
     assert b"".join(getattr(operation, "data", b"") for operation in operations) == b"".join(data)
@@ -149,9 +173,14 @@ def test_large_appends_stand_alone_between_gathered_ones(loop: asyncio.AbstractE
     bench.run()
     for which in (0, 1):
         mine = data[which::2]
-        assert [future.result() for future in futures[which::2]] == [sum(map(len, mine[:n])) for n in range(len(mine))]
+        assert [future.result() for future in futures[which::2]] == [
+            sum(map(len, mine[:n])) for n in range(len(mine))
+        ]
     metadata, operations = bench.replayed()
-    assert [metadata.segments[i].length for i in ids] == [sum(map(len, data[0::2])), sum(map(len, data[1::2]))]
+    assert [metadata.segments[i].length for i in ids] == [
+        sum(map(len, data[0::2])),
+        sum(map(len, data[1::2])),
+    ]
     assert sum(getattr(operation, "data", b"") == large for operation in operations) == 3
 
 
@@ -170,7 +199,8 @@ def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEvent
         bench.append(999, b"x"): SegmentNotFoundError,
         bench.submit(
             UpdateAttributesOperation(
-                one_id, updates=[(KEY, UpdateType.REPLACE, 1, None), (KEY, UpdateType.NONE, 2, None)]
+                one_id,
+                updates=[(KEY, UpdateType.REPLACE, 1, None), (KEY, UpdateType.NONE, 2, None)],
             )
         ): BadAttributeUpdateError,
         bench.submit(TruncateOperation(one_id, 1)): BadOffsetError,
@@ -210,7 +240,9 @@ def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEvent
     assert isinstance(cut.exception(), SegmentTruncatedError)
 
 
-def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     bench = Bench(loop, 200)
     created = bench.submit(CreateOperation("one"))
     bench.run()
@@ -234,7 +266,9 @@ def test_merge_moves_names_lengths_and_attributes_at_once(loop: asyncio.Abstract
     one_id, two_id = int(str(one.result())), int(str(two.result()))
     _ = bench.append(one_id, b"abc")
     _ = bench.append(two_id, b"de")
-    merged = bench.submit(MergeOperation(one_id, two_id, updates=[(KEY, UpdateType.ACCUMULATE, 2, None)]))
+    merged = bench.submit(
+        MergeOperation(one_id, two_id, updates=[(KEY, UpdateType.ACCUMULATE, 2, None)])
+    )
     late = bench.append(two_id, b"x")
     again = bench.submit(CreateOperation("two"))
     bench.run()
@@ -279,7 +313,9 @@ actions = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(actions, st.integers(16, 300))
-def test_replay_gives_the_committed_state_back(steps: list[tuple[str, int, int]], payload_bytes_max: int) -> None:
+def test_replay_gives_the_committed_state_back(
+    steps: list[tuple[str, int, int]], payload_bytes_max: int
+) -> None:
     with asyncio.Runner() as runner:
         bench = Bench(runner.get_loop(), payload_bytes_max)
         results: list[asyncio.Future[object]] = []
@@ -294,7 +330,9 @@ def test_replay_gives_the_committed_state_back(steps: list[tuple[str, int, int]]
         assert encode_checkpoint(replayed) == encode_checkpoint(bench.metadata)
 
 
-def _act(bench: Bench, results: list[asyncio.Future[object]], action: str, name: str, number: int) -> None:
+def _act(
+    bench: Bench, results: list[asyncio.Future[object]], action: str, name: str, number: int
+) -> None:
     segment_id = bench.metadata.names.get(name, 0)
     if action == "run":
         bench.run(frames_max=number)

@@ -1,4 +1,6 @@
-"""Operations and checkpoints: every one comes back as it was; malformed and newer ones are refused by name."""
+"""Operations and checkpoints: every one comes back as it was; malformed and newer ones are refused
+by name.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,16 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 numbers = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 values = st.one_of(
-    st.none(), st.dictionaries(st.binary(min_size=16, max_size=16), st.integers(-(2**63), 2**63 - 1), min_size=1)
+    st.none(),
+    st.dictionaries(
+        st.binary(min_size=16, max_size=16), st.integers(-(2**63), 2**63 - 1), min_size=1
+    ),
 )
-objects = st.lists(st.builds(ObjectRecord, names, numbers, numbers), max_size=3, unique_by=lambda record: record.name)
+objects = st.lists(
+    st.builds(ObjectRecord, names, numbers, numbers),
+    max_size=3,
+    unique_by=lambda record: record.name,
+)
 
 
 @st.composite
@@ -55,19 +64,27 @@ def storage_updates(draw: st.DrawFn) -> StorageUpdateOperation:
         chosen = st.sampled_from([record.name for record in records])
         chunk = st.builds(ChunkRecord, numbers, numbers, chosen, numbers, numbers, numbers)
         chunks = draw(st.lists(st.tuples(numbers, chunk), max_size=4))
-    return StorageUpdateOperation(records, chunks, draw(st.lists(st.tuples(numbers, numbers), max_size=3)))
+    return StorageUpdateOperation(
+        records, chunks, draw(st.lists(st.tuples(numbers, numbers), max_size=3))
+    )
 
 
 @st.composite
 def replaced_chunks(draw: st.DrawFn) -> ReplaceChunksOperation:
     records = draw(objects)
     known = [record.name for record in records]
-    old = st.lists(st.builds(ChunkRecord, numbers, numbers, names, numbers, numbers, numbers), max_size=4).map(tuple)
+    old = st.lists(
+        st.builds(ChunkRecord, numbers, numbers, names, numbers, numbers, numbers), max_size=4
+    ).map(tuple)
     new: st.SearchStrategy[tuple[ChunkRecord, ...]] = st.just(())
     if known:
-        chunk = st.builds(ChunkRecord, numbers, numbers, st.sampled_from(known), numbers, numbers, numbers)
+        chunk = st.builds(
+            ChunkRecord, numbers, numbers, st.sampled_from(known), numbers, numbers, numbers
+        )
         new = st.lists(chunk, max_size=3).map(tuple)
-    return ReplaceChunksOperation(records, draw(st.lists(st.builds(ChunkReplacement, numbers, old, new), max_size=3)))
+    return ReplaceChunksOperation(
+        records, draw(st.lists(st.builds(ChunkReplacement, numbers, old, new), max_size=3))
+    )
 
 
 operations = st.one_of(
@@ -82,12 +99,16 @@ operations = st.one_of(
     st.builds(DeleteOperation, numbers),
     st.builds(ObjectsDeletedOperation, st.lists(names, max_size=3)),
     replaced_chunks(),
-    st.builds(DeletionClockOperation, numbers, st.binary(min_size=16, max_size=16), numbers, numbers),
+    st.builds(
+        DeletionClockOperation, numbers, st.binary(min_size=16, max_size=16), numbers, numbers
+    ),
 )
 
 
 @given(operations, numbers, numbers)
-def test_an_operation_comes_back_as_it_was(operation: Operation, sequence_number: int, timestamp_ms: int) -> None:
+def test_an_operation_comes_back_as_it_was(
+    operation: Operation, sequence_number: int, timestamp_ms: int
+) -> None:
     operation.sequence_number, operation.timestamp_ms = sequence_number, timestamp_ms
     encoded = b"".join(encode_operation(operation))
     assert decode_operation(encoded) == operation
@@ -122,7 +143,10 @@ def _metadata() -> ContainerMetadata:
     plain = SegmentMetadata(5, "logs/wéb", 1000)
     plain.length, plain.storage_length, plain.start_offset = 100, 60, 10
     plain.attributes[b"a" * 16] = -5
-    plain.chunks = [ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0), ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40)]
+    plain.chunks = [
+        ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0),
+        ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40),
+    ]
     plain.merges = [MergeRecord(70, 30, 9)]
     source = SegmentMetadata(9, "txn", 2000)
     source.length, source.sealed, source.merged_into = 30, True, 5
@@ -175,9 +199,13 @@ def test_every_cut_of_a_checkpoint_is_refused() -> None:
 
 
 def test_golden_operations_and_checkpoint() -> None:
-    """The stored formats of docs/formats/operations.md and checkpoint.md: reading them must never stop working."""
+    """The stored formats of docs/formats/operations.md and checkpoint.md: reading them must never
+    stop working.
+    """
     samples: list[Operation] = [
-        AppendOperation(5, 100, b"hello", {b"k" * 16: 7}, sequence_number=1, timestamp_ms=1_700_000_000_000),
+        AppendOperation(
+            5, 100, b"hello", {b"k" * 16: 7}, sequence_number=1, timestamp_ms=1_700_000_000_000
+        ),
         SealOperation(5, 105, sequence_number=2, timestamp_ms=1),
         MergeOperation(5, 9, 105, 30, None, sequence_number=3, timestamp_ms=1),
         CreateOperation("logs/wéb", {b"k" * 16: -1}, sequence_number=4, timestamp_ms=1),
@@ -198,15 +226,22 @@ def test_golden_operations_and_checkpoint() -> None:
             [
                 ChunkReplacement(
                     5,
-                    (ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0), ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40)),
+                    (
+                        ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0),
+                        ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40),
+                    ),
                     (ChunkRecord(0, 60, "00/3/1/consolidation-z", 0, 5, 0),),
                 )
             ],
             sequence_number=101,
             timestamp_ms=1,
         ),
-        DeletionClockOperation(90_000, bytes(range(16)), 5_000_000, 101, sequence_number=102, timestamp_ms=1),
-        CheckpointOperation(encode_checkpoint(_counted_metadata()), sequence_number=103, timestamp_ms=1),
+        DeletionClockOperation(
+            90_000, bytes(range(16)), 5_000_000, 101, sequence_number=102, timestamp_ms=1
+        ),
+        CheckpointOperation(
+            encode_checkpoint(_counted_metadata()), sequence_number=103, timestamp_ms=1
+        ),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()
     assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples

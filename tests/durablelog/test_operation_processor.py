@@ -1,8 +1,9 @@
 """The operation processor on the in-memory log: order, failures, checkpoints, throttling, ends.
 
-Scenarios of the reference catalogue covered here: 19, 20, 22, 23, 25 (as unknown, not half-committed), 26 and 28
-(the engine's own operations pass a full throttle, and closing works under it), 39, 43. Not here: 21 (operations
-cannot fail to serialize), 37 (no transient segments), 41 (one queue, no priorities beside the engine's own).
+Scenarios of the reference catalogue covered here: 19, 20, 22, 23, 25 (as unknown, not
+half-committed), 26 and 28 (the engine's own operations pass a full throttle, and closing works
+under it), 39, 43. Not here: 21 (operations cannot fail to serialize), 37 (no transient segments),
+41 (one queue, no priorities beside the engine's own).
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class Bench:
     """A processor over a fresh in-memory log."""
 
     def __init__(
-        self, *, throttle: Callable[[], Throttle] = lambda: NO_THROTTLE, frame: int = 200, **config: int
+        self,
+        *,
+        throttle: Callable[[], Throttle] = lambda: NO_THROTTLE,
+        frame: int = 200,
+        **config: int,
     ) -> None:
         self.store = MemoryLogStore()
         self.log = MemoryDataLog(self.store, 0, payload_bytes_max=frame)
@@ -101,7 +106,9 @@ def test_appends_land_in_the_order_of_the_calls_and_the_log_says_the_same() -> N
         futures = [bench.processor.append(segment_id, item) for item in data]
         offsets = await outcomes(futures)
         assert offsets == [sum(map(len, data[:number])) for number in range(300)]
-        assert b"".join(getattr(operation, "data", b"") for operation in bench.committed) == b"".join(data)
+        assert b"".join(
+            getattr(operation, "data", b"") for operation in bench.committed
+        ) == b"".join(data)
         assert bench.logged() == bench.committed
         numbers = [operation.sequence_number for operation in bench.committed]
         assert numbers == sorted(set(numbers))
@@ -141,7 +148,10 @@ def test_a_failed_frame_fails_all_behind_it_once_and_for_all(*, keep: bool) -> N
         assert len(good) == 2
         assert results[:2] == good
         assert any(isinstance(result, AppendOutcomeUnknownError) for result in results)
-        assert all(isinstance(result, AppendOutcomeUnknownError | ContainerStoppedError) for result in results[2:])
+        assert all(
+            isinstance(result, AppendOutcomeUnknownError | ContainerStoppedError)
+            for result in results[2:]
+        )
         kinds = [type(result) for result in results[2:]]
         assert kinds == sorted(kinds, key=lambda kind: kind is ContainerStoppedError)
         assert bench.metadata.segments[segment_id].length == before + 60
@@ -194,7 +204,9 @@ def test_checkpoints_come_by_count_and_by_bytes_and_are_truncation_points() -> N
         for _ in range(100):
             await bench.processor.append(segment_id, bytes(90))
         await bench.processor.checkpoint()
-        checkpoints = [operation for operation in bench.logged() if isinstance(operation, CheckpointOperation)]
+        checkpoints = [
+            operation for operation in bench.logged() if isinstance(operation, CheckpointOperation)
+        ]
         assert len(checkpoints) > 3
         point = bench.positions.truncation_point(None)
         assert point is not None
@@ -316,4 +328,6 @@ def test_a_cancelled_append_that_was_not_taken_is_not_made() -> None:
 def test_the_largest_source_of_throttling_wins() -> None:
     assert throttle(Load(cache=0.5, unflushed=0.7)) == NO_THROTTLE
     assert throttle(Load(cache=0.8, unflushed=0.9)).source == "unflushed"
-    assert throttle(Load(cache=2.0, unflushed=0.9)) == Throttle(delay_s=1.0, source="cache", full=True)
+    assert throttle(Load(cache=2.0, unflushed=0.9)) == Throttle(
+        delay_s=1.0, source="cache", full=True
+    )

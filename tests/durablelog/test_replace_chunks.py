@@ -1,4 +1,6 @@
-"""Replacing chunks: the same bytes at the same offsets, elsewhere; refused, piece by piece, where anything has changed."""
+"""Replacing chunks: the same bytes at the same offsets, elsewhere; refused, piece by piece, where
+anything has changed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SIZE = 10_000
 
 
 class Container:
-    """Metadata made by operations alone; `a` has 40 bytes in four objects, `b` 20 bytes in two of them."""
+    """Metadata made by operations alone; `a` has 40 bytes in four objects, `b` 20 bytes in two of
+    them.
+    """
 
     def __init__(self) -> None:
         self.metadata = ContainerMetadata(3)
@@ -40,7 +44,9 @@ class Container:
         for number in range(4):
             chunks = [(self.a, ChunkRecord(10 * number, 10, f"o{number}", 0, self.a, 10 * number))]
             if number < 2:
-                chunks.append((self.b, ChunkRecord(10 * number, 10, f"o{number}", 500, self.b, 10 * number)))
+                chunks.append(
+                    (self.b, ChunkRecord(10 * number, 10, f"o{number}", 500, self.b, 10 * number))
+                )
             self.put(StorageUpdateOperation([ObjectRecord(f"o{number}", SIZE, number)], chunks))
 
     def put(self, *operations: Operation) -> None:
@@ -59,17 +65,26 @@ class Container:
     def chunks(self, segment_id: int) -> list[ChunkRecord]:
         return self.metadata.segments[segment_id].chunks
 
-    def replacement(self, segment_id: int, first: int, last: int, name: str, place: int = 0) -> ChunkReplacement:
+    def replacement(
+        self, segment_id: int, first: int, last: int, name: str, place: int = 0
+    ) -> ChunkReplacement:
         """Chunks `first` to `last` of a segment become one, in one block."""
         old = tuple(self.chunks(segment_id)[first : last + 1])
         start, length = old[0].start_offset, old[-1].end_offset - old[0].start_offset
-        return ChunkReplacement(segment_id, old, (ChunkRecord(start, length, name, place, segment_id, start),))
+        return ChunkReplacement(
+            segment_id, old, (ChunkRecord(start, length, name, place, segment_id, start),)
+        )
 
     def check(self) -> None:
         self.metadata.check()
         assert not list(check_metadata(self.metadata))
         for name, live in self.metadata.objects.items():
-            lengths = [c.length for s in self.metadata.segments.values() for c in s.chunks if c.object_name == name]
+            lengths = [
+                c.length
+                for s in self.metadata.segments.values()
+                for c in s.chunks
+                if c.object_name == name
+            ]
             assert live.live_bytes == sum(lengths)
 
 
@@ -80,7 +95,10 @@ def replace(replacements: Sequence[ChunkReplacement], name: str = "new") -> Repl
 def test_chunks_become_one_and_their_objects_garbage_once_nothing_lives_in_them() -> None:
     c = Container()
     c.put(replace([c.replacement(c.a, 0, 2, "new")]))
-    assert [(k.start_offset, k.length, k.object_name) for k in c.chunks(c.a)] == [(0, 30, "new"), (30, 10, "o3")]
+    assert [(k.start_offset, k.length, k.object_name) for k in c.chunks(c.a)] == [
+        (0, 30, "new"),
+        (30, 10, "o3"),
+    ]
     assert c.metadata.objects.keys() == {"new", "o0", "o1", "o3"}, "o0 and o1 still have bytes of b"
     assert c.metadata.garbage["o2"].unreferenced_ms == c.log[-1].timestamp_ms
     assert c.metadata.segments[c.a].storage_length == 40
@@ -135,7 +153,9 @@ def test_an_object_told_of_by_two_operations_lives_as_long_as_it_is_wanted() -> 
     assert (c.metadata.objects["new"].live_chunks, c.metadata.objects["new"].live_bytes) == (2, 40)
     c = Container()
     c.put(first, DeleteOperation(c.a), second)
-    assert [chunk.object_name for chunk in c.chunks(c.b)] == ["o0", "o1"], "what is garbage stays garbage"
+    assert [chunk.object_name for chunk in c.chunks(c.b)] == ["o0", "o1"], (
+        "what is garbage stays garbage"
+    )
     c.put(ObjectsDeletedOperation(["new"]))
 
 
@@ -174,7 +194,9 @@ def test_bytes_that_would_move_are_our_bug() -> None:
     c = Container()
     old = tuple(c.chunks(c.a)[:2])
     for start, length in ((0, 19), (0, 21), (1, 19)):
-        operation = replace([ChunkReplacement(c.a, old, (ChunkRecord(start, length, "new", 0, c.a, start),))])
+        operation = replace(
+            [ChunkReplacement(c.a, old, (ChunkRecord(start, length, "new", 0, c.a, start),))]
+        )
         operation.sequence_number = c.metadata.sequence_number + 1
         with pytest.raises(AssertionError):
             c.updater.replay(operation)

@@ -17,7 +17,9 @@ class CopyingDisk(OsDisk):
 
     write_bytes_max = 1 << 30
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         file = super().open(path, write=write, create=create, exclusive=exclusive)
         pwrite = file.pwrite
 

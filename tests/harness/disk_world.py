@@ -1,4 +1,6 @@
-"""A world and its processes for tests of the simulated disk: no loop, no chance of faults but what a test plans."""
+"""A world and its processes for tests of the simulated disk: no loop, no chance of faults but what
+a test plans.
+"""
 
 from __future__ import annotations
 

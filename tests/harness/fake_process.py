@@ -1,4 +1,6 @@
-"""A world and its processes without disk and store: what the simulated services need, with faults that come when told to."""
+"""A world and its processes without disk and store: what the simulated services need, with faults
+that come when told to.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,18 @@ class FakeWorld:
     def run(self, until: Callable[[], bool]) -> None:
         """Let the processes that are neither dead nor paused run, in turn."""
         while not until():
-            running = [process for process in self.processes if not process.dead and not process.paused]
+            running = [
+                process for process in self.processes if not process.dead and not process.paused
+            ]
             ready = [process for process in running if process.loop.has_ready()]
             for process in ready:
                 process.loop.run_ready()
             if not ready:
-                timers = [timer for process in running if (timer := process.loop.next_timer_us()) is not None]
+                timers = [
+                    timer
+                    for process in running
+                    if (timer := process.loop.next_timer_us()) is not None
+                ]
                 if not timers:
                     raise DeadlockError("nothing will happen any more")
                 self.time.now_us = min(timers)

@@ -1,4 +1,5 @@
-"""Compaction beside a live owner: simulated interleavings of jobs, owners and crashes, and real processes of both kinds.
+"""Compaction beside a live owner: simulated interleavings of jobs, owners and crashes, and real
+processes of both kinds.
 
 More of it: HARNESS_COMPACTION_RUNS; docs/compaction.md has what a thousand of them showed.
 """
@@ -61,7 +62,10 @@ def test_equal_seeds_give_equal_traces_with_jobs_beside_the_owner() -> None:
 def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
     plans = drawn_plans(f"{SEED}/compaction", COMPACTION.name)
     summary = run_all(plans, more=lambda so_far: so_far.runs < RUNS, jobs=2)
-    print(f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, {dict(summary.answers)}")
+    print(
+        f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "
+        f"{dict(summary.answers)}"
+    )
     assert [f"{failure.seed}: {failure.violations[0]}" for failure in summary.failures] == []
     assert summary.runs >= RUNS
     met = (
@@ -82,13 +86,17 @@ def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
 
 @pytest.mark.timeout(600)
 def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    """Real processes and files: whoever has the store is killed, stopped or overtaken; so are the jobs beside it."""
+    """Real processes and files: whoever has the store is killed, stopped or overtaken; so are the
+    jobs beside it.
+    """
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
     print(f"HARNESS_KILL_SEED={seed}")
     answers: Counter[str] = Counter()
     kills = jobs_killed = 0
     for store in range(STORES):
-        result = KillRound(tmp_path / str(store), f"{seed}/{store}", COMPACTION.name, LIVES, exact=False).run()
+        result = KillRound(
+            tmp_path / str(store), f"{seed}/{store}", COMPACTION.name, LIVES, exact=False
+        ).run()
         assert [str(violation) for violation in result.violations] == []
         answers.update(result.answers)
         kills += result.kills

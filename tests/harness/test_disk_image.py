@@ -60,7 +60,7 @@ def chances(image: DiskImage, count: int) -> list[tuple[dict[str, bytes], list[s
     return found
 
 
-# --- what is durable -----------------------------------------------------------------------------------------------------
+# --- what is durable ------------------------------------------------------------------------------
 
 
 def test_a_write_is_seen_at_once_and_durable_after_its_sync() -> None:
@@ -184,7 +184,7 @@ def test_two_names_of_one_file_hold_the_same_bytes_afterwards() -> None:
         assert left["/a"] == left["/b"]
 
 
-# --- power cuts ----------------------------------------------------------------------------------------------------------
+# --- power cuts -----------------------------------------------------------------------------------
 
 
 def test_outcomes_are_every_combination_and_each_once() -> None:
@@ -344,14 +344,17 @@ def test_a_torn_write_is_whole_in_every_sector(offset: int, length: int, seed: i
     (point,) = points
     unit = 4096 if point == "power.write.torn-4096" else SECTOR
     left = image.read("/a")
-    parts = [left[max(start, offset) : min(start + unit, offset + length)] for start in range(0, 16_384, unit)]
+    parts = [
+        left[max(start, offset) : min(start + unit, offset + length)]
+        for start in range(0, 16_384, unit)
+    ]
     assert all(len(set(part)) <= 1 for part in parts)
     assert set(left[:offset] + left[offset + length :]) <= {ord("o")}
     whole = len({part[0] for part in parts if part}) == 1
     assert whole != point.startswith("power.write.torn")
 
 
-# --- the rest ------------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------
 
 
 def test_a_copy_is_independent_and_has_what_is_pending() -> None:
@@ -414,7 +417,13 @@ def test_synced_extents_are_the_latest_durable_writes() -> None:
 
 
 def test_the_fingerprint_tells_names_bytes_and_folders_apart() -> None:
-    made = [image_with(), image_with(a=b""), image_with(b=b""), image_with(a=b"x"), image_with(a=b"", b=b"")]
+    made = [
+        image_with(),
+        image_with(a=b""),
+        image_with(b=b""),
+        image_with(a=b"x"),
+        image_with(a=b"", b=b""),
+    ]
     folder = image_with()
     folder.make_directory("/a")
     assert len({image.fingerprint() for image in (*made, folder)}) == 6

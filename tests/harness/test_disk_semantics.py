@@ -1,4 +1,6 @@
-"""One suite for every Disk: the simulated one does what the operating system's does, errors included."""
+"""One suite for every Disk: the simulated one does what the operating system's does, errors
+included.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ def test_bytes_are_read_as_they_were_written(place: tuple[Disk, str]) -> None:
     file.pwrite([b""], 100)
     file.sync()
     assert file.size() == disk.size(f"{root}/a") == 8
-    assert (file.pread(0, 4), file.pread(6, 100), file.pread(8, 1), file.pread(0, 0)) == (b"\0\0ab", b"ef", b"", b"")
+    assert (file.pread(0, 4), file.pread(6, 100), file.pread(8, 1), file.pread(0, 0)) == (
+        b"\0\0ab",
+        b"ef",
+        b"",
+        b"",
+    )
     file.truncate(3)
     file.truncate(5)
     assert file.pread(0, 100) == b"\0\0a\0\0"
@@ -111,7 +118,13 @@ def test_is_at_looks_through_names(place: tuple[Disk, str]) -> None:
     write(disk, f"{root}/b", b"")
     file = disk.open(f"{root}/a")
     disk.link(f"{root}/a", f"{root}/c")
-    assert [file.is_at(f"{root}/{name}") for name in ("a", "b", "c", "d", "d/e")] == [True, False, True, False, False]
+    assert [file.is_at(f"{root}/{name}") for name in ("a", "b", "c", "d", "d/e")] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
     with pytest.raises(NotADirectoryError):
         file.is_at(f"{root}/b/x")
     file.close()
@@ -188,7 +201,12 @@ def test_folders(place: tuple[Disk, str]) -> None:
         *(True, True),
         *(False, False, False),
     ]
-    assert [disk.is_directory(f"{root}/{name}") for name in ("d", "d/a", "x", "d/a/x")] == [True, False, False, False]
+    assert [disk.is_directory(f"{root}/{name}") for name in ("d", "d/a", "x", "d/a/x")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     with pytest.raises(NotADirectoryError):
         make_directories(disk, f"{root}/d/a")
     with pytest.raises(NotADirectoryError):

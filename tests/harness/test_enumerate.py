@@ -1,4 +1,6 @@
-"""Every crash point of short workloads: nothing is lost, planted faults are found, names lead back to their states."""
+"""Every crash point of short workloads: nothing is lost, planted faults are found, names lead back
+to their states.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ from recovery.harness.enumeration.driver import (
 )
 from recovery.harness.enumeration.instants import CopiedBucket, states
 from recovery.harness.enumeration.recovery import Recovery
-from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Workload, prepare, record, workloads
+from recovery.harness.enumeration.workloads import (
+    OPERATIONS,
+    STAGES,
+    Workload,
+    prepare,
+    record,
+    workloads,
+)
 from recovery.harness.history import Outcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
 
@@ -51,8 +60,10 @@ def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> Non
     for group in groups()[number::SLICES]:
         result.add(enumerate_group(group, cap=lower_cap(group, SHARE), deeper_of=2 * DEEPER_OF))
     print(
-        f"slice {number}: {result.workloads} workloads, {result.points} points, {result.states} states, "
-        f"{result.recoveries} recoveries, {result.sampled} sampled, longest {result.longest_recovery_s:.3f} s"
+        f"slice {number}: {result.workloads} workloads, {result.points} points, "
+        f"{result.states} states, "
+        f"{result.recoveries} recoveries, {result.sampled} sampled, longest "
+        f"{result.longest_recovery_s:.3f} s"
     )
     assert [str(each) for each in result.violations] == []
     assert result.broken == 0
@@ -63,7 +74,12 @@ def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> Non
 
 
 def test_the_slices_hold_every_workload_of_up_to_three_operations_once() -> None:
-    sliced = [str(each) for number in range(SLICES) for group in groups()[number::SLICES] for each in group]
+    sliced = [
+        str(each)
+        for number in range(SLICES)
+        for group in groups()[number::SLICES]
+        for each in group
+    ]
     assert len(set(sliced)) == len(sliced)
     count = len(OPERATIONS)
     alone = [name for name in sliced if re.fullmatch(r"object/[a-z,]*", name)]
@@ -77,9 +93,13 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
         base = prepare(stage)
         for workload in [each for each in workloads(1, tuple(OPERATIONS)) if each.stage == stage]:
             recording = record(workload, base)
-            assert all(call.outcome is Outcome.OK for call in recording.history.calls), str(workload)
+            assert all(call.outcome is Outcome.OK for call in recording.history.calls), str(
+                workload
+            )
             met |= dict.fromkeys(instant.before for instant in recording.instants)
-    missed = [effect for effect in EFFECTS if effect not in met and not effect.startswith(OTHER_TIER1)]
+    missed = [
+        effect for effect in EFFECTS if effect not in met and not effect.startswith(OTHER_TIER1)
+    ]
     assert sorted(missed) == sorted(SELDOM)
 
 
@@ -89,7 +109,8 @@ def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:
     instant = next(
         each
         for each in recording.instants
-        if each.after == "object.put" and len({len(bucket.objects) for bucket in each.bucket.outcomes()}) > 1
+        if each.after == "object.put"
+        and len({len(bucket.objects) for bucket in each.bucket.outcomes()}) > 1
     )
     none, landed, late = instant.bucket.outcomes()
     assert len(landed.objects) == len(none.objects) + 1 == len(late.objects) + 1
@@ -99,7 +120,7 @@ def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:
     assert CopiedBucket().outcomes()[0].objects == {}
 
 
-# --- planted faults -----------------------------------------------------------------------------------------------------
+# --- planted faults -------------------------------------------------------------------------------
 
 
 class Without:
@@ -154,12 +175,17 @@ PLANTED = {
         (StateFile, "_follow", without(StateFile, "_follow", "_disk", "sync_directory")),
         "flush,checkpoint",
     ),
-    "the sync of a tail that recovery believes": ((GroupWriter, "_name", believing), "append,append"),
+    "the sync of a tail that recovery believes": (
+        (GroupWriter, "_name", believing),
+        "append,append",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found_in_one_workload(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found_in_one_workload(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (owner, method, planted), operations = PLANTED[fault]
     workload = Workload.parse(f"object/{operations}")
     base = prepare(workload.stage)
@@ -170,7 +196,9 @@ def test_a_planted_fault_is_found_in_one_workload(fault: str, monkeypatch: pytes
     assert tuple(replay(first.name, base=base).violations) == first.violations
 
 
-def test_a_state_whose_judge_raises_is_broken_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_whose_judge_raises_is_broken_under_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     base = prepare("object")
 
     def planted(index: HistoryIndex) -> Iterator[Violation]:
@@ -186,7 +214,9 @@ def test_a_state_whose_judge_raises_is_broken_under_its_name(monkeypatch: pytest
     assert replay(first.name, base=base).violations == list(first.violations)
 
 
-def test_a_recovery_whose_driver_raises_is_broken_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recovery_whose_driver_raises_is_broken_under_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def planted(self: Recovery) -> Any:
         raise ZeroDivisionError(self)
 
@@ -199,7 +229,7 @@ def test_a_recovery_whose_driver_raises_is_broken_under_its_name(monkeypatch: py
     assert again.trace
 
 
-# --- names --------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 NAME = "object/flush,checkpoint@5.kill.0"
 
@@ -234,7 +264,9 @@ def test_a_name_leads_to_the_same_state_and_trace_in_every_process() -> None:
     assert any("--- crash 5.kill.0" in line for line in again.trace)
 
 
-@pytest.mark.parametrize("name", ["object/append", "object/jump@0.kill.0", "object/append@0.9.0", "object/@999.kill.0"])
+@pytest.mark.parametrize(
+    "name", ["object/append", "object/jump@0.kill.0", "object/append@0.9.0", "object/@999.kill.0"]
+)
 def test_a_name_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no "):
         replay(name)
@@ -248,7 +280,9 @@ def test_one_process_and_two_show_the_same() -> None:
         def note(so_far: EnumerationResult, seen: list[int] = seen) -> None:
             seen.append(so_far.points)
 
-        result = enumerate_all(depth=1, cap=1, deeper_of=0, operations=("seal",), jobs=jobs, on_progress=note)
+        result = enumerate_all(
+            depth=1, cap=1, deeper_of=0, operations=("seal",), jobs=jobs, on_progress=note
+        )
         assert seen == sorted(seen)
         assert seen[-1] == result.points
         assert result.violations == []

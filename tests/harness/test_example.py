@@ -1,4 +1,6 @@
-"""The example of a service tested in the simulated world: it holds, and a service that does not is caught."""
+"""The example of a service tested in the simulated world: it holds, and a service that does not is
+caught.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def test_equal_seeds_give_equal_traces() -> None:
 
 def caught_after(service: type[CounterService]) -> int:
     """Seeds until the fault is seen; SEEDS if it is not."""
-    return next((number for number in range(SEEDS) if check_counter(f"planted/{number}", service).problems), SEEDS)
+    return next(
+        (number for number in range(SEEDS) if check_counter(f"planted/{number}", service).problems),
+        SEEDS,
+    )
 
 
 def test_a_service_that_forgets_to_number_its_events_is_caught() -> None:
@@ -77,9 +82,12 @@ def test_the_program_names_the_seed_of_a_problem(
 
 def test_the_public_names_are_all_there_and_loaded_when_they_are_asked_for() -> None:
     program = (
-        "import sys, recovery.harness\nprint([name for name in sys.modules if name.startswith('recovery.harness.')])"
+        "import sys, recovery.harness\nprint([name for name in sys.modules if "
+        "name.startswith('recovery.harness.')])"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert shown.stdout.strip() == "[]"
     assert all(getattr(recovery.harness, name) is not None for name in recovery.harness.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):

@@ -1,4 +1,6 @@
-"""The fault proxy: messages pass unchanged, and each fault does what it says, to the requests it was queued for."""
+"""The fault proxy: messages pass unchanged, and each fault does what it says, to the requests it
+was queued for.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ class PlainHandler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif (wanted := self.headers.get("Range")) is not None:
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            self.answer(206, data[first : last + 1], Content_Range=f"bytes {first}-{last}/{len(data)}")
+            self.answer(
+                206, data[first : last + 1], Content_Range=f"bytes {first}-{last}/{len(data)}"
+            )
         else:
             self.answer(200, data)
 
@@ -139,10 +143,14 @@ class Answer:
         self.body = reply.read()
 
 
-def ask(proxy: FaultProxy, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+def ask(
+    proxy: FaultProxy, method: str, path: str, body: bytes | None = None, **headers: str
+) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
     try:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(
+            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
         return Answer(connection.getresponse())
     finally:
         connection.close()
@@ -154,10 +162,12 @@ def ask_again(connection: http.client.HTTPConnection) -> None:
     connection.getresponse()
 
 
-# --- messages ------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
-def test_many_requests_pass_unchanged_over_one_connection(proxy: FaultProxy, server: PlainServer) -> None:
+def test_many_requests_pass_unchanged_over_one_connection(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
     data = bytes(range(256)) * 5000
     for number in range(3):
@@ -165,7 +175,11 @@ def test_many_requests_pass_unchanged_over_one_connection(proxy: FaultProxy, ser
         assert connection.getresponse().read() == b"%d" % (2 * number + 1)
         connection.request("HEAD", f"/b/{number}")
         head = connection.getresponse()
-        assert (head.status, head.headers["Content-Length"], head.read()) == (200, str(len(data) - number), b"")
+        assert (head.status, head.headers["Content-Length"], head.read()) == (
+            200,
+            str(len(data) - number),
+            b"",
+        )
     connection.request("GET", "/b/none")
     absent = connection.getresponse()
     assert (absent.status, absent.read()) == (404, b"absent")
@@ -175,7 +189,9 @@ def test_many_requests_pass_unchanged_over_one_connection(proxy: FaultProxy, ser
 
 
 @pytest.mark.parametrize("path", ["/b/plain", "/b/chunked", "/b/until-close"])
-def test_replies_end_where_the_server_ends_them(proxy: FaultProxy, server: PlainServer, path: str) -> None:
+def test_replies_end_where_the_server_ends_them(
+    proxy: FaultProxy, server: PlainServer, path: str
+) -> None:
     server.objects[path] = bytes(1000)
     assert ask(proxy, "GET", path).body == bytes(1000)
     proxy.fault(FlipBit())
@@ -197,7 +213,9 @@ def test_chunked_requests_pass_streamed_and_held(proxy: FaultProxy, server: Plai
 
 def test_the_proxy_itself_says_100_continue(proxy: FaultProxy, server: PlainServer) -> None:
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as caller:
-        caller.sendall(b"PUT /b/o HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+        caller.sendall(
+            b"PUT /b/o HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+        )
         assert caller.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert server.applied == []
         caller.sendall(b"abc")
@@ -206,7 +224,12 @@ def test_the_proxy_itself_says_100_continue(proxy: FaultProxy, server: PlainServ
 
 
 @pytest.mark.parametrize(
-    "sent", [b"nonsense\r\n\r\n", b"PUT /b/o HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"GET / HTTP/1.1\r\nx\r\n\r\n"]
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"PUT /b/o HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx\r\n\r\n",
+    ],
 )
 def test_what_is_no_message_ends_its_connection_and_nothing_else(
     proxy: FaultProxy, server: PlainServer, sent: bytes
@@ -237,11 +260,13 @@ def test_what_is_no_message_ends_its_connection_and_nothing_else(
         ("GET /b?location", (), None),
     ],
 )
-def test_requests_are_told_apart(line: str, headers: tuple[tuple[str, str], ...], operation: Operation | None) -> None:
+def test_requests_are_told_apart(
+    line: str, headers: tuple[tuple[str, str], ...], operation: Operation | None
+) -> None:
     assert operation_of(Head(f"{line} HTTP/1.1", headers)) == operation
 
 
-# --- faults --------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def test_a_dropped_request_never_reaches_the_server(proxy: FaultProxy, server: PlainServer) -> None:
@@ -275,7 +300,9 @@ def test_a_request_is_applied_twice_and_answered_once(
     assert server.applied == [("PUT", "/b/o", b"x")] * 2
 
 
-def test_a_late_request_is_applied_when_it_is_released(proxy: FaultProxy, server: PlainServer) -> None:
+def test_a_late_request_is_applied_when_it_is_released(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     proxy.fault(Late(), "put", times=2)
     for body in (b"one", b"two"):
         with pytest.raises(LOST):
@@ -295,7 +322,9 @@ def test_a_late_request_is_applied_by_itself(proxy: FaultProxy, server: PlainSer
         ask(proxy, "GET", "/b/other")
 
 
-def test_an_error_reply_instead_of_the_request_or_of_its_reply(proxy: FaultProxy, server: PlainServer) -> None:
+def test_an_error_reply_instead_of_the_request_or_of_its_reply(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     proxy.fault(SLOW_DOWN)
     refused = ask(proxy, "PUT", "/b/o&", b"x")
     assert (refused.status, server.applied) == (503, [])
@@ -374,7 +403,9 @@ def test_a_delayed_request_is_as_any_other(proxy: FaultProxy, server: PlainServe
     assert ask(proxy, "GET", "/b/o").body == b"x"
 
 
-def test_a_server_that_is_gone_refuses_and_comes_back_at_the_same_place(proxy: FaultProxy, server: PlainServer) -> None:
+def test_a_server_that_is_gone_refuses_and_comes_back_at_the_same_place(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     server.objects["/b/o"] = b"x"
     for _ in range(2):
         idle = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
@@ -391,7 +422,9 @@ def test_a_server_that_is_gone_refuses_and_comes_back_at_the_same_place(proxy: F
         assert ask(proxy, "GET", "/b/o").body == b"x"
 
 
-def test_a_server_behind_that_is_gone_ends_the_callers_connection(proxy: FaultProxy, server: PlainServer) -> None:
+def test_a_server_behind_that_is_gone_ends_the_callers_connection(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     proxy.point_at("127.0.0.1", port)
@@ -401,15 +434,19 @@ def test_a_server_behind_that_is_gone_ends_the_callers_connection(proxy: FaultPr
     assert ask(proxy, "GET", "/b/o").status == 404
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
-def test_rules_are_used_in_their_order_on_what_they_name(proxy: FaultProxy, server: PlainServer) -> None:
+def test_rules_are_used_in_their_order_on_what_they_name(
+    proxy: FaultProxy, server: PlainServer
+) -> None:
     server.objects["/b/o"] = b"x"
     first = proxy.fault(SLOW_DOWN, "get", "head", times=2)
     second = proxy.fault(EXPIRED_TOKEN, "get", skip=1, when=lambda head: head.target == "/b/o")
     never = proxy.fault(DropRequest(), "put", "delete")
-    statuses = [ask(proxy, method, "/b/o").status for method in ("GET", "HEAD", "GET", "HEAD", "GET", "GET")]
+    statuses = [
+        ask(proxy, method, "/b/o").status for method in ("GET", "HEAD", "GET", "HEAD", "GET", "GET")
+    ]
     assert statuses == [503, 503, 200, 200, 400, 200]
     assert (first.taken, second.taken, never.taken) == (2, 1, 0)
     assert proxy.unused() == [never]

@@ -1,4 +1,6 @@
-"""The workload of the faults on a real cluster, on the model of one: the same clients, the same judgement."""
+"""The workload of the faults on a real cluster, on the model of one: the same clients, the same
+judgement.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""What crash testing has found in the engine, kept as plans: clean on the engine as it is, broken with the fault again.
+"""What crash testing has found in the engine, kept as plans: clean on the engine as it is, broken
+with the fault again.
 
-A seed would not do: it means the same run only as long as plans are drawn in the same way. A plan is the run itself, and
-the mutant of the same name makes the fault again, so each plan shows that it can still fail. One that no longer does (the
-engine makes other effects by now) is hunted again: `run_mutant(mutant)` has the `plan`, `to_json` is what is kept.
+A seed would not do: it means the same run only as long as plans are drawn in the same way. A plan
+is the run itself, and the mutant of the same name makes the fault again, so each plan shows that it
+can still fail. One that no longer does (the engine makes other effects by now) is hunted again:
+`run_mutant(mutant)` has the `plan`, `to_json` is what is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def test_what_was_found_stays_mended_and_would_be_seen_again(name: str) -> None:
         broken = mutant.hunt.scenario(plan).run().violations
     gc.collect()
     assert [str(violation) for violation in clean] == []
-    assert broken, "the plan does not show this fault any more, and so is no test of it: hunt it again"
+    assert broken, (
+        "the plan does not show this fault any more, and so is no test of it: hunt it again"
+    )
 
 
 def test_the_page_of_what_was_found_names_every_plan_that_is_kept() -> None:

@@ -1,4 +1,6 @@
-"""The history codec: what one process tells, another one knows; what several tell becomes one history in true order."""
+"""The history codec: what one process tells, another one knows; what several tell becomes one
+history in true order.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,69 @@ import pytest
 
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import Call, Kind, Observation, Outcome, SeenSegment, Update
-from recovery.harness.history_codec import NOBODY, Event, Retelling, call_begun, call_ended, observed, parse_event
+from recovery.harness.history_codec import (
+    NOBODY,
+    Event,
+    Retelling,
+    call_begun,
+    call_ended,
+    observed,
+    parse_event,
+)
 
 UPDATE = Update(UUID(int=7), "ACCUMULATE", -(1 << 62), 3)
 CALLS = (
     Call(0, 0, "a", Kind.CREATE, "s", 0, updates=(UPDATE,), outcome=Outcome.OK, result=1),
-    Call(1, 0, "a", Kind.APPEND, "s", 0, (0, 12, 300), 402, 17, (UPDATE,), outcome=Outcome.OK, result=0),
-    Call(2, 0, "b", Kind.EVENT, "s", 0, (5,), 35, writer=9, event=4, outcome=Outcome.OK, result=None),
-    Call(3, 0, "b", Kind.MERGE, "s", 0, source="t/ä\n", outcome=Outcome.REFUSED, error="SegmentNotFoundError"),
-    Call(4, 0, "b", Kind.READ, "s", 0, offset=3, max_length=99, outcome=Outcome.OK, data=bytes(range(256))),
-    Call(5, 0, "b", Kind.ATTRIBUTES, "s", 0, outcome=Outcome.OK, values={UUID(int=7): -1, UUID(int=8): 1 << 63}),
+    Call(
+        1,
+        0,
+        "a",
+        Kind.APPEND,
+        "s",
+        0,
+        (0, 12, 300),
+        402,
+        17,
+        (UPDATE,),
+        outcome=Outcome.OK,
+        result=0,
+    ),
+    Call(
+        2, 0, "b", Kind.EVENT, "s", 0, (5,), 35, writer=9, event=4, outcome=Outcome.OK, result=None
+    ),
+    Call(
+        3,
+        0,
+        "b",
+        Kind.MERGE,
+        "s",
+        0,
+        source="t/ä\n",
+        outcome=Outcome.REFUSED,
+        error="SegmentNotFoundError",
+    ),
+    Call(
+        4,
+        0,
+        "b",
+        Kind.READ,
+        "s",
+        0,
+        offset=3,
+        max_length=99,
+        outcome=Outcome.OK,
+        data=bytes(range(256)),
+    ),
+    Call(
+        5,
+        0,
+        "b",
+        Kind.ATTRIBUTES,
+        "s",
+        0,
+        outcome=Outcome.OK,
+        values={UUID(int=7): -1, UUID(int=8): 1 << 63},
+    ),
     Call(6, 0, "b", Kind.SEAL, "s", 0, outcome=Outcome.UNKNOWN, error="AppendOutcomeUnknownError"),
 )
 SEGMENT = SeenSegment("s", 1, 2, 3, 6, 4, True, {UUID(int=1): 5}, b"\x00\xff\n")
@@ -60,8 +115,12 @@ def test_every_field_of_a_call_arrives() -> None:
     told = Retelling()
     told.tell(sent(events))
     again = [dataclasses.replace(call, begun=0, ended=None) for call in told.history.calls]
-    assert [dataclasses.asdict(call) for call in again] == [dataclasses.asdict(call) for call in CALLS]
-    assert [(call.begun, call.ended) for call in told.history.calls] == [(2 * n + 1, 2 * n + 2) for n in range(7)]
+    assert [dataclasses.asdict(call) for call in again] == [
+        dataclasses.asdict(call) for call in CALLS
+    ]
+    assert [(call.begun, call.ended) for call in told.history.calls] == [
+        (2 * n + 1, 2 * n + 2) for n in range(7)
+    ]
 
 
 def test_what_was_seen_arrives_with_the_stamps_of_the_look() -> None:
@@ -123,7 +182,8 @@ def test_what_had_to_be_proven_first_stands_where_it_was_seen() -> None:
     proven = looked(3, 0)[-1]
     told = Retelling()
     told.tell(
-        [*opened(1, 0), *looked(3, 0)[:2], Event(proven.what, 90, 0, proven.fields)], [*opened(20, 1), *looked(22, 1)]
+        [*opened(1, 0), *looked(3, 0)[:2], Event(proven.what, 90, 0, proven.fields)],
+        [*opened(20, 1), *looked(22, 1)],
     )
     assert [seen.life for seen in told.history.observations] == [0, 1]
 

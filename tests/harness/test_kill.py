@@ -1,6 +1,8 @@
-"""Real processes on real files, killed at random instants and exact system calls, stopped, overtaken: nothing is lost.
+"""Real processes on real files, killed at random instants and exact system calls, stopped,
+overtaken: nothing is lost.
 
-More of it: HARNESS_KILL_CYCLES. The seed of a run is in its output: HARNESS_KILL_SEED draws the same kinds again.
+More of it: HARNESS_KILL_CYCLES. The seed of a run is in its output: HARNESS_KILL_SEED draws the
+same kinds again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from recovery.harness.history_codec import Event
 from recovery.harness.kills import process as kill_process
 from recovery.harness.kills.driver import LIVES, KillResult, kill_store, run_kills
 from recovery.harness.kills.orders import Orders
-from recovery.harness.kills.points import DECK, POINTS, MissingToolError, draw_kills, require_exact_kills, tracer
+from recovery.harness.kills.points import (
+    DECK,
+    POINTS,
+    MissingToolError,
+    draw_kills,
+    require_exact_kills,
+    tracer,
+)
 from recovery.harness.kills.process import Child, ChildHungError, attend
 from recovery.harness.kills.round import KillRound
 from segmentstore.contracts.disk import OsDisk
@@ -54,7 +63,8 @@ def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) ->
     print(told(result))
     assert [str(violation) for failure in result.failures for violation in failure.violations] == []
     rounds = CYCLES // len(DECK)
-    # Of the 15 that a round can have: each of its three overtaken owners may have given up and ended by itself before.
+    # Of the 15 that a round can have: each of its three overtaken owners may have given up and
+    # ended by itself before.
     assert result.kills >= 12 * rounds
     assert result.exact_kills >= 4 * rounds
     assert result.failed_calls >= rounds // 2
@@ -65,19 +75,31 @@ def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) ->
 
 def told(result: KillResult) -> str:
     kinds = ", ".join(f"{name} {count}" for name, count in sorted(result.kinds.items()))
-    numbers = f"{result.kills} kills, {result.takeovers} takeovers ({result.fenced} calls fenced), {result.calls} calls"
-    return f"{numbers} in {result.seconds:.1f} s, longest recovery {result.longest_recovery_s:.2f} s: {kinds}"
+    numbers = (
+        f"{result.kills} kills, {result.takeovers} takeovers ({result.fenced} calls fenced), "
+        f"{result.calls} calls"
+    )
+    return (
+        f"{numbers} in {result.seconds:.1f} s, longest recovery "
+        f"{result.longest_recovery_s:.2f} s: {kinds}"
+    )
 
 
 def cut_last_frame(location: Path) -> Path:
     """What was acknowledged last is gone from the log of container 0; the file it was in."""
-    frames = [each for each in read_only_frames(str(location / "log" / "0"), OsDisk()) if each.status == "ok"]
+    frames = [
+        each
+        for each in read_only_frames(str(location / "log" / "0"), OsDisk())
+        if each.status == "ok"
+    ]
     os.truncate(frames[-1].path, frames[-1].position)
     return Path(frames[-1].path)
 
 
 def test_a_lost_frame_is_found(tmp_path: Path) -> None:
-    """The judges are judged: somebody cuts the last frame off the log of a store that was closed."""
+    """The judges are judged: somebody cuts the last frame off the log of a store that was
+    closed.
+    """
     cut: list[Path] = []
 
     def cut_after_two_lives(location: Path, life: int) -> None:
@@ -85,7 +107,13 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
             cut.append(cut_last_frame(location))
 
     lives = KillRound(
-        tmp_path / "store", "lost", "appends", 3, deck=("close",), settings=SETTINGS, tamper=cut_after_two_lives
+        tmp_path / "store",
+        "lost",
+        "appends",
+        3,
+        deck=("close",),
+        settings=SETTINGS,
+        tamper=cut_after_two_lives,
     )
     result = lives.run()
     assert cut
@@ -101,18 +129,26 @@ def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
 
     def lose_object(location: Path, life: int) -> None:
         if life == 1:
-            next(each for each in sorted((location / "tier2").rglob("*")) if each.is_file()).unlink()
+            next(
+                each for each in sorted((location / "tier2").rglob("*")) if each.is_file()
+            ).unlink()
 
     settings = {"containers": 1, "flush_bytes": 1, "flush_age_s": 0.01}
-    lives = KillRound(Path("store"), "once", "appends", 2, deck=("close",), settings=settings, tamper=lose_object)
+    lives = KillRound(
+        Path("store"), "once", "appends", 2, deck=("close",), settings=settings, tamper=lose_object
+    )
     violations = [(each.checker, each.detail, tuple(each.calls)) for each in lives.run().violations]
     assert violations
     assert len(violations) == len(dict.fromkeys(violations))
     assert not any("ValueError" in detail for _, detail, _ in violations)
 
 
-def test_only_who_was_killed_counts_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An owner that is overtaken while it opens gives up, and has ended by itself when it would be killed."""
+def test_only_who_was_killed_counts_as_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner that is overtaken while it opens gives up, and has ended by itself when it would be
+    killed.
+    """
     killed: dict[int, bool] = {}
     kill = Child.kill
 
@@ -125,12 +161,16 @@ def test_only_who_was_killed_counts_as_killed(tmp_path: Path, monkeypatch: pytes
         return event
 
     monkeypatch.setattr(Child, "kill", noted)
-    result = KillRound(tmp_path / "store", "counted", "appends", 3, deck=("race",), settings=SETTINGS).run()
+    result = KillRound(
+        tmp_path / "store", "counted", "appends", 3, deck=("race",), settings=SETTINGS
+    ).run()
     assert [str(violation) for violation in result.violations] == []
     assert result.kills == sum(killed.values())
 
 
-def test_a_store_whose_judge_raises_has_failed_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_judge_raises_has_failed_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def planted(index: HistoryIndex) -> Iterator[Violation]:
         raise KeyError(f"{len(index.calls)} calls")
 
@@ -157,7 +197,9 @@ def test_a_seed_draws_the_same_kills_and_every_point_has_its_turn() -> None:
         assert sorted(kill.kind for kill in kills[start : start + len(DECK)]) == sorted(DECK)
 
 
-def test_who_lacks_the_tool_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lacks_the_tool_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     require_exact_kills.cache_clear()
     with pytest.raises(MissingToolError, match="apt-get install strace"):
@@ -166,7 +208,9 @@ def test_who_lacks_the_tool_is_told_how_to_get_it(tmp_path: Path, monkeypatch: p
 
 def test_who_may_not_trace_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "strace"
-    program.write_text("#!/bin/sh\necho 'ptrace: Operation not permitted' >&2\nexit 1\n", encoding="utf-8")
+    program.write_text(
+        "#!/bin/sh\necho 'ptrace: Operation not permitted' >&2\nexit 1\n", encoding="utf-8"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     require_exact_kills.cache_clear()
@@ -179,7 +223,9 @@ def _ask_again() -> None:
     require_exact_kills.cache_clear()
 
 
-def test_a_child_that_hangs_is_found_and_tells_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_hangs_is_found_and_tells_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders = Orders(str(tmp_path / "store"), 0, "seed", "default", 0, 0, settings=SETTINGS)
     with Child(orders) as child:
         attend([child], lambda: child.idle)
@@ -187,7 +233,15 @@ def test_a_child_that_hangs_is_found_and_tells_where(tmp_path: Path, monkeypatch
         with pytest.raises(ChildHungError, match=r"in _live|run_forever|select"):
             attend([child], lambda: False)
         assert not child.was_killed
-    assert list(child.said) == ["born", "opening", "opened", "observing", "seen", "observed", "done"]
+    assert list(child.said) == [
+        "born",
+        "opening",
+        "opened",
+        "observing",
+        "seen",
+        "observed",
+        "done",
+    ]
 
 
 def test_a_stopped_child_tells_nothing_until_it_goes_on(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Wherever a simulated world has its logs, a look finds what a dead owner left there, and changes nothing."""
+"""Wherever a simulated world has its logs, a look finds what a dead owner left there, and changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,17 @@ RECORD_BYTES = 60
 
 
 class LeftBehind:
-    """A store whose owner was killed: its log is cut off behind what is in Tier 2, and holds the rest."""
+    """A store whose owner was killed: its log is cut off behind what is in Tier 2, and holds the
+    rest.
+    """
 
     def __init__(self, tier1: str) -> None:
-        late = {"flush_bytes": 20_000, "object_bytes": 20_000, "upload_bytes_max": 20_000, "flush_age_s": 1000.0}
+        late = {
+            "flush_bytes": 20_000,
+            "object_bytes": 20_000,
+            "upload_bytes_max": 20_000,
+            "flush_age_s": 1000.0,
+        }
         settings = {**BUSY, **late}
         if tier1 == "bookkeeper":
             settings["tier1"] = f"{BOOKKEEPER}?ledger_bytes=4096"
@@ -121,7 +130,9 @@ def test_a_look_changes_nothing(tier1: str) -> None:
         assert left.world.image.fingerprint() == disk
         assert left.world.ledgers.frames(0) == frames
         assert servers.records == records
-        assert not any(replica.fenced for bookie in servers.bookies for replica in bookie.replicas.values())
+        assert not any(
+            replica.fenced for bookie in servers.bookies for replica in bookie.replicas.values()
+        )
 
 
 def test_the_end_of_a_log_is_found_in_a_ledger_that_is_open_still() -> None:
@@ -142,11 +153,15 @@ def _cut_record(left: LeftBehind) -> None:
 
 
 @pytest.mark.parametrize(("tier1", "cut"), [("ledger", _cut_service), ("bookkeeper", _cut_record)])
-def test_a_log_that_was_cut_off_too_far_is_told(tier1: str, cut: Callable[[LeftBehind], None]) -> None:
+def test_a_log_that_was_cut_off_too_far_is_told(
+    tier1: str, cut: Callable[[LeftBehind], None]
+) -> None:
     with left_behind(tier1) as left:
         cut(left)
         left.look()
-        told = [violation for violation in check_history(left.history) if violation.checker == "log"]
+        told = [
+            violation for violation in check_history(left.history) if violation.checker == "log"
+        ]
         assert "begins with AppendOperation" in str(told)
 
 

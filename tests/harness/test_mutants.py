@@ -1,4 +1,6 @@
-"""The harness is tested by breaking the engine: each rule once, and it must notice; unbroken, the same runs are clean."""
+"""The harness is tested by breaking the engine: each rule once, and it must notice; unbroken, the
+same runs are clean.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_mutant_is_caught_and_the_engine_is_clean_on_the_very_run_that_caught_it(mutant: Mutant) -> None:
+def test_every_mutant_is_caught_and_the_engine_is_clean_on_the_very_run_that_caught_it(
+    mutant: Mutant,
+) -> None:
     caught = run_mutant(mutant)
     assert caught is not None, f"{mutant.rule}: {mutant.breaks} No run showed it."
     result = mutant.hunt.scenario(caught.plan).run()
@@ -26,7 +30,11 @@ def test_every_mutant_is_caught_and_the_engine_is_clean_on_the_very_run_that_cau
 
 def test_every_mutant_has_a_name_and_a_rule_of_its_own_words() -> None:
     assert len(MUTANTS) >= 25
-    for of_all in (lambda mutant: mutant.name, lambda mutant: mutant.breaks, lambda mutant: mutant.edits):
+    for of_all in (
+        lambda mutant: mutant.name,
+        lambda mutant: mutant.breaks,
+        lambda mutant: mutant.edits,
+    ):
         assert len(dict.fromkeys(map(of_all, MUTANTS))) == len(MUTANTS)
     assert all(mutant.rule.startswith("4.") for mutant in MUTANTS)
     assert all(mutant.hunt.seeds_max <= 120 for mutant in MUTANTS)
@@ -44,7 +52,9 @@ def test_every_test_that_is_named_instead_of_a_mutant_exists() -> None:
     named = re.findall(r"\b(tests/[\w/]+\.py)::(\w+)", reasons)
     assert len(named) == reasons.count("tests/") > 0
     for path, name in named:
-        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {name}"
+        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), (
+            f"{path} has no {name}"
+        )
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -52,7 +62,9 @@ def test_applying_breaks_the_code_within_the_block_and_nothing_behind_it(mutant:
     functions = [edit.function() for edit in mutant.edits]
     codes = [function.__code__ for function in functions]
     with mutant.apply():
-        assert all(function.__code__ is not code for function, code in zip(functions, codes, strict=True))
+        assert all(
+            function.__code__ is not code for function, code in zip(functions, codes, strict=True)
+        )
     assert [function.__code__ for function in functions] == codes
 
 
@@ -69,7 +81,9 @@ def test_who_imported_a_function_by_its_name_runs_the_mutant() -> None:
         def is_directory(self, path: str) -> bool:
             raise ZeroDivisionError
 
-    edit = Edit("segmentstore.contracts.disk:make_directories", "path = os.path.abspath(path)", "return")
+    edit = Edit(
+        "segmentstore.contracts.disk:make_directories", "path = os.path.abspath(path)", "return"
+    )
     with mutant_of(edit).apply():
         make_directories(NoDisk(), "a")  # type: ignore[arg-type] # it is not looked at
     with pytest.raises(ZeroDivisionError):
@@ -79,7 +93,10 @@ def test_who_imported_a_function_by_its_name_runs_the_mutant() -> None:
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
-        (Edit("durablelog.file.group_writer:GroupWriter.write", "no such text", ""), "is there 0 times"),
+        (
+            Edit("durablelog.file.group_writer:GroupWriter.write", "no such text", ""),
+            "is there 0 times",
+        ),
         (Edit("durablelog.file.group_writer:GroupWriter.write", "position", ""), "times"),
         (Edit("durablelog.file.group_writer:GroupWriter.no_such", "", ""), "no_such"),
         (Edit("durablelog.file.group_writer:GroupWriter", "", ""), "not a function"),
@@ -95,7 +112,11 @@ def test_a_mutant_that_does_not_fit_the_code_any_more_is_an_error(edit: Edit, re
 
 def test_a_mutant_that_breaks_nothing_is_reported_as_missed_and_the_others_as_caught() -> None:
     harmless = mutant_of(
-        Edit("durablelog.file.group_writer:GroupWriter.write", "sequence += 1", "sequence = 1 + sequence")
+        Edit(
+            "durablelog.file.group_writer:GroupWriter.write",
+            "sequence += 1",
+            "sequence = 1 + sequence",
+        )
     )
     broken = next(mutant for mutant in MUTANTS if mutant.name == "acknowledged-before-the-sync")
     seen: list[tuple[int, int]] = []
@@ -111,4 +132,6 @@ def test_a_mutant_that_breaks_nothing_is_reported_as_missed_and_the_others_as_ca
 
 
 def mutant_of(edit: Edit) -> Mutant:
-    return Mutant("none", "4.2", "Nothing.", (edit,), Hunt(workload="appends", seeds_max=1, lives=2))
+    return Mutant(
+        "none", "4.2", "Nothing.", (edit,), Hunt(workload="appends", seeds_max=1, lives=2)
+    )

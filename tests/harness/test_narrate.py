@@ -6,14 +6,30 @@ from uuid import UUID
 
 import pytest
 
-from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update, Violation
+from recovery.harness.history import (
+    Call,
+    History,
+    Kind,
+    Life,
+    Observation,
+    Outcome,
+    SeenSegment,
+    Update,
+    Violation,
+)
 from recovery.harness.reporting.narrate import LAST, answer, describe, narrate
 
 
 def made(history: History, segment: str, **fields: object) -> Call:
     """One append, answered at once."""
-    call = Call(len(history.calls), 0, "writer", Kind.APPEND, segment, history.next_stamp(), (10,), 40)
-    call.ended, call.outcome, call.result = history.next_stamp(), Outcome.OK, 40 * len(history.calls)
+    call = Call(
+        len(history.calls), 0, "writer", Kind.APPEND, segment, history.next_stamp(), (10,), 40
+    )
+    call.ended, call.outcome, call.result = (
+        history.next_stamp(),
+        Outcome.OK,
+        40 * len(history.calls),
+    )
     for name, value in fields.items():
         setattr(call, name, value)
     history.calls.append(call)
@@ -25,15 +41,22 @@ def one_life(calls: int) -> History:
     history.lives.append(Life(0, "owner.1", history.next_stamp(), history.next_stamp()))
     for number in range(calls):
         made(history, f"s{number % 2}")
-    seen = {name: SeenSegment(name, 7, 0, 0, 400, 80, False, {UUID(int=1): 5}, b"x" * 400) for name in ("s0", "s1")}
-    history.observations.append(Observation(history.next_stamp(), history.next_stamp(), 0, seen, findings=("torn",)))
+    seen = {
+        name: SeenSegment(name, 7, 0, 0, 400, 80, False, {UUID(int=1): 5}, b"x" * 400)
+        for name in ("s0", "s1")
+    }
+    history.observations.append(
+        Observation(history.next_stamp(), history.next_stamp(), 0, seen, findings=("torn",))
+    )
     history.lives[0].ended = history.next_stamp()
     history.lives[0].ending = "power"
     return history
 
 
 def numbers_told(lines: list[str]) -> list[int]:
-    return [int(line.partition("] call ")[2].partition(" ")[0]) for line in lines if "] call " in line]
+    return [
+        int(line.partition("] call ")[2].partition(" ")[0]) for line in lines if "] call " in line
+    ]
 
 
 def test_named_calls_and_their_neighbours_on_the_segment_are_told() -> None:
@@ -52,12 +75,21 @@ def test_a_segment_that_only_the_words_name_is_told_from_its_ends() -> None:
 
 def test_without_anything_named_the_last_calls_of_each_life_are_told() -> None:
     assert numbers_told(narrate(one_life(40))) == list(range(40 - LAST, 40))
-    assert numbers_told(narrate(one_life(40), [Violation("errors", "it hangs")])) == list(range(40 - LAST, 40))
+    assert numbers_told(narrate(one_life(40), [Violation("errors", "it hangs")])) == list(
+        range(40 - LAST, 40)
+    )
 
 
 def test_lives_and_observations_stand_where_they_happened() -> None:
     lines = narrate(one_life(2))
-    kinds = ["opens the store", "call 0", "call 1", "seen in life 0", "found in the files before: torn", "over: power"]
+    kinds = [
+        "opens the store",
+        "call 0",
+        "call 1",
+        "seen in life 0",
+        "found in the files before: torn",
+        "over: power",
+    ]
     places = [next(place for place, line in enumerate(lines) if kind in line) for kind in kinds]
     assert places == sorted(places)
 
@@ -93,7 +125,11 @@ def test_every_kind_of_call_can_be_told(kind: Kind) -> None:
             "update attributes of 's' with 0x10 REPLACE_IF_EQUALS 3 if 2",
             "done",
         ),
-        (call(Kind.EVENT, event=4, writer=2, size=30), "event 4 of writer 2, 30 bytes, to 's'", "it was there already"),
+        (
+            call(Kind.EVENT, event=4, writer=2, size=30),
+            "event 4 of writer 2, 30 bytes, to 's'",
+            "it was there already",
+        ),
         (call(Kind.SEAL, ended=None), "seal 's'", "never answered"),
         (
             call(Kind.MERGE, source="t", outcome=Outcome.REFUSED, error="SegmentSealedError"),

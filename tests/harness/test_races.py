@@ -1,4 +1,6 @@
-"""Races of two owners: whoever is stopped between two looks is told nothing wrong, and loses nothing; planted faults are found."""
+"""Races of two owners: whoever is stopped between two looks is told nothing wrong, and loses
+nothing; planted faults are found.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +50,26 @@ def test_no_race_of_two_owners_loses_anything_or_is_told_wrong(tier1: Tier1, nam
             "making",
         ),
         (
-            Edit("durablelog.file.log_folder:LogFolder._scan", "if seen == (state, str(error)):", "if True:"),
+            Edit(
+                "durablelog.file.log_folder:LogFolder._scan",
+                "if seen == (state, str(error)):",
+                "if True:",
+            ),
             "a",
             "beside a living owner",
         ),
     ],
-    ids=["store.toml looked for once", "record looked for once", "corruption believed at first sight"],
+    ids=[
+        "store.toml looked for once",
+        "record looked for once",
+        "corruption believed at first sight",
+    ],
 )
 def test_what_is_looked_at_once_alone_is_found(edit: Edit, base: str, name: str) -> None:
     """Each of them was in the engine once, and was found by luck."""
-    mutant = Mutant("looked at once", "4.2", "Two looks that do not fit are believed.", (edit,), Hunt())
+    mutant = Mutant(
+        "looked at once", "4.2", "Two looks that do not fit are believed.", (edit,), Hunt()
+    )
     plans = list(race_plans(base, "file", name))
     with mutant.apply():
         assert any(Scenario(plan).run().violations for plan in plans)

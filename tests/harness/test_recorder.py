@@ -1,4 +1,6 @@
-"""The recorder and the observer on a real store: what is written down of calls and of what is there afterwards."""
+"""The recorder and the observer on a real store: what is written down of calls and of what is there
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ COUNTER = attribute(1)
 ADD_ONE = Update(COUNTER, "ACCUMULATE", 1)
 
 
-def on_store(folder: Path, work: Callable[[RecordedStore], Awaitable[None]], **options: int) -> History:
+def on_store(
+    folder: Path, work: Callable[[RecordedStore], Awaitable[None]], **options: int
+) -> History:
     """Let one client work on a new store; gives the history."""
     history = History()
 
@@ -54,7 +58,10 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
     async def work(store: RecordedStore) -> None:
         await store.create("a", (Update(COUNTER, "REPLACE", 4),))
         assert await store.append("a", (10,)) == 0
-        assert await store.append("a", (1, 0, 2), expected=HEADER_BYTES + 10, updates=(ADD_ONE,)) == HEADER_BYTES + 10
+        assert (
+            await store.append("a", (1, 0, 2), expected=HEADER_BYTES + 10, updates=(ADD_ONE,))
+            == HEADER_BYTES + 10
+        )
         assert await store.writer("a", 9).append(0, 5) == 4 * HEADER_BYTES + 13
         assert await store.writer("a", 9).append(0, 5) is None
         await store.update_attributes("a", (ADD_ONE,))
@@ -79,7 +86,12 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
     results = {call.number: call.result for call in history.calls}
     assert (results[1], results[2], results[3], results[4]) == (0, 38, 4 * HEADER_BYTES + 13, None)
     batch = history.calls[2]
-    assert (batch.lengths, batch.size, batch.expected, batch.updates) == ((1, 0, 2), 87, 38, (ADD_ONE,))
+    assert (batch.lengths, batch.size, batch.expected, batch.updates) == (
+        (1, 0, 2),
+        87,
+        38,
+        (ADD_ONE,),
+    )
     event = history.calls[3]
     assert (event.writer, event.event, event.lengths, event.size) == (9, 0, (5,), HEADER_BYTES + 5)
     assert history.calls[8].data == append_record(1, 0, 10)
@@ -95,7 +107,8 @@ def test_definite_refusals_are_told_from_doubt(tmp_path: Path) -> None:
         await refused(store.create("a"), SegmentExistsError)
         await refused(store.append("a", (1,), expected=7), BadOffsetError)
         await refused(
-            store.append("a", (1,), updates=(Update(COUNTER, "REPLACE_IF_EQUALS", 1, 5),)), BadAttributeUpdateError
+            store.append("a", (1,), updates=(Update(COUNTER, "REPLACE_IF_EQUALS", 1, 5),)),
+            BadAttributeUpdateError,
         )
         await refused(store.append("b", (1,)), SegmentNotFoundError)
         await store.seal("a")
@@ -138,7 +151,12 @@ def test_an_append_that_finds_the_queue_full_is_refused_and_whatever_else_a_tier
 
 @pytest.mark.parametrize(
     "error",
-    [AppendOutcomeUnknownError(0), NotPrimaryError(0), StoreClosedError(), asyncio.CancelledError()],
+    [
+        AppendOutcomeUnknownError(0),
+        NotPrimaryError(0),
+        StoreClosedError(),
+        asyncio.CancelledError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_change_that_a_stop_cuts_off_is_in_doubt(error: BaseException) -> None:
@@ -147,7 +165,10 @@ def test_a_change_that_a_stop_cuts_off_is_in_doubt(error: BaseException) -> None
 
 
 def test_a_creation_whose_segment_is_gone_before_its_maker_looked_is_in_doubt() -> None:
-    assert classify(Kind.CREATE, SegmentNotFoundError("a", "it was deleted at once")) is Outcome.UNKNOWN
+    assert (
+        classify(Kind.CREATE, SegmentNotFoundError("a", "it was deleted at once"))
+        is Outcome.UNKNOWN
+    )
     assert classify(Kind.SEAL, SegmentNotFoundError("a")) is Outcome.REFUSED
 
 
@@ -185,7 +206,9 @@ def test_a_following_reader_is_written_down_piece_by_piece(tmp_path: Path) -> No
     ]
 
 
-def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(tmp_path: Path) -> None:
+def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(
+    tmp_path: Path,
+) -> None:
     heard: list[tuple[str, Kind, bool]] = []
 
     def listen(event: str, call: Call) -> None:
@@ -200,7 +223,9 @@ def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(t
 
     run(main())
     kinds = (Kind.CREATE, Kind.APPEND, Kind.EVENT)
-    assert heard == [entry for kind in kinds for entry in (("begun", kind, False), ("ended", kind, True))]
+    assert heard == [
+        entry for kind in kinds for entry in (("begun", kind, False), ("ended", kind, True))
+    ]
 
 
 class OddStore:
@@ -228,7 +253,11 @@ def test_an_unforeseen_error_reaches_the_client_and_is_kept_for_those_who_look_a
             await store.seal("a")
         await store.settle()
         assert unwatched.done()
-        assert [type(error) for error in store.unforeseen] == [AssertionError, ConfigError, AssertionError]
+        assert [type(error) for error in store.unforeseen] == [
+            AssertionError,
+            ConfigError,
+            AssertionError,
+        ]
 
     run(main())
     assert {call.outcome for call in history.calls} == {Outcome.UNKNOWN}
@@ -256,13 +285,23 @@ def test_an_observation_holds_everything_that_is_there(tmp_path: Path) -> None:
         async with open_tiny(tmp_path) as store:
             second = await observe(store, history, 1, again=True, findings=["one"])
         assert history.observations == [first, second]
-        assert (second.again, second.findings, second.life, list(second.segments)) == (True, ("one",), 1, ["a", "b"])
+        assert (second.again, second.findings, second.life, list(second.segments)) == (
+            True,
+            ("one",),
+            1,
+            ["a", "b"],
+        )
         for observation in (first, second):
             a, b = observation.segments["a"], observation.segments["b"]
             assert [piece.origin for piece in parse_records(a.content)] == [
                 Origin(False, n, 0) for n in (6, 7, 8, 9, 11)
             ]
-            assert (a.attributes, a.sealed, a.start_offset, a.length) == ({COUNTER: 1}, False, 0, len(a.content))
+            assert (a.attributes, a.sealed, a.start_offset, a.length) == (
+                {COUNTER: 1},
+                False,
+                0,
+                len(a.content),
+            )
             assert (b.attributes, b.sealed, b.start_offset) == ({}, True, HEADER_BYTES + 4)
             assert len(b.content) == b.length - b.start_offset
         assert first.ended < second.begun < second.ended

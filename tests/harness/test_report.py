@@ -8,14 +8,25 @@ from pathlib import Path
 import pytest
 
 from recovery.harness.reporting import report as driver
-from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
+from recovery.harness.reporting.page import (
+    EnumeratedPart,
+    KillPart,
+    MutantPart,
+    Report,
+    SimulatedPart,
+    render,
+)
 from recovery.harness.reporting.parts import Shown, simulated
 from recovery.harness.reporting.report import Parts, measure, shares
 from recovery.harness.simulation.fault_points import TABLE
 from recovery.harness.workloads.catalogue import WORKLOADS
 
-DEFAULT = SimulatedPart("default", "s-default", 100, 900, 1100, 50_000, 20_000, 7200.0, 36.25, 0, 10.0, 2)
-APPENDS = SimulatedPart("appends", "s-appends", 10, 60, 80, 500_000, 480_000, 360.0, 4.0, 0, 12.0, 2)
+DEFAULT = SimulatedPart(
+    "default", "s-default", 100, 900, 1100, 50_000, 20_000, 7200.0, 36.25, 0, 10.0, 2
+)
+APPENDS = SimulatedPart(
+    "appends", "s-appends", 10, 60, 80, 500_000, 480_000, 360.0, 4.0, 0, 12.0, 2
+)
 SMALL = Report(
     version="0.1.0",
     date="2026-01-02",
@@ -23,7 +34,16 @@ SMALL = Report(
     command="make recovery-report MINUTES=1",
     simulated=(DEFAULT, APPENDS),
     enumerated=EnumeratedPart(12, 300, 4000, 500, 5000, 3, 0.02, 0, 90.0),
-    kills=KillPart(1200, 40, 1300, 90_000, 0.1234, 0, 600.0, {"SIGKILL at random": 900, "SIGKILL at a sync": 300}),
+    kills=KillPart(
+        1200,
+        40,
+        1300,
+        90_000,
+        0.1234,
+        0,
+        600.0,
+        {"SIGKILL at random": 900, "SIGKILL at a sync": 300},
+    ),
     mutants=(MutantPart("no-sync", "4.2, B18", "content", 2),),
     points={"power.cut": 1234, "crash.idle": 1},
     violations=(),
@@ -61,7 +81,10 @@ def test_a_bar_that_is_met_says_yes() -> None:
         SMALL,
         points=dict.fromkeys(TABLE, 1),
         mutants=[MutantPart(f"mutant-{number}", "B1", "content", 1) for number in range(25)],
-        simulated=(dataclasses.replace(DEFAULT, crashes=200_000), dataclasses.replace(APPENDS, appends=600_000)),
+        simulated=(
+            dataclasses.replace(DEFAULT, crashes=200_000),
+            dataclasses.replace(APPENDS, appends=600_000),
+        ),
     )
     bars = render(many).partition("## Simulated")[0]
     assert "**no**" not in bars
@@ -101,7 +124,9 @@ def test_the_long_run_gathers_all_parts(tmp_path: Path, monkeypatch: pytest.Monk
     def simulate(workload: str, seed: str, seconds: float) -> Shown[SimulatedPart]:
         asked.append((workload, seed, seconds))
         return Shown(
-            dataclasses.replace(DEFAULT, workload=workload), ["bad"] if workload == "tier2" else [], {"power.cut": 1}
+            dataclasses.replace(DEFAULT, workload=workload),
+            ["bad"] if workload == "tier2" else [],
+            {"power.cut": 1},
         )
 
     parts = Parts(

@@ -9,7 +9,9 @@ from recovery.harness.runs.scenario import Scenario
 
 
 def test_rot_behind_which_a_write_was_on_its_way_is_taken_back_after_a_power_cut() -> None:
-    """The file is then not what it was when it rotted: a harness that compared it whole left the rot in."""
+    """The file is then not what it was when it rotted: a harness that compared it whole left the
+    rot in.
+    """
     result = Scenario(draw_plan("6b0177cc-attributes/671", "attributes")).run()
     assert result.violations == []
 

@@ -1,4 +1,6 @@
-"""The servers of the tests: they come up, say why if not, keep what they keep, and end with whoever started them."""
+"""The servers of the tests: they come up, say why if not, keep what they keep, and end with whoever
+started them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
 from tests.support.processes import is_alive
 
-KINDS: list[type[StorageServer]] = [S3Proxy, Moto, Sftp, *([VersityGateway] if shutil.which("go") else [])]
+KINDS: list[type[StorageServer]] = [
+    S3Proxy,
+    Moto,
+    Sftp,
+    *([VersityGateway] if shutil.which("go") else []),
+]
 LISTENER = (
     "import socket, sys, subprocess\n"
     "child = subprocess.Popen(['sleep', '1000'], start_new_session=sys.argv[2] == 'apart')\n"
@@ -109,7 +116,9 @@ def finds_something(server: StorageServer) -> bool:
 
 
 def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ServerFailedError, match="the listener ended while starting:\nno such thing as a free lunch"):
+    with pytest.raises(
+        ServerFailedError, match="the listener ended while starting:\nno such thing as a free lunch"
+    ):
         Dying(tmp_path).start()
 
 
@@ -147,7 +156,9 @@ def test_a_server_ends_when_the_process_dies_that_started_it(tmp_path: Path) -> 
         "sys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as parent:
         assert parent.stdout is not None
         processes = [int(word) for word in parent.stdout.readline().split()]
@@ -192,7 +203,9 @@ def test_a_missing_piece_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
         S3Proxy(tmp_path / "server").start()
     with pytest.raises(ServiceMissingError, match=r"sshd is needed .* openssh-server"):
         Sftp(tmp_path / "server").start()
-    with pytest.raises(ServiceMissingError, match="VersityGW is built with Go, which was not found"):
+    with pytest.raises(
+        ServiceMissingError, match="VersityGW is built with Go, which was not found"
+    ):
         VersityGateway(tmp_path / "server").start()
     assert VersityGateway.available() is False
 

@@ -1,4 +1,6 @@
-"""Two stores in one place, in the simulated world: tag and marker each keep one store from the other's objects."""
+"""Two stores in one place, in the simulated world: tag and marker each keep one store from the
+other's objects.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ def test_drawn_lives_delete_nothing_of_the_other_store(number: int, tier2: str) 
     drawn = draw_plan(f"shared/{number}", "everything", cycles=4)
     settings = {**drawn.settings, **SWEEPING}
     cycles = tuple(dataclasses.replace(cycle, rot="", checked=False) for cycle in drawn.cycles)
-    plan = dataclasses.replace(drawn, tier1="file", tier2=tier2, rates={}, settings=settings, cycles=cycles)  # type: ignore[arg-type] # by name
+    plan = dataclasses.replace(
+        drawn, tier1="file", tier2=tier2, rates={}, settings=settings, cycles=cycles
+    )  # type: ignore[arg-type] # by name
     settings.pop("tier1", None)
     assert violations_of(plan) == []
 
 
 @pytest.mark.parametrize("missing", ["tag", "marker"])
 def test_either_the_tag_or_the_marker_is_enough(missing: str) -> None:
-    rules = [edit for edit in STRANGER_SWEPT.edits if edit.place.endswith(("judge_object", ".condemn"))]
+    rules = [
+        edit for edit in STRANGER_SWEPT.edits if edit.place.endswith(("judge_object", ".condemn"))
+    ]
     marker = [edit for edit in STRANGER_SWEPT.edits if edit not in rules]
     assert rules
     assert marker

@@ -1,4 +1,6 @@
-"""Shrinking finds a small plan that still breaks the same rule, and never one that breaks another."""
+"""Shrinking finds a small plan that still breaks the same rule, and never one that breaks
+another.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,29 @@ from recovery.harness.runs.shrink import shrink
 
 
 def judged(plan: Plan) -> RunResult:
-    """Breaks `order` if one of its lives ends by power with the fault on, and `content` whenever the fault is off."""
+    """Breaks `order` if one of its lives ends by power with the fault on, and `content` whenever
+    the fault is off.
+    """
     guilty = "disk.stall" in plan.rates
-    broken = [Violation("order", "x")] if guilty and any(cycle.ending == "power" for cycle in plan.cycles) else []
+    broken = (
+        [Violation("order", "x")]
+        if guilty and any(cycle.ending == "power" for cycle in plan.cycles)
+        else []
+    )
     broken += [] if guilty else [Violation("content", "y")]
     return RunResult(plan, broken, 0, 0, 0, 0, 0.0, 0.0, 0, {}, "", History())
 
 
 def large_plan() -> Plan:
     plan = draw_plan("shrink", "default", cycles=12)
-    cycles = (*plan.cycles[:5], dataclasses.replace(plan.cycles[5], ending="power", operations=120), *plan.cycles[6:])
-    return dataclasses.replace(plan, cycles=cycles, rates={"disk.stall": 0.1, "disk.read.eio": 0.1, "object.slow": 1.0})
+    cycles = (
+        *plan.cycles[:5],
+        dataclasses.replace(plan.cycles[5], ending="power", operations=120),
+        *plan.cycles[6:],
+    )
+    return dataclasses.replace(
+        plan, cycles=cycles, rates={"disk.stall": 0.1, "disk.read.eio": 0.1, "object.slow": 1.0}
+    )
 
 
 def test_what_is_not_needed_goes() -> None:

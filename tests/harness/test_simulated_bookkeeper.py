@@ -1,4 +1,6 @@
-"""The simulated BookKeeper: both contracts, and each thing it does to a log by its exact meaning."""
+"""The simulated BookKeeper: both contracts, and each thing it does to a log by its exact
+meaning.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ from recovery.harness.simulation.bookkeeper_bookies import (
 from recovery.harness.simulation.bookkeeper_gateway import ADD_PATIENCE_S, METADATA_PATIENCE_S
 from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers, SimulatedWriter
 from recovery.harness.simulation.bookkeeper_nodes import SimulatedNodes
-from tests.contracts.ledger_store_contract import LedgerStoreContract, LedgerWorld, Results, read_all
+from tests.contracts.ledger_store_contract import (
+    LedgerStoreContract,
+    LedgerWorld,
+    Results,
+    read_all,
+)
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
 from tests.harness.fake_process import DiedError, FakeProcess, FakeWorld, fake_world
 
@@ -175,7 +182,9 @@ def test_entries_go_on_with_one_bookie_dead_and_the_recovery_has_them(stage: Sta
     assert stage.read(22) == [data(number) for number in range(23)]
 
 
-def test_with_two_dead_everything_pending_fails_alike_and_what_comes_later_finds_a_dead_handle(stage: Stage) -> None:
+def test_with_two_dead_everything_pending_fails_alike_and_what_comes_later_finds_a_dead_handle(
+    stage: Stage,
+) -> None:
     for bookie in stage.servers.bookies[:2]:
         bookie.kill(stage.world.time.now_us, 60)
     assert stage.append(5) == [NOT_ENOUGH_BOOKIES] * 5
@@ -199,7 +208,10 @@ def test_with_two_stopped_entries_fail_when_patience_is_over_and_land_all_the_sa
             seen.add(codes[0])
             world.pass_time(30)
             assert stage.recover().last_entry == 2
-            assert all(5 in bookie.replica(stage.writer.ledger_id).entries for bookie in stage.servers.bookies)
+            assert all(
+                5 in bookie.replica(stage.writer.ledger_id).entries
+                for bookie in stage.servers.bookies
+            )
     assert seen == {NOT_ENOUGH_BOOKIES, QUORUM_LATE, TIMED_OUT}
 
 
@@ -210,7 +222,11 @@ def test_a_fenced_writer_hears_of_the_fence_or_of_a_closed_ledger_first() -> Non
             stage = Stage(world)
             streaming = stage.process.start(stage.stream(60))
             recovering = stage.other.start(stage.other_store.recover(stage.writer.ledger_id))
-            world.run(lambda recovering=recovering, streaming=streaming: recovering.done() and streaming.done())  # type: ignore[misc]
+            world.run(
+                lambda recovering=recovering, streaming=streaming: (
+                    recovering.done() and streaming.done()
+                )
+            )  # type: ignore[misc]
             codes = stage.append(1)
             assert codes[-1] in {FENCED, CLOSED}
             told = stage.codes()
@@ -247,7 +263,9 @@ def test_a_process_dies_before_an_entry_is_sent(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recover", "fence", "rewrite", "close"])
-def test_a_recovery_dies_at_any_step_and_another_one_finds_the_same(kind: str, stage: Stage) -> None:
+def test_a_recovery_dies_at_any_step_and_another_one_finds_the_same(
+    kind: str, stage: Stage
+) -> None:
     stage.other.dies_before = f"bookkeeper.{kind}"
     with pytest.raises(DiedError):
         stage.recover()
@@ -264,7 +282,9 @@ def test_two_recoveries_at_once_end_at_the_same_entry() -> None:
             stage.send(5)
             third = world.process("third")
             both = [
-                process.start(SimulatedLedgers(stage.servers, process).recover(stage.writer.ledger_id))
+                process.start(
+                    SimulatedLedgers(stage.servers, process).recover(stage.writer.ledger_id)
+                )
                 for process in (stage.other, third)
             ]
             world.run(lambda both=both: all(each.done() for each in both))  # type: ignore[misc] # a default is a default
@@ -312,7 +332,9 @@ def test_a_killed_gateway_leaves_every_outcome_open_and_the_next_call_starts_ano
     assert len(lasts) > 2
 
 
-def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_that_hears_of_it(stage: Stage) -> None:
+def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_that_hears_of_it(
+    stage: Stage,
+) -> None:
     ledger_id = stage.writer.ledger_id
     gateway = stage.store._gateway
     assert gateway is not None
@@ -327,7 +349,9 @@ def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_t
     stage.process.run(case())
 
 
-def test_a_stopped_process_hears_when_it_goes_on_what_was_ok_before_it_was_fenced(stage: Stage) -> None:
+def test_a_stopped_process_hears_when_it_goes_on_what_was_ok_before_it_was_fenced(
+    stage: Stage,
+) -> None:
     stage.send(4)
     stage.process.paused = True
     stage.world.pass_time(0.1)
@@ -356,7 +380,9 @@ def test_a_deleted_ledger_takes_entries_again_when_its_fence_was_collected(stage
     assert stage.append(1) == [OK]
 
 
-def test_dead_bookies_are_registered_for_a_while_and_then_too_few_for_a_ledger(stage: Stage) -> None:
+def test_dead_bookies_are_registered_for_a_while_and_then_too_few_for_a_ledger(
+    stage: Stage,
+) -> None:
     stage.servers.bookies[0].kill(stage.world.time.now_us, 100)
     stage.other.run(stage.other_store.create(REPLICATION, {}))
     stage.world.pass_time(SESSION_S + 1)
@@ -388,8 +414,12 @@ def test_a_late_answer_comes_of_a_call_that_was_done(stage: Stage) -> None:
     assert stage.servers.records[stage.writer.ledger_id].state is LedgerState.CLOSED
 
 
-@pytest.mark.parametrize(("point", "left"), [("node.change.lost", b"0"), ("node.change.lost-reply", b"1")])
-def test_a_change_of_a_node_without_an_answer_happened_or_not(point: str, left: bytes, world: FakeWorld) -> None:
+@pytest.mark.parametrize(
+    ("point", "left"), [("node.change.lost", b"0"), ("node.change.lost-reply", b"1")]
+)
+def test_a_change_of_a_node_without_an_answer_happened_or_not(
+    point: str, left: bytes, world: FakeWorld
+) -> None:
     process = world.process()
     nodes = SimulatedNodes(BookKeeperServers(), process)
     process.run(nodes.create("/a", b"0"))

@@ -1,4 +1,6 @@
-"""The simulated disk of a process: its effects, faults and death, and the engine's own adapters on it."""
+"""The simulated disk of a process: its effects, faults and death, and the engine's own adapters on
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from recovery.harness.simulation.power_cut import Nothing
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
 from segmentstore.contracts.disk import make_directories
 from segmentstore.contracts.runtime import Runtime
-from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, DurableDataLogContract, LogWorld
+from tests.contracts.durable_data_log_contract import (
+    PAYLOAD_BYTES_MAX,
+    DurableDataLogContract,
+    LogWorld,
+)
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract
 from tests.harness.disk_world import DiedError, Process, World, read, write
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_storage import ObjectStorage
 
-# --- effects, faults, death ----------------------------------------------------------------------------------------------
+# --- effects, faults, death -----------------------------------------------------------------------
 
 
 def store(process: Process) -> tuple[DiskImage, SimulatedDisk]:
@@ -83,7 +89,14 @@ def test_a_prepared_file_is_the_log_s_from_its_link_on_and_a_spare_again_after_t
     file.sync()
     disk.unlink(f"{log}/{2:016x}.log")
     assert [kind for kind, _ in process.effects] == [
-        *("prepare.create", "prepare.write", "prepare.sync", "log.link", "prepare.unlink", "log.sync-directory"),
+        *(
+            "prepare.create",
+            "prepare.write",
+            "prepare.sync",
+            "log.link",
+            "prepare.unlink",
+            "log.sync-directory",
+        ),
         *(
             "log.write",
             "log.sync",
@@ -151,7 +164,9 @@ def test_what_comes_between_an_effect_and_its_change_is_seen() -> None:
     process.between = lambda _: image.unlink("/store/a")
     with pytest.raises(FileNotFoundError):
         disk.rename("/store/a", "/store/c")
-    process.between = lambda _: image.link("/store/b", "/store/d") if image.find("/store/d") is None else None
+    process.between = lambda _: (
+        image.link("/store/b", "/store/d") if image.find("/store/d") is None else None
+    )
     with pytest.raises(FileExistsError):
         disk.open("/store/d", write=True, create=True, exclusive=True)
 
@@ -164,7 +179,10 @@ def test_each_fault_gives_its_error_and_changes_nothing_more() -> None:
     before = image.fingerprint()
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "disk.write.eio": (lambda: file.pwrite([b"x"], 0), errno.EIO),
-        "disk.create.enospc": (lambda: disk.open("/store/b", write=True, create=True), errno.ENOSPC),
+        "disk.create.enospc": (
+            lambda: disk.open("/store/b", write=True, create=True),
+            errno.ENOSPC,
+        ),
         "disk.sync-directory.eio": (lambda: disk.sync_directory("/store"), errno.EIO),
         "disk.rename.eio": (lambda: disk.rename("/store/a", "/store/b"), errno.EIO),
         "disk.link.eio": (lambda: disk.link("/store/a", "/store/b"), errno.EIO),
@@ -189,7 +207,9 @@ def test_each_fault_gives_its_error_and_changes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "code"), [("disk.write.partial", errno.EIO), ("disk.write.enospc", errno.ENOSPC)], ids=["partial", "full"]
+    ("point", "code"),
+    [("disk.write.partial", errno.EIO), ("disk.write.enospc", errno.ENOSPC)],
+    ids=["partial", "full"],
 )
 def test_a_write_that_fails_in_the_middle_has_written_a_beginning(point: str, code: int) -> None:
     process = Process()
@@ -371,17 +391,21 @@ def test_each_look_is_told_before_anything_is_done_about_it_and_no_change_is_one
     assert process.looks == len(looks) + 1
 
 
-# --- the engine's own adapters on it -------------------------------------------------------------------------------------
+# --- the engine's own adapters on it --------------------------------------------------------------
 
 
 class LogOnSimulatedDisk(LogWorld):
     def __init__(self) -> None:
         self.process = Process()
         self.image = DiskImage()
-        self.runtime = Runtime(disk=SimulatedDisk(self.image, self.process), executor=inline_executor)
+        self.runtime = Runtime(
+            disk=SimulatedDisk(self.image, self.process), executor=inline_executor
+        )
 
     def make_log(self) -> FileLog:
-        return FileLog("/store/log/0", 0, self.runtime, file_bytes=8192, payload_bytes_max=PAYLOAD_BYTES_MAX)
+        return FileLog(
+            "/store/log/0", 0, self.runtime, file_bytes=8192, payload_bytes_max=PAYLOAD_BYTES_MAX
+        )
 
     def usurp(self) -> None:
         self.image.unlink("/store/log/0/LOCK")

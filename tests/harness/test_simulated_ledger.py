@@ -1,4 +1,6 @@
-"""The simulated Tier-1 service: the contract, each fault by its exact meaning, death and fencing at every moment."""
+"""The simulated Tier-1 service: the contract, each fault by its exact meaning, death and fencing at
+every moment.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,17 @@ import pytest
 
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import DurableDataLog, LogAddress
-from recovery.harness.simulation.ledger import LATENCY_US, SLOW_US, SimulatedLedgerLog, SimulatedLedgerStore
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, TierUnavailableError
+from recovery.harness.simulation.ledger import (
+    LATENCY_US,
+    SLOW_US,
+    SimulatedLedgerLog,
+    SimulatedLedgerStore,
+)
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 from tests.contracts.durable_data_log_contract import (
     PAYLOAD_BYTES_MAX,
     DurableDataLogContract,
@@ -81,12 +92,18 @@ def appended(process: FakeProcess, log: SimulatedLedgerLog, count: int) -> list[
     """Outcomes of so many appends made at once."""
 
     async def case() -> list[Outcome]:
-        return list(await asyncio.gather(*[log.append([payload(n)]) for n in range(count)], return_exceptions=True))
+        return list(
+            await asyncio.gather(
+                *[log.append([payload(n)]) for n in range(count)], return_exceptions=True
+            )
+        )
 
     return process.run(case())
 
 
-def sent(process: FakeProcess, log: SimulatedLedgerLog, count: int) -> list[asyncio.Future[LogAddress]]:
+def sent(
+    process: FakeProcess, log: SimulatedLedgerLog, count: int
+) -> list[asyncio.Future[LogAddress]]:
     """So many appends, on their way."""
 
     async def case() -> list[asyncio.Future[LogAddress]]:
@@ -106,7 +123,9 @@ def payloads(count: int) -> list[bytes]:
     return [payload(n) for n in range(count)]
 
 
-def test_appends_are_pipelined_and_take_their_time(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_appends_are_pipelined_and_take_their_time(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     begun = world.time.now_us
@@ -115,7 +134,9 @@ def test_appends_are_pipelined_and_take_their_time(world: FakeWorld, store: Simu
     assert [kind for kind, _, _ in process.effects] == ["ledger.open"] + ["ledger.append"] * 200
 
 
-def test_frames_are_durable_before_they_are_acknowledged(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_frames_are_durable_before_they_are_acknowledged(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     between = 0
@@ -130,24 +151,32 @@ def test_frames_are_durable_before_they_are_acknowledged(world: FakeWorld, store
     assert len(stored(store)) == 20
 
 
-def test_a_lost_append_leaves_nothing_and_finishes_the_log(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_lost_append_leaves_nothing_and_finishes_the_log(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     world.plan("ledger.append.lost", after=2)
     outcomes = appended(process, log, 10)
-    assert [isinstance(outcome, TierUnavailableError) for outcome in outcomes] == [False] * 2 + [True] * 8
+    assert [isinstance(outcome, TierUnavailableError) for outcome in outcomes] == [False] * 2 + [
+        True
+    ] * 8
     assert isinstance(appended(process, log, 1)[0], TierUnavailableError)
     store.settle_all()
     assert stored(store) == payloads(2)
     assert world.struck == ["ledger.append.lost"]
 
 
-def test_an_append_in_doubt_fails_and_is_there(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_an_append_in_doubt_fails_and_is_there(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     world.plan("ledger.append.in-doubt", after=2)
     outcomes = appended(process, log, 10)
-    assert [isinstance(outcome, TierUnavailableError) for outcome in outcomes] == [False] * 2 + [True] * 8
+    assert [isinstance(outcome, TierUnavailableError) for outcome in outcomes] == [False] * 2 + [
+        True
+    ] * 8
     assert stored(store)[:3] == payloads(3)
     process.run(log.close())
     again = opened(process, store)
@@ -157,14 +186,21 @@ def test_an_append_in_doubt_fails_and_is_there(world: FakeWorld, store: Simulate
     assert [frame.sequence for frame in store.frames(0)] == list(range(1, len(left) + 2))
 
 
-def test_a_repeated_append_is_there_twice_and_read_as_one(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_repeated_append_is_there_twice_and_read_as_one(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     world.plan("ledger.append.repeated", after=1)
     addresses = appended(process, log, 3)
     frames = store.frames(0)
     assert [frame.sequence for frame in frames] == [1, 2, 2, 3]
-    assert [bytes(frame.payload) for frame in frames] == [payload(0), payload(1), payload(1), payload(2)]
+    assert [bytes(frame.payload) for frame in frames] == [
+        payload(0),
+        payload(1),
+        payload(1),
+        payload(2),
+    ]
     assert addresses == [frames[0].address, frames[1].address, frames[3].address]
     assert [frame.address for frame in frames] == sorted({frame.address for frame in frames})
     reader = DataFrameReader()
@@ -174,7 +210,9 @@ def test_a_repeated_append_is_there_twice_and_read_as_one(world: FakeWorld, stor
     assert [frame.sequence for frame in process.run(read_all(log))] == [2, 2, 3]
 
 
-def test_a_slow_append_holds_up_those_behind_it(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_slow_append_holds_up_those_behind_it(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     world.plan("ledger.append.slow")
@@ -198,7 +236,9 @@ def test_an_opening_that_is_refused_fences_nobody_and_can_be_tried_again(
     assert isinstance(appended(old, log, 1)[0], NotPrimaryError)
 
 
-def test_a_read_that_is_refused_can_be_tried_again(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_read_that_is_refused_can_be_tried_again(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     appended(process, log, 3)
@@ -223,7 +263,9 @@ def test_of_a_dead_owners_frames_a_prefix_of_any_length_is_left() -> None:
     assert sorted(lengths) == [0, 1, 2, 3, 4]
 
 
-def test_a_process_dies_before_the_frame_is_sent(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_process_dies_before_the_frame_is_sent(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     process.dies_before = "ledger.append"
@@ -234,20 +276,28 @@ def test_a_process_dies_before_the_frame_is_sent(world: FakeWorld, store: Simula
 
 
 @pytest.mark.parametrize("kind", ["ledger.open", "ledger.truncate"])
-def test_a_process_dies_before_it_opens_or_truncates(kind: str, world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_process_dies_before_it_opens_or_truncates(
+    kind: str, world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     addresses = process.run(append_all(log, range(3)))
     process.dies_before = kind
     with pytest.raises(DiedError):
-        process.run(log.truncate(addresses[2]) if kind == "ledger.truncate" else make_log(process, store).open())
+        process.run(
+            log.truncate(addresses[2])
+            if kind == "ledger.truncate"
+            else make_log(process, store).open()
+        )
     heir = world.process()
     again = opened(heir, store)
     assert (again.epoch, heir.run(read_payloads(again))) == (2, payloads(3))
 
 
 def test_a_takeover_at_any_time_splits_the_frames_in_flight() -> None:
-    """The old owner is paused in the middle of its appends; the new one sees what was durable, the old one is refused."""
+    """The old owner is paused in the middle of its appends; the new one sees what was durable, the
+    old one is refused.
+    """
     left_behind: dict[int, int] = {}
     for seed in range(40):
         with fake_world(seed) as world:
@@ -338,7 +388,9 @@ def test_a_copy_goes_its_own_way_with_as_many_frames_in_flight_as_asked_for(
     assert isinstance(appended(process, log, 1)[0], int)
 
 
-def test_a_log_that_is_closed_while_it_opens_stays_closed(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_a_log_that_is_closed_while_it_opens_stays_closed(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = make_log(process, store)
 
@@ -354,7 +406,9 @@ def test_a_log_that_is_closed_while_it_opens_stays_closed(world: FakeWorld, stor
     process.run(case())
 
 
-def test_settled_is_told_once_for_all_that_settles_together(world: FakeWorld, store: SimulatedLedgerStore) -> None:
+def test_settled_is_told_once_for_all_that_settles_together(
+    world: FakeWorld, store: SimulatedLedgerStore
+) -> None:
     process = world.process()
     log = opened(process, store)
     done: list[int] = []

@@ -1,4 +1,6 @@
-"""What runs of the simulation are judged by, and what they count: errors of the harness, windows that are searched."""
+"""What runs of the simulation are judged by, and what they count: errors of the harness, windows
+that are searched.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,16 @@ def test_a_run_whose_driver_raises_is_a_failure_of_its_seed_and_is_judged_all_th
 
 
 def test_most_windows_of_conditional_appends_are_decided() -> None:
-    """What the search for linearizability leaves alone it does not agree with: the share of it must not grow unseen."""
+    """What the search for linearizability leaves alone it does not agree with: the share of it must
+    not grow unseen.
+    """
     summary = run_all(islice(drawn_plans("a", "conditional"), CONDITIONAL_RUNS))
     assert [failure.violations[0] for failure in summary.failures] == []
     assert summary.windows["decided"] > 0
     assert summary.windows["decided"] >= DECIDED_SHARE * summary.windows.total()
 
 
-# --- fault points that say what they mean -------------------------------------------------------------------------------
+# --- fault points that say what they mean ---------------------------------------------------------
 
 
 def lived(*cycles: Cycle) -> RunResult:
@@ -68,7 +72,9 @@ def lived(*cycles: Cycle) -> RunResult:
     plan = draw_plan("lived/0", "default")
     settings = {**plan.settings, "containers": 1}
     return Scenario(
-        dataclasses.replace(plan, tier1="file", tier2="object", settings=settings, rates={}, cycles=cycles)
+        dataclasses.replace(
+            plan, tier1="file", tier2="object", settings=settings, rates={}, cycles=cycles
+        )
     ).run()
 
 
@@ -79,7 +85,9 @@ def test_a_takeover_is_met_only_if_the_second_owner_has_opened() -> None:
     assert dead.points["owner.paused-before-effect"] == 1
     assert "owner.takeover" not in dead.points
     assert "owner.overlap" not in dead.points
-    met = lived(*(dataclasses.replace(stopped, dies_at=at, again=True) for at in range(60, 120, 10)))
+    met = lived(
+        *(dataclasses.replace(stopped, dies_at=at, again=True) for at in range(60, 120, 10))
+    )
     assert met.violations == []
     assert met.points["owner.takeover"] == met.points["owner.paused-before-effect"] == 6
     assert 0 < met.points["owner.overlap"] < 6

@@ -11,10 +11,24 @@ import pytest
 
 from recovery.harness.simulation import object_storage
 from recovery.harness.simulation.clock import BEGINNING_MS
-from recovery.harness.simulation.object_storage import CALM_BODIES, SimulatedBucket, SimulatedObjectStorage
-from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, listed, unique_id
+from recovery.harness.simulation.object_storage import (
+    CALM_BODIES,
+    SimulatedBucket,
+    SimulatedObjectStorage,
+)
+from tests.contracts.object_storage_contract import (
+    PAGE_OBJECTS,
+    ObjectStorageContract,
+    listed,
+    unique_id,
+)
 from tests.harness.fake_process import DiedError, FakeProcess, FakeWorld, fake_world
-from tier2.object_storage import ObjectExistsError, ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+from tier2.object_storage import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+)
 
 DATA = bytes(range(1, 201))
 
@@ -76,7 +90,13 @@ def refused(process: FakeProcess, call: Coroutine[Any, Any, object]) -> None:
         process.run(call)
 
 
-def put(process: FakeProcess, storage: ObjectStorage, name: str = "x", data: bytes = DATA, number: int = 1) -> None:
+def put(
+    process: FakeProcess,
+    storage: ObjectStorage,
+    name: str = "x",
+    data: bytes = DATA,
+    number: int = 1,
+) -> None:
     process.run(storage.put(name, [data], unique_id(number)))
 
 
@@ -110,7 +130,9 @@ def test_a_change_whose_reply_is_lost_is_made(
     process.run(storage.delete("x"))
 
 
-def test_a_put_applied_twice_is_one(world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage) -> None:
+def test_a_put_applied_twice_is_one(
+    world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
+) -> None:
     world.plan("object.put.twice")
     put(process, storage)
     assert world.struck == ["object.put.twice"]
@@ -132,7 +154,11 @@ def test_a_late_put_comes_later_even_if_its_process_is_dead(
     other = SimulatedObjectStorage(storage.bucket, heir)
     assert heir.run(other.head("x")) is not None
     assert contents(storage.bucket) == {"x": DATA, "y": DATA}
-    assert begun // 1000 < storage.bucket.objects["x"].modified_ms - BEGINNING_MS <= begun // 1000 + 60_000
+    assert (
+        begun // 1000
+        < storage.bucket.objects["x"].modified_ms - BEGINNING_MS
+        <= begun // 1000 + 60_000
+    )
 
 
 def test_a_late_put_of_a_taken_name_does_nothing_and_of_a_freed_one_comes_back(
@@ -181,14 +207,22 @@ def test_what_is_in_flight_when_its_process_dies_lands_or_not() -> None:
             process = world.process()
             storage = SimulatedObjectStorage(bucket, process)
             put(process, storage, "old")
-            calls = [process.start(storage.put("new", [DATA], unique_id(2))), process.start(storage.delete("old"))]
+            calls = [
+                process.start(storage.put("new", [DATA], unique_id(2))),
+                process.start(storage.delete("old")),
+            ]
             world.run(lambda: bucket.in_flight() == 2)
             process.die()
             bucket.settle_all()
             assert not any(call.done() for call in calls)
             return "old" in bucket.objects, "new" in bucket.objects
 
-    assert {left_by(seed) for seed in range(40)} == {(False, False), (False, True), (True, False), (True, True)}
+    assert {left_by(seed) for seed in range(40)} == {
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    }
 
 
 @pytest.mark.parametrize("kind", ["object.put", "object.delete"])
@@ -198,7 +232,11 @@ def test_a_process_that_dies_before_a_change_has_not_made_it(
     put(process, storage)
     process.dies_before = kind
     with pytest.raises(DiedError):
-        process.run(storage.delete("x") if kind == "object.delete" else storage.put("y", [DATA], unique_id(2)))
+        process.run(
+            storage.delete("x")
+            if kind == "object.delete"
+            else storage.put("y", [DATA], unique_id(2))
+        )
     storage.bucket.settle_all()
     assert contents(storage.bucket) == {"x": DATA}
 
@@ -246,7 +284,9 @@ def test_a_refused_look_can_be_taken_again(
 
 
 @pytest.mark.parametrize("point", ["object.get.truncated", "object.get.wrong-range"])
-def test_a_wrong_body_is_an_error_or_has_the_right_length_and_is_not_given_twice(point: str) -> None:
+def test_a_wrong_body_is_an_error_or_has_the_right_length_and_is_not_given_twice(
+    point: str,
+) -> None:
     errors = wrong = 0
     for seed in range(20):
         with fake_world(seed) as world:
@@ -298,7 +338,9 @@ def test_a_bucket_without_wrong_bodies_gives_none(world: FakeWorld, process: Fak
     assert process.run(storage.get_range("x", 0, 10)) == DATA[:10]
 
 
-def test_a_slow_request_takes_seconds(world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage) -> None:
+def test_a_slow_request_takes_seconds(
+    world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
+) -> None:
     begun = world.time.now_us
     put(process, storage)
     assert 1_000 <= world.time.now_us - begun <= 20_000
@@ -308,9 +350,16 @@ def test_a_slow_request_takes_seconds(world: FakeWorld, process: FakeProcess, st
     assert 1_000_000 <= world.time.now_us - begun <= 20_020_000
 
 
-@pytest.mark.parametrize(("point", "least_s", "most_s"), [("object.burst", 1, 30), ("object.away", 600, 600)])
+@pytest.mark.parametrize(
+    ("point", "least_s", "most_s"), [("object.burst", 1, 30), ("object.away", 600, 600)]
+)
 def test_for_a_while_every_request_is_refused_whoever_asks(
-    point: str, least_s: float, most_s: float, world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
+    point: str,
+    least_s: float,
+    most_s: float,
+    world: FakeWorld,
+    process: FakeProcess,
+    storage: SimulatedObjectStorage,
 ) -> None:
     put(process, storage)
     other = world.process()
@@ -422,6 +471,11 @@ def test_equal_seeds_give_equal_buckets_and_times() -> None:
             process.run(storage.delete("n-1"))
             with pytest.raises(ObjectNotFoundError):
                 process.run(storage.get_range("n-1", 0, 1))
-            return [world.time.now_us, process.effects, storage.bucket.fingerprint(), storage.bucket.objects]
+            return [
+                world.time.now_us,
+                process.effects,
+                storage.bucket.fingerprint(),
+                storage.bucket.objects,
+            ]
 
     assert one_run() == one_run()

@@ -1,4 +1,6 @@
-"""Simulated runs: the same seed gives the same trace, thousands of crashes lose nothing, every fault point is met."""
+"""Simulated runs: the same seed gives the same trace, thousands of crashes lose nothing, every
+fault point is met.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def test_equal_seeds_give_equal_traces_byte_for_byte() -> None:
 
 
 def test_other_seeds_give_other_traces() -> None:
-    assert len({Scenario(draw_plan(f"other/{number}", "default")).run().digest for number in range(3)}) == 3
+    assert (
+        len({Scenario(draw_plan(f"other/{number}", "default")).run().digest for number in range(3)})
+        == 3
+    )
 
 
 def test_a_plan_survives_its_way_through_a_file() -> None:
@@ -77,11 +82,19 @@ def interleaved(*sources: Iterator[Plan]) -> Iterator[Plan]:
 
 @pytest.mark.timeout(900)
 def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
-    """On both cores. First what is directed, then what chance draws, from all workloads but the ones that only load."""
-    drawn = interleaved(*(drawn_plans(f"{SEED}/{name}", name) for name in WORKLOADS if name != "appends"))
+    """On both cores.
+
+    First what is directed, then what chance draws, from all workloads but the ones that only load.
+    """
+    drawn = interleaved(
+        *(drawn_plans(f"{SEED}/{name}", name) for name in WORKLOADS if name != "appends")
+    )
     plans = chain(directed_plans(SEED, 2), drawn)
     summary = run_all(plans, more=lambda so_far: so_far.crashes < CRASHES, jobs=2)
-    print(f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, {summary.virtual_s / 3600:.1f} hours")
+    print(
+        f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "
+        f"{summary.virtual_s / 3600:.1f} hours"
+    )
     assert told(summary) == []
     assert summary.crashes >= CRASHES
     assert [point for point in TABLE if not summary.points[point]] == []
@@ -89,7 +102,8 @@ def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
 
 def told(summary: Summary) -> list[str]:
     return [
-        f"segmentstore crashtest --workload {failure.workload} --replay {failure.seed}: {failure.violations[0]}"
+        f"segmentstore crashtest --workload {failure.workload} --replay {failure.seed}: "
+        f"{failure.violations[0]}"
         for failure in summary.failures
     ]
 

@@ -1,4 +1,6 @@
-"""What the tiers hold is seen as it is: in a simulated store, and in real files whose bytes somebody has changed."""
+"""What the tiers hold is seen as it is: in a simulated store, and in real files whose bytes
+somebody has changed.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,29 @@ def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them(tier1: Ti
     result = Scenario(plan).run()
     assert result.violations == []
     looks = result.history.tiers
-    assert len(looks) > len(plan.cycles) / 2  # where there is no store yet there is nothing to look at
+    assert (
+        len(looks) > len(plan.cycles) / 2
+    )  # where there is no store yet there is nothing to look at
     assert {look.in_doubt for look in looks} == {tier1 == "bookkeeper"}
     assert [look.settled for look in looks] == [False] * (len(looks) - 1) + [True]
     assert any(log.held for look in looks for log in look.logs.values())
-    assert max(log.first for look in looks for log in look.logs.values()) > 1, "no log was truncated"
+    assert max(log.first for look in looks for log in look.logs.values()) > 1, (
+        "no log was truncated"
+    )
     contents = [
-        chunk.content for log in looks[-1].logs.values() for seg in log.segments.values() for chunk in seg.chunks
+        chunk.content
+        for log in looks[-1].logs.values()
+        for seg in log.segments.values()
+        for chunk in seg.chunks
     ]
     assert contents
     assert all(contents)
 
 
 class Files:
-    """A store in a folder, with what its clients were told; nobody has it open between two calls."""
+    """A store in a folder, with what its clients were told; nobody has it open between two
+    calls.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root / "store"
@@ -74,7 +85,9 @@ class Files:
         storage = open_object_storage(self.tier2.as_uri(), runtime)
         try:
             logs = {0: file_look(log_directory(str(self.root), 0), runtime.disk)}
-            return await observe_tiers(self.history, logs, storage, runtime, deep=True, settled=True)
+            return await observe_tiers(
+                self.history, logs, storage, runtime, deep=True, settled=True
+            )
         finally:
             await storage.close()
 
@@ -90,7 +103,9 @@ def test_of_real_files_every_chunk_is_seen_with_its_bytes(tmp_path: Path) -> Non
     assert check_history(files.history) == []
 
 
-def test_of_a_damaged_object_no_bytes_are_seen_and_of_a_lost_one_none_is_listed(tmp_path: Path) -> None:
+def test_of_a_damaged_object_no_bytes_are_seen_and_of_a_lost_one_none_is_listed(
+    tmp_path: Path,
+) -> None:
     files = Files(tmp_path)
     asyncio.run(files.fill())
     look = asyncio.run(files.look())

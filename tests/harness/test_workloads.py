@@ -1,4 +1,6 @@
-"""Workloads on real stores: they do what they promise, end, stay bounded, and repeat themselves from the same seed."""
+"""Workloads on real stores: they do what they promise, end, stay bounded, and repeat themselves
+from the same seed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def two_lives(folder: Path, workload: Workload, operations: int = 120, seed: int
         for life in range(2):
             async with open_tiny(folder, runtime=Runtime(disk=WorldDisk())) as store:
                 await observe(store, history, life)
-                await run_workload(workload, store, history, life, Stage(), chance, operations, pace=PACE)
+                await run_workload(
+                    workload, store, history, life, Stage(), chance, operations, pace=PACE
+                )
                 await observe(store, history, life)
 
     run(main())
@@ -57,16 +61,28 @@ def two_lives(folder: Path, workload: Workload, operations: int = 120, seed: int
 def data_of(call: Call) -> bytes:
     if call.kind is Kind.EVENT:
         return event_record(call.writer, call.event, call.lengths[0])
-    return b"".join(append_record(call.number, item, length) for item, length in enumerate(call.lengths))
+    return b"".join(
+        append_record(call.number, item, length) for item, length in enumerate(call.lengths)
+    )
 
 
 def still_readable(history: History, seen: Observation) -> Iterator[tuple[Call, bytes]]:
-    """Acknowledged appends to segments that are the same at the end as when they were written, with what lies there."""
+    """Acknowledged appends to segments that are the same at the end as when they were written, with
+    what lies there.
+    """
     replaced = {call.segment for call in history.calls if call.kind is Kind.DELETE}
     for call in history.calls:
-        if call.kind in {Kind.APPEND, Kind.EVENT} and call.outcome is Outcome.OK and call.result is not None:
+        if (
+            call.kind in {Kind.APPEND, Kind.EVENT}
+            and call.outcome is Outcome.OK
+            and call.result is not None
+        ):
             segment = seen.segments.get(call.segment)
-            if segment is not None and call.segment not in replaced and call.result >= segment.start_offset:
+            if (
+                segment is not None
+                and call.segment not in replaced
+                and call.result >= segment.start_offset
+            ):
                 at = call.result - segment.start_offset
                 yield call, segment.content[at : at + call.size]
 
@@ -78,7 +94,9 @@ def test_every_workload_has_its_promise() -> None:
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
-def test_a_workload_does_what_it_promises_and_leaves_no_call_open(name: str, tmp_path: Path) -> None:
+def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
+    name: str, tmp_path: Path
+) -> None:
     history = two_lives(tmp_path, WORKLOADS[name], 400 if name in {"mixed", "everything"} else 150)
     assert PROMISED[name] <= {call.kind for call in history.calls if call.outcome is Outcome.OK}
     assert all(call.ended is not None and call.begun < call.ended for call in history.calls)
@@ -108,8 +126,16 @@ def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
 
 
 def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> None:
-    calls = [call for call in two_lives(tmp_path, WORKLOADS["mixed"], 800).calls if ".mixed." in call.client]
-    both = [call for call in calls if call.kind is Kind.APPEND and call.expected is not None and call.updates]
+    calls = [
+        call
+        for call in two_lives(tmp_path, WORKLOADS["mixed"], 800).calls
+        if ".mixed." in call.client
+    ]
+    both = [
+        call
+        for call in calls
+        if call.kind is Kind.APPEND and call.expected is not None and call.updates
+    ]
     assert {"", "BadOffsetError", "BadAttributeUpdateError"} <= {call.error for call in both}
     taken_back = {call.kind for call in calls if call.error == "CancelledError"}
     assert taken_back & {Kind.CREATE, Kind.SEAL, Kind.DELETE, Kind.TRUNCATE, Kind.FLUSH, Kind.MERGE}
@@ -138,7 +164,9 @@ def test_a_store_that_stops_under_its_clients_ends_the_workload_quietly(tmp_path
     async def main() -> None:
         store = await open_tiny(tmp_path)
         working = asyncio.create_task(
-            run_workload(WORKLOADS["default"], store, history, 0, Stage(), random.Random(5), 10**9, pace=PACE)
+            run_workload(
+                WORKLOADS["default"], store, history, 0, Stage(), random.Random(5), 10**9, pace=PACE
+            )
         )
         await until(lambda: len(history.calls) >= 300)
         await store.close()
@@ -156,7 +184,16 @@ def test_a_log_that_fails_leaves_doubt_and_ends_the_workload_quietly(tmp_path: P
     async def main() -> None:
         async with open_tiny(tmp_path, runtime=Runtime(disk=disk)) as store:
             working = asyncio.create_task(
-                run_workload(WORKLOADS["appends"], store, history, 0, Stage(), random.Random(5), 10**9, pace=PACE)
+                run_workload(
+                    WORKLOADS["appends"],
+                    store,
+                    history,
+                    0,
+                    Stage(),
+                    random.Random(5),
+                    10**9,
+                    pace=PACE,
+                )
             )
             await until(lambda: len(history.calls) >= 300)
             disk.log_sync_fails()
@@ -183,7 +220,9 @@ async def _look_away(bench: ClientBench) -> None:
 
 
 @pytest.mark.parametrize(("client", "error"), [(_break, KeyError), (_look_away, AssertionError)])
-def test_what_no_client_foresaw_is_raised(client: Any, error: type[Exception], tmp_path: Path) -> None:
+def test_what_no_client_foresaw_is_raised(
+    client: Any, error: type[Exception], tmp_path: Path
+) -> None:
     workload = Workload("odd", "", (Client("odd", client),))
     with pytest.raises(ExceptionGroup) as raised:
         two_lives(tmp_path, workload)
@@ -198,11 +237,16 @@ def test_what_is_kept_stays_bounded_over_many_lives(tmp_path: Path) -> None:
     async def main() -> None:
         for life in range(10):
             async with open_tiny(tmp_path, runtime=Runtime(disk=WorldDisk())) as store:
-                await run_workload(WORKLOADS["lifecycle"], store, history, life, stage, chance, 80, pace=PACE)
+                await run_workload(
+                    WORKLOADS["lifecycle"], store, history, life, stage, chance, 80, pace=PACE
+                )
                 await observe(store, history, life)
 
     run(main())
-    kept = [sum(len(seen.content) for seen in observation.segments.values()) for observation in history.observations]
+    kept = [
+        sum(len(seen.content) for seen in observation.segments.values())
+        for observation in history.observations
+    ]
     assert max(kept[4:]) < 3 * max(kept[:4])
     last = history.observations[-1].segments
     assert last
@@ -220,10 +264,14 @@ def test_the_same_seed_gives_the_same_calls(name: str, tmp_path: Path) -> None:
         history = History()
 
         async def main() -> None:
-            runtime = Runtime(clock=StandingClock(), random=random.Random(1), executor=inline_executor)
+            runtime = Runtime(
+                clock=StandingClock(), random=random.Random(1), executor=inline_executor
+            )
             options: dict[str, Any] = {**TINY, "tier1": "memory", "tier2": f"memory://{folder}"}
             async with segmentstore.open(folder, runtime=runtime, **options) as store:
-                await run_workload(WORKLOADS[name], store, history, 0, Stage(), random.Random(4), 150)
+                await run_workload(
+                    WORKLOADS[name], store, history, 0, Stage(), random.Random(4), 150
+                )
                 await observe(store, history, 0)
 
         run_virtual(main())

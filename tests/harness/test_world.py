@@ -8,7 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from recovery.harness.simulation.store_world import StoreWorld
-from recovery.harness.simulation.virtual_loop import DeadlockError, VirtualLoop, WedgedError, run_virtual
+from recovery.harness.simulation.virtual_loop import (
+    DeadlockError,
+    VirtualLoop,
+    WedgedError,
+    run_virtual,
+)
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess, World
 
 
@@ -155,14 +160,18 @@ def test_a_lock_keeps_jobs_out_in_the_order_they_came() -> None:
 
     async def main() -> None:
         executor = process.runtime.executor("pool", 3)
-        await asyncio.gather(*(asyncio.get_running_loop().run_in_executor(executor, job, name) for name in "abc"))
+        await asyncio.gather(
+            *(asyncio.get_running_loop().run_in_executor(executor, job, name) for name in "abc")
+        )
 
     world.run_task(process, main())
     assert seen == [f"{name} {way}" for name in "abc" for way in ("in", "out")]
     world.close()
 
 
-def working(process_steps: list[int], world: World) -> tuple[Callable[[], bool], asyncio.Task[None]]:
+def working(
+    process_steps: list[int], world: World
+) -> tuple[Callable[[], bool], asyncio.Task[None]]:
     process = world.processes[0]
 
     async def main() -> None:

@@ -102,7 +102,9 @@ def test_reopening_is_not_tried_at_every_insert(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_place_that_cannot_be_written_makes_an_unhealthy_cache_and_no_error(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_makes_an_unhealthy_cache_and_no_error(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         (tmp_path / "cache").write_bytes(b"a file where a folder should be")
         cache = opened(tmp_path)

@@ -1,4 +1,6 @@
-"""Portions and pauses of fetched bytes, and the budget of those who catch up, with exact numbers."""
+"""Portions and pauses of fetched bytes, and the budget of those who catch up, with exact
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ async def take(pacer: DeliveryPacer, count: int) -> None:
 
 
 @paced
-async def test_a_portion_is_handed_out_without_a_pause(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_a_portion_is_handed_out_without_a_pause(
+    pacer: DeliveryPacer, writer: Writer
+) -> None:
     assert [pacer.spend(25) for _ in range(5)] == [False, False, False, False, True]
     await pacer.give_way()
     assert pacer.pauses == 1

@@ -1,6 +1,8 @@
-"""What is asked of Tier 2, how much ahead, and what is kept of it: scenario by scenario, in tiny sizes.
+"""What is asked of Tier 2, how much ahead, and what is kept of it: scenario by scenario, in tiny
+sizes.
 
-A piece has 32 bytes, a GET at most 96, a window at most 256, memory 320. Tier 2 answers after a millisecond.
+A piece has 32 bytes, a GET at most 96, a window at most 256, memory 320. Tier 2 answers after a
+millisecond.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ async def read_on(world: World, segment_id: int, offset: int, end: int, size: in
     """Read [offset, end) in sequence."""
     data = b""
     while offset + len(data) < end:
-        data += await world.index.read(segment_id, offset + len(data), min(size, end - offset - len(data)))
+        data += await world.index.read(
+            segment_id, offset + len(data), min(size, end - offset - len(data))
+        )
         world.index.check()
     return data
 
@@ -63,7 +67,9 @@ def asked(world: World) -> list[tuple[int, int]]:
 
 
 @scenario()
-async def test_a_read_anywhere_fetches_the_extents_it_touches_in_one_request(world: World, s: int) -> None:
+async def test_a_read_anywhere_fetches_the_extents_it_touches_in_one_request(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 640)
     assert await world.index.read(s, 100, 5) == data[100:105]
     assert await world.index.read(s, 301, 8) == data[301:309]
@@ -132,7 +138,9 @@ async def test_a_sequential_reader_is_read_ahead_for_more_and_more(world: World,
 
 
 @scenario(WIDE)
-async def test_a_reader_well_under_way_gets_its_pieces_in_large_requests(world: World, s: int) -> None:
+async def test_a_reader_well_under_way_gets_its_pieces_in_large_requests(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 6400)
     assert await read_on(world, s, 0, 6400) == data
     assert max(length for _, length in asked(world)) == 64
@@ -152,9 +160,13 @@ async def seconds_to_read(config: ReadIndexConfig, pieces: int) -> float:
     return loop.time() - begun
 
 
-def test_far_from_tier_2_read_ahead_makes_a_short_read_ten_times_as_fast_and_a_long_one_thirty() -> None:
+def test_far_from_tier_2_read_ahead_makes_a_short_read_ten_times_as_fast_and_a_long_one_thirty() -> (
+    None
+):
     async def main() -> None:
-        config = replace(WIDE, read_ahead_bytes_max=64 * 32, get_bytes_max=8 * 32, fetched_bytes_max=128 * 32)
+        config = replace(
+            WIDE, read_ahead_bytes_max=64 * 32, get_bytes_max=8 * 32, fetched_bytes_max=128 * 32
+        )
         for pieces, times in ((64, 10), (640, 30)):
             alone = await seconds_to_read(replace(config, read_ahead_bytes_max=0), pieces)
             assert alone == pytest.approx(0.05 * pieces, rel=0.01)
@@ -206,7 +218,9 @@ async def test_memory_for_two_pieces_is_enough(world: World, s: int) -> None:
 
 
 @scenario(WIDE)
-async def test_a_sequential_reader_of_a_merged_source_is_read_ahead_for(world: World, s: int) -> None:
+async def test_a_sequential_reader_of_a_merged_source_is_read_ahead_for(
+    world: World, s: int
+) -> None:
     a = world.create()
     await cold(world, s, 20)
     data = await cold(world, a, 640)
@@ -228,7 +242,9 @@ async def test_a_sequential_reader_of_a_merged_source_is_read_ahead_for(world: W
 
 
 @scenario()
-async def test_what_a_sequential_reader_has_consumed_goes_and_does_not_reach_the_cache(world: World, s: int) -> None:
+async def test_what_a_sequential_reader_has_consumed_goes_and_does_not_reach_the_cache(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 3200)
     assert await read_on(world, s, 0, 1600) == data[:1600]
     assert numbers(world).fetched_bytes <= 256 + 40 + 64
@@ -239,7 +255,9 @@ async def test_what_a_sequential_reader_has_consumed_goes_and_does_not_reach_the
 
 
 @scenario()
-async def test_what_was_fetched_ahead_of_a_reader_that_left_is_dropped(world: World, s: int) -> None:
+async def test_what_was_fetched_ahead_of_a_reader_that_left_is_dropped(
+    world: World, s: int
+) -> None:
     await cold(world, s, 3200)
     await read_on(world, s, 0, 320)
     await asyncio.sleep(1)
@@ -252,7 +270,9 @@ async def test_what_was_fetched_ahead_of_a_reader_that_left_is_dropped(world: Wo
 
 
 @scenario()
-async def test_a_reader_that_comes_once_in_a_while_is_not_read_ahead_for(world: World, s: int) -> None:
+async def test_a_reader_that_comes_once_in_a_while_is_not_read_ahead_for(
+    world: World, s: int
+) -> None:
     await cold(world, s, 3200)
     for offset in range(0, 640, 32):
         await world.index.read(s, offset, 32)
@@ -276,7 +296,9 @@ async def test_what_is_read_twice_reaches_the_cache_when_it_has_to_go(world: Wor
 
 
 @scenario(replace(TINY, fetched_bytes_max=1280))
-async def test_readers_at_different_places_share_the_memory_and_keep_their_read_ahead(world: World, s: int) -> None:
+async def test_readers_at_different_places_share_the_memory_and_keep_their_read_ahead(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 12800)
     places = [0, 3200, 6400, 9600]
     results = await asyncio.gather(*(read_on(world, s, place, place + 3200) for place in places))
@@ -286,7 +308,9 @@ async def test_readers_at_different_places_share_the_memory_and_keep_their_read_
 
 
 @scenario(replace(TINY, fetched_bytes_max=640))
-async def test_a_sequential_reader_does_not_stop_random_ones_nor_they_it(world: World, s: int) -> None:
+async def test_a_sequential_reader_does_not_stop_random_ones_nor_they_it(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 12800)
 
     async def jump() -> None:
@@ -310,7 +334,9 @@ async def test_readers_in_step_share_every_fetch(world: World, s: int) -> None:
 
 
 @scenario(replace(TINY, fetched_bytes_max=1280))
-async def test_a_second_reader_close_behind_finds_what_the_first_has_consumed(world: World, s: int) -> None:
+async def test_a_second_reader_close_behind_finds_what_the_first_has_consumed(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 6400)
     lead = 128
 
@@ -324,7 +350,9 @@ async def test_a_second_reader_close_behind_finds_what_the_first_has_consumed(wo
         world.index.check()
     assert got == data[:3200]
     fetched = sum(length for offset, length in asked(world) if offset < 3200)
-    assert fetched <= 3200 + 6 * 32, "what the first has read is fetched again only until the second is known"
+    assert fetched <= 3200 + 6 * 32, (
+        "what the first has read is fetched again only until the second is known"
+    )
 
 
 @scenario()
@@ -350,7 +378,9 @@ async def test_sequential_readers_keep_to_their_budget(world: World, s: int) -> 
 
 
 @scenario(replace(WIDE, catch_up_bytes_per_s=32))
-async def test_readers_of_the_tail_and_of_single_places_do_not_wait_for_the_budget(world: World, s: int) -> None:
+async def test_readers_of_the_tail_and_of_single_places_do_not_wait_for_the_budget(
+    world: World, s: int
+) -> None:
     await cold(world, s, 6400)
     loop = asyncio.get_running_loop()
     catching_up = asyncio.ensure_future(read_on(world, s, 0, 320))
@@ -381,7 +411,9 @@ async def test_a_read_of_a_single_place_does_not_wait_for_a_fetch_that_waits_for
 
 
 @scenario(replace(WIDE, catch_up_bytes_per_s=320))
-async def test_reads_of_single_places_do_not_run_a_sequential_reader_into_debt(world: World, s: int) -> None:
+async def test_reads_of_single_places_do_not_run_a_sequential_reader_into_debt(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 64000)
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -434,7 +466,9 @@ def test_closing_lets_go_who_waits_for_a_turn_and_leaves_nothing_behind() -> Non
         await cold(world, s, 3200)
         await read_on(world, s, 0, 640)
         await asyncio.sleep(1)
-        reads = [asyncio.ensure_future(world.index.read(s, 640 + i % 4 * 32, 32)) for i in range(40)]
+        reads = [
+            asyncio.ensure_future(world.index.read(s, 640 + i % 4 * 32, 32)) for i in range(40)
+        ]
         await asyncio.sleep(0)
         await world.index.close()
         results = await asyncio.gather(*reads, return_exceptions=True)
@@ -445,7 +479,9 @@ def test_closing_lets_go_who_waits_for_a_turn_and_leaves_nothing_behind() -> Non
 
 
 @scenario()
-async def test_a_fetch_begun_before_the_chunk_moved_says_nothing_of_where_it_is_now(world: World, s: int) -> None:
+async def test_a_fetch_begun_before_the_chunk_moved_says_nothing_of_where_it_is_now(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 640)
     world.source.gate = asyncio.Event()
     before = asyncio.ensure_future(world.index.read(s, 0, 8))
@@ -458,7 +494,9 @@ async def test_a_fetch_begun_before_the_chunk_moved_says_nothing_of_where_it_is_
 
 
 @scenario()
-async def test_a_failed_read_ahead_is_nobodys_error_and_the_reader_tries_again(world: World, s: int) -> None:
+async def test_a_failed_read_ahead_is_nobodys_error_and_the_reader_tries_again(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 640)
     assert await read_on(world, s, 0, 64) == data[:64]
     world.source.unavailable = 12
@@ -469,7 +507,9 @@ async def test_a_failed_read_ahead_is_nobodys_error_and_the_reader_tries_again(w
 
 
 @scenario(WIDE)
-async def test_a_reader_that_comes_to_where_another_has_stopped_takes_over_what_it_held(world: World, s: int) -> None:
+async def test_a_reader_that_comes_to_where_another_has_stopped_takes_over_what_it_held(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 3200)
     assert await read_on(world, s, 320, 640) == data[320:640]
     await asyncio.sleep(0.1)
@@ -480,7 +520,9 @@ async def test_a_reader_that_comes_to_where_another_has_stopped_takes_over_what_
 
 
 @scenario()
-async def test_what_is_on_its_way_has_room_in_memory_before_it_is_asked_for(world: World, s: int) -> None:
+async def test_what_is_on_its_way_has_room_in_memory_before_it_is_asked_for(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 6400)
     for offset in range(3200, 6400, 40):
         await world.index.read(s, offset, 8)
@@ -488,5 +530,7 @@ async def test_what_is_on_its_way_has_room_in_memory_before_it_is_asked_for(worl
     for offset in range(0, 1280, 32):
         assert await world.index.read(s, offset, 32) == data[offset : offset + 32]
         on_its_way = world.index._fetcher._bytes_in_flight
-        assert numbers(world).fetched_bytes + on_its_way <= TINY.fetched_bytes_max + TINY.piece_bytes
+        assert (
+            numbers(world).fetched_bytes + on_its_way <= TINY.fetched_bytes_max + TINY.piece_bytes
+        )
         await asyncio.sleep(0.0003)

@@ -1,4 +1,6 @@
-"""A target of many unlinked sources: what a merge, a read, a link and a truncation look at does not grow with their number."""
+"""A target of many unlinked sources: what a merge, a read, a link and a truncation look at does not
+grow with their number.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ STEPS_MAX = 40
 """A bisection of 64 takes 7 steps; a read bisects a few times."""
 
 
-async def merged_world(metadata_segments: CountingDict[int, SegmentMetadata]) -> tuple[World, int, int]:
+async def merged_world(
+    metadata_segments: CountingDict[int, SegmentMetadata],
+) -> tuple[World, int, int]:
     world = await World().open()
     world.metadata.segments = metadata_segments
     target = world.create()
@@ -78,7 +82,9 @@ def test_bytes_lost_between_two_merges_are_asked_for_up_to_the_next_one() -> Non
         world.merge(target, source)
         own = 10 * SOURCES
         data = bytearray()
-        while len(data) < 166:  # the tail holds 64 bytes and the cache 100: some of it has to come from the log
+        while (
+            len(data) < 166
+        ):  # the tail holds 64 bytes and the cache 100: some of it has to come from the log
             data += await world.index.read(target, own + len(data), 1000)
         assert bytes(data) == b"own " * 40 + b"behind"
         await world.index.close()

@@ -1,10 +1,11 @@
 """ReadIndex, scenario by scenario.
 
-Scenario catalogue, section 3.4: 57 to 70, 72, 73 (without a full cache), 74, 76 and 78 here, the random lives beside
-this file for more of them. Parts that have no counterpart in this design: eviction by age (70), the essential-only
-mode (77: fetched bytes have a bound of their own), pending merges and generations (81: a merged source refuses
-readers at once). Not covered: a cache insert that fails after a good fetch (67, a fetch does not insert), merging and
-spilling against a full cache at the same moment (73). 79, 80 and 82 are about readers above the index.
+Scenario catalogue, section 3.4: 57 to 70, 72, 73 (without a full cache), 74, 76 and 78 here, the
+random lives beside this file for more of them. Parts that have no counterpart in this design:
+eviction by age (70), the essential-only mode (77: fetched bytes have a bound of their own), pending
+merges and generations (81: a merged source refuses readers at once). Not covered: a cache insert
+that fails after a good fetch (67, a fetch does not insert), merging and spilling against a full
+cache at the same moment (73). 79, 80 and 82 are about readers above the index.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ async def test_a_read_from_memory_never_awaits(world: World, s: int) -> None:
 
 
 @scenario
-async def test_large_append_is_kept_by_reference_and_split_for_the_cache(world: World, s: int) -> None:
+async def test_large_append_is_kept_by_reference_and_split_for_the_cache(
+    world: World, s: int
+) -> None:
     data = bytes(range(90))
     world.append(s, data)
     assert await world.index.read(s, 0, 90) is data
@@ -162,7 +165,9 @@ def test_waiting_readers_hear_of_what_happens_to_their_segment(what: str) -> Non
             world.merge(s, other)
         else:
             await world.index.close()
-        expected = {"seal": EndOfSegmentError, "close": ContainerStoppedError}.get(what, SegmentNotFoundError)
+        expected = {"seal": EndOfSegmentError, "close": ContainerStoppedError}.get(
+            what, SegmentNotFoundError
+        )
         if what == "merge_into":
             assert await reading == b"of the other"
         else:
@@ -185,7 +190,9 @@ async def test_length_known_before_the_bytes_is_still_the_tail(world: World, s: 
 
 
 @scenario
-async def test_merged_bytes_are_readable_before_tier_2_has_seen_either(world: World, s: int) -> None:
+async def test_merged_bytes_are_readable_before_tier_2_has_seen_either(
+    world: World, s: int
+) -> None:
     a, b = world.create(), world.create()
     world.append(b, b"innermost")
     world.append(a, b"source+")
@@ -296,7 +303,9 @@ async def test_an_absent_tier_2_is_named_and_later_reads_try_again(world: World,
 
 
 @scenario
-async def test_a_lost_object_is_corruption_only_if_the_chunk_is_still_in_it(world: World, s: int) -> None:
+async def test_a_lost_object_is_corruption_only_if_the_chunk_is_still_in_it(
+    world: World, s: int
+) -> None:
     data = await cold(world, s, 20)
     world.source.gate = asyncio.Event()
     reading = asyncio.ensure_future(world.index.read(s, 0, 20))
@@ -329,7 +338,9 @@ async def test_truncation_during_a_fetch_is_reported(world: World, s: int) -> No
 
 
 @scenario
-async def test_unflushed_bytes_lost_from_the_cache_come_back_by_one_refill(world: World, s: int) -> None:
+async def test_unflushed_bytes_lost_from_the_cache_come_back_by_one_refill(
+    world: World, s: int
+) -> None:
     for i in range(40):
         world.append(s, bytes([i] * 4))
     await world.index.wait_trimmed()
@@ -425,7 +436,9 @@ async def test_closing_resolves_fetches_and_refills(world: World, s: int) -> Non
         await hold.wait()
 
     world.index._refiller._refill = stuck
-    reads = [asyncio.ensure_future(world.index.read(segment_id, 0, 10)) for segment_id in (s, other)]
+    reads = [
+        asyncio.ensure_future(world.index.read(segment_id, 0, 10)) for segment_id in (s, other)
+    ]
     await asyncio.sleep(1)
     await world.index.close()
     for read in reads:

@@ -1,6 +1,7 @@
 """Random lives of a container against plain bytearrays: whatever happened, a read gives the truth.
 
-Covers of the scenario catalogue (section 3.4), by chance: 57, 59 to 62, 66, 68, 70 (by pressure), 71, 72, 75.
+Covers of the scenario catalogue (section 3.4), by chance: 57, 59 to 62, 66, 68, 70 (by pressure),
+71, 72, 75.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from readindex.config import ReadIndexConfig
 from recovery.harness.simulation.virtual_loop import VirtualLoop
-from segmentstore.contracts.errors import BadOffsetError, EndOfSegmentError, SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    EndOfSegmentError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from tests.readindex.world import TINY, World
 
 CONFIGS = (
     TINY,
     replace(TINY, fetched_bytes_max=64, fetches_in_flight_max=1),
     replace(TINY, fetched_bytes_max=1280, fetches_in_flight_max=16, stream_idle_s=0.01),
-    replace(TINY, random_bytes=1, piece_bytes=5, get_bytes_max=11, fetched_bytes_max=60, turn_bytes=1),
+    replace(
+        TINY, random_bytes=1, piece_bytes=5, get_bytes_max=11, fetched_bytes_max=60, turn_bytes=1
+    ),
     replace(TINY, catch_up_bytes_per_s=500),
     replace(TINY, read_ahead_bytes_max=0),
 )
@@ -91,7 +99,9 @@ class ReadIndexMachine(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         segment_id = self.pick(data)
         segment = self.world.segment(segment_id)
-        self.act("truncate", segment_id, data.draw(st.integers(segment.start_offset, segment.length)))
+        self.act(
+            "truncate", segment_id, data.draw(st.integers(segment.start_offset, segment.length))
+        )
 
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
@@ -160,7 +170,9 @@ class ReadIndexMachine(RuleBasedStateMachine):
         async def read_all() -> bytes:
             result = bytearray()
             while segment.start_offset + len(result) < segment.length:
-                result += await self.world.index.read(segment_id, segment.start_offset + len(result), 1000)
+                result += await self.world.index.read(
+                    segment_id, segment.start_offset + len(result), 1000
+                )
             return bytes(result)
 
         assert self.run(read_all()) == self.world.truth[segment_id][segment.start_offset :]
@@ -168,10 +180,16 @@ class ReadIndexMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         places=st.lists(st.tuples(st.floats(0, 0.99), st.integers(1, 70)), min_size=1, max_size=4),
-        name=st.sampled_from(("nothing", "flush", "truncate", "append", "consolidate", "delete", "pass_time")),
+        name=st.sampled_from(
+            ("nothing", "flush", "truncate", "append", "consolidate", "delete", "pass_time")
+        ),
     )
-    def readers_in_sequence(self, data: st.DataObject, places: list[tuple[float, int]], name: str) -> None:
-        """Each reads on from a place of its own, in steps of its own, while something happens to the segment."""
+    def readers_in_sequence(
+        self, data: st.DataObject, places: list[tuple[float, int]], name: str
+    ) -> None:
+        """Each reads on from a place of its own, in steps of its own, while something happens to
+        the segment.
+        """
         segment_id = self.pick(data, open_only=True)
         segment = self.world.segment(segment_id)
         truth = self.world.truth[segment_id]
@@ -191,12 +209,18 @@ class ReadIndexMachine(RuleBasedStateMachine):
                 self.world.index.check()
 
         async def race() -> None:
-            reads = [asyncio.ensure_future(read_on(begin + int(share * (end - begin)), size)) for share, size in places]
+            reads = [
+                asyncio.ensure_future(read_on(begin + int(share * (end - begin)), size))
+                for share, size in places
+            ]
             await asyncio.sleep(data.draw(st.sampled_from((0, 0.0005, 0.0035))))
             if name == "pass_time":
                 await asyncio.sleep(3.0)
             elif name != "nothing":
-                arguments: dict[str, list[Any]] = {"truncate": [(begin + end) // 2], "append": [b"x" * 40]}
+                arguments: dict[str, list[Any]] = {
+                    "truncate": [(begin + end) // 2],
+                    "append": [b"x" * 40],
+                }
                 getattr(self.world, name)(segment_id, *arguments.get(name, []))
             await asyncio.gather(*reads)
 
@@ -213,7 +237,10 @@ class ReadIndexMachine(RuleBasedStateMachine):
             got = self.run(self.world.unflushed(segment_id, start, end - start))
             assert got == self.world.truth[segment_id][start:end]
 
-    @rule(data=st.data(), name=st.sampled_from(("flush", "truncate", "append", "consolidate", "delete")))
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(("flush", "truncate", "append", "consolidate", "delete")),
+    )
     def change_while_reading(self, data: st.DataObject, name: str) -> None:
         segment_id = self.pick(data, open_only=True)
         segment = self.world.segment(segment_id)

@@ -1,4 +1,6 @@
-"""The bytes of uploads: whatever memory and cache have lost of all their blocks comes by one pass over the log."""
+"""The bytes of uploads: whatever memory and cache have lost of all their blocks comes by one pass
+over the log.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def scenario(main: Coroutine[Any, Any, None]) -> None:
 def test_one_pass_serves_every_block_of_every_upload() -> None:
     async def main() -> None:
         world, ids = await lost_world()
-        uploads = [[(each, 0, LENGTH) for each in ids[first : first + 5]] for first in range(0, SEGMENTS, 5)]
+        uploads = [
+            [(each, 0, LENGTH) for each in ids[first : first + 5]]
+            for first in range(0, SEGMENTS, 5)
+        ]
         reads = await asyncio.gather(*[world.index.read_unflushed(upload) for upload in uploads])
         for upload, read in zip(uploads, reads, strict=True):
             for (segment_id, _, _), pieces in zip(upload, read, strict=True):
@@ -74,7 +79,9 @@ def test_what_is_gone_stands_in_its_place_and_the_others_are_read() -> None:
         world, ids = await lost_world()
         world.delete(ids[0])
         world.truncate(ids[1], 20)
-        gone, truncated, read = await world.index.read_unflushed([(each, 0, LENGTH) for each in ids[:3]])
+        gone, truncated, read = await world.index.read_unflushed(
+            [(each, 0, LENGTH) for each in ids[:3]]
+        )
         assert isinstance(gone, SegmentNotFoundError)
         assert isinstance(truncated, SegmentTruncatedError)
         assert not isinstance(read, Exception)
@@ -122,7 +129,9 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
             await hold.wait()
 
         world.index._refiller._refill = stuck
-        reading = asyncio.ensure_future(world.index.read_unflushed([(each, 0, LENGTH) for each in ids]))
+        reading = asyncio.ensure_future(
+            world.index.read_unflushed([(each, 0, LENGTH) for each in ids])
+        )
         waiting = asyncio.ensure_future(world.index.read(ids[3], 0, LENGTH))
         await asyncio.sleep(1)
         reading.cancel()
@@ -136,7 +145,9 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
 
 
 def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else() -> None:
-    """The future of a cancelled reader is cancelled at once, its want is taken back a turn later: a pass goes on between."""
+    """The future of a cancelled reader is cancelled at once, its want is taken back a turn later: a
+    pass goes on between.
+    """
 
     async def main() -> None:
         world, ids = await lost_world()
@@ -154,7 +165,9 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
 
         world.index._refiller._refill = cancels
         reading = asyncio.ensure_future(world.index.read(ids[0], 0, LENGTH))
-        upload = asyncio.ensure_future(world.index.read_unflushed([(each, 0, LENGTH) for each in ids]))
+        upload = asyncio.ensure_future(
+            world.index.read_unflushed([(each, 0, LENGTH) for each in ids])
+        )
         for segment_id, pieces in zip(ids, await upload, strict=True):
             assert not isinstance(pieces, Exception)
             assert b"".join(pieces) == world.truth[segment_id]

@@ -1,4 +1,6 @@
-"""A container around a read index: committed metadata, a log, Tier 2, and plain bytearrays as the truth."""
+"""A container around a read index: committed metadata, a log, Tier 2, and plain bytearrays as the
+truth.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ class ObjectSource:
 
 
 class World:
-    """Changes metadata as the updater would, then tells the index. Made and used on a running loop."""
+    """Changes metadata as the updater would, then tells the index.
+
+    Made and used on a running loop.
+    """
 
     def __init__(self, config: ReadIndexConfig = TINY, cache: MemoryCache | None = None) -> None:
         self.metadata = ContainerMetadata(7)
@@ -145,10 +150,14 @@ class World:
     def truncate(self, segment_id: int, offset: int) -> None:
         segment = self.segment(segment_id)
         segment.start_offset = max(offset, segment.start_offset)
-        for chunk in [chunk for chunk in segment.chunks if chunk.end_offset <= segment.start_offset]:
+        for chunk in [
+            chunk for chunk in segment.chunks if chunk.end_offset <= segment.start_offset
+        ]:
             segment.chunks.remove(chunk)
             del self.source.objects[chunk.object_name]
-        for merge in [merge for merge in segment.merges if merge.end_offset <= segment.start_offset]:
+        for merge in [
+            merge for merge in segment.merges if merge.end_offset <= segment.start_offset
+        ]:
             segment.merges.remove(merge)
             self._remove(merge.source_id)
         self.index.truncated(segment_id)

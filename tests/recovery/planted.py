@@ -1,4 +1,6 @@
-"""Real stores with something wrong planted in them: in the log through a log opened beside the store, in Tier 2 by hand."""
+"""Real stores with something wrong planted in them: in the log through a log opened beside the
+store, in Tier 2 by hand.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def make_store(location: Path, *, containers: int = 1) -> Path:
 
 
 def copy_as_it_is(location: Path, copy: Path) -> Path:
-    """What a kill now would leave of an open store: the log before the objects, which are put before it names them."""
+    """What a kill now would leave of an open store: the log before the objects, which are put
+    before it names them.
+    """
     copy.mkdir()
     shutil.copy2(location / "store.toml", copy)
     for part in ("log", "tier2"):
@@ -74,10 +78,18 @@ def segment_of(metadata: ContainerMetadata, name: str) -> SegmentMetadata:
 
 
 def put_into_log(location: Path, *operations: Operation, cut: bool = False) -> None:
-    """Append operations as a new owner of the log would; `cut`: truncate the log so that it begins with the first."""
+    """Append operations as a new owner of the log would; `cut`: truncate the log so that it begins
+    with the first.
+    """
 
     async def put() -> None:
-        log = FileLog(log_directory(str(location), 0), 0, Runtime(), file_bytes=1 << 16, payload_bytes_max=1 << 15)
+        log = FileLog(
+            log_directory(str(location), 0),
+            0,
+            Runtime(),
+            file_bytes=1 << 16,
+            payload_bytes_max=1 << 15,
+        )
         await log.open()
         try:
             addresses = []
@@ -96,14 +108,20 @@ def put_into_log(location: Path, *operations: Operation, cut: bool = False) -> N
     run(put())
 
 
-def plant_checkpoint(location: Path, change: Callable[[ContainerMetadata], None], *, cut: bool = True) -> None:
+def plant_checkpoint(
+    location: Path, change: Callable[[ContainerMetadata], None], *, cut: bool = True
+) -> None:
     """A checkpoint of what the log adds up to, changed; by default the log begins with it then."""
     metadata = metadata_of(location)
     sequence_number = metadata.sequence_number + 1
     change(metadata)
     for segment in metadata.segments.values():
         segment.encoded = None
-    put_into_log(location, CheckpointOperation(encode_checkpoint(metadata), sequence_number=sequence_number), cut=cut)
+    put_into_log(
+        location,
+        CheckpointOperation(encode_checkpoint(metadata), sequence_number=sequence_number),
+        cut=cut,
+    )
 
 
 def object_files(location: Path) -> list[Path]:
@@ -121,9 +139,14 @@ def flip(path: Path, position: int) -> None:
 
 
 def tree(location: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file with its time of modification and its bytes, every folder with its time; locks say who looked last."""
+    """Every file with its time of modification and its bytes, every folder with its time; locks say
+    who looked last.
+    """
     return {
-        str(path.relative_to(location)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        str(path.relative_to(location)): (
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
         for path in (location, *location.rglob("*"))
         if path.name not in {"lock", "LOCK"}
     }

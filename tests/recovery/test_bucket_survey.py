@@ -1,4 +1,6 @@
-"""Looking through a bucket: every block is found with few requests, and an outage is never taken for absence."""
+"""Looking through a bucket: every block is found with few requests, and an outage is never taken
+for absence.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def in_bucket(case: Callable[[MemoryObjectStorage], Awaitable[None]]) -> None:
 
 
 async def put(
-    storage: MemoryObjectStorage, blocks: Sequence[tuple[int, int, int, str]], *, container_id: int = 2, epoch: int = 4
+    storage: MemoryObjectStorage,
+    blocks: Sequence[tuple[int, int, int, str]],
+    *,
+    container_id: int = 2,
+    epoch: int = 4,
 ) -> StoredObject:
     """An object of blocks (segment id, start offset, length, name)."""
     builder = ObjectBuilder(container_id, epoch, 64)
@@ -47,7 +53,9 @@ async def put(
     return stored
 
 
-async def walked(storage: MemoryObjectStorage, *objects: StoredObject) -> tuple[list[FoundBlock], list[Damage]]:
+async def walked(
+    storage: MemoryObjectStorage, *objects: StoredObject
+) -> tuple[list[FoundBlock], list[Damage]]:
     seen: list[int] = []
     found = await survey(storage, 2, list(objects), seen.append)
     assert sum(seen) == len(objects)
@@ -59,7 +67,9 @@ def gets(storage: MemoryObjectStorage) -> int:
 
 
 def plain(blocks: Sequence[FoundBlock]) -> list[tuple[int, int, int, str]]:
-    return [(block.segment_id, block.start_offset, block.length, block.segment_name) for block in blocks]
+    return [
+        (block.segment_id, block.start_offset, block.length, block.segment_name) for block in blocks
+    ]
 
 
 def test_every_block_is_found_whatever_the_sizes() -> None:
@@ -179,7 +189,13 @@ def test_an_object_of_a_job_may_be_committed_in_any_later_epoch() -> None:
 
     metadata = ContainerMetadata(2)
     checkpoint = CheckpointUsed(
-        name="c", store_id="s", containers=1, epoch=5, sequence_number=9, time_ms=10**9, metadata=metadata
+        name="c",
+        store_id="s",
+        containers=1,
+        epoch=5,
+        sequence_number=9,
+        time_ms=10**9,
+        metadata=metadata,
     )
     kinds: tuple[ObjectKind, ...] = ("flush", "consolidation", "compaction")
     older, newer = [named(4, kind) for kind in kinds], [named(5, kind) for kind in kinds]
@@ -201,7 +217,13 @@ def test_where_an_object_is_missing_garbage_and_orphans_are_looked_at_too() -> N
 
     metadata = ContainerMetadata(2)
     checkpoint = CheckpointUsed(
-        name="c", store_id="s", containers=1, epoch=5, sequence_number=9, time_ms=10**9, metadata=metadata
+        name="c",
+        store_id="s",
+        containers=1,
+        epoch=5,
+        sequence_number=9,
+        time_ms=10**9,
+        metadata=metadata,
     )
     live, garbage, orphan = named(4), named(4), named(4)
     metadata.objects[live] = LiveObject(ObjectRecord(live, 7, 0), 1, 1)

@@ -16,7 +16,12 @@ from recovery.consistency_check import (
     note_garbage,
 )
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    SegmentMetadata,
+)
 from tier2.object_names import object_name
 from tier2.object_storage import StoredObject
 
@@ -30,7 +35,8 @@ def container(*chunks: tuple[int, int], start: int = 0, stored: int = 30) -> Con
     segment = SegmentMetadata(2, "a", 0)
     segment.start_offset, segment.length, segment.storage_length = start, 40, stored
     segment.chunks = [
-        ChunkRecord(offset, length, NAME, 1000 * index, 2, offset) for index, (offset, length) in enumerate(chunks)
+        ChunkRecord(offset, length, NAME, 1000 * index, 2, offset)
+        for index, (offset, length) in enumerate(chunks)
     ]
     metadata.segments[2] = segment
     metadata.names["a"] = 2
@@ -41,7 +47,9 @@ def container(*chunks: tuple[int, int], start: int = 0, stored: int = 30) -> Con
 
 def kinds(metadata: ContainerMetadata) -> list[tuple[str, str]]:
     prefix = "container 0, segment 'a' "
-    return [(finding.kind, finding.place.removeprefix(prefix)) for finding in check_metadata(metadata)]
+    return [
+        (finding.kind, finding.place.removeprefix(prefix)) for finding in check_metadata(metadata)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,9 @@ def kinds(metadata: ContainerMetadata) -> list[tuple[str, str]]:
         ([], 40, 40),
     ],
 )
-def test_whole_metadata_has_no_finding(chunks: list[tuple[int, int]], start: int, stored: int) -> None:
+def test_whole_metadata_has_no_finding(
+    chunks: list[tuple[int, int]], start: int, stored: int
+) -> None:
     assert kinds(container(*chunks, start=start, stored=stored)) == []
 
 
@@ -70,7 +80,9 @@ def test_whole_metadata_has_no_finding(chunks: list[tuple[int, int]], start: int
         ([(0, 30), (30, 0)], 0, ("chunk", "offset 30")),
     ],
 )
-def test_gaps_and_overlaps(chunks: list[tuple[int, int]], start: int, found: tuple[str, str]) -> None:
+def test_gaps_and_overlaps(
+    chunks: list[tuple[int, int]], start: int, found: tuple[str, str]
+) -> None:
     assert kinds(container(*chunks, start=start)) == [found]
 
 
@@ -104,7 +116,12 @@ def test_differences_name_what_differs() -> None:
     other.names["b"] = 3
     other.objects[NAME].live_chunks = 5
     other.garbage["x"] = GarbageObject(ObjectRecord("x", 1, 0), 0)
-    assert differences(one, other) == ["segment 2", "name 'b'", f"object {NAME!r}", "garbage object 'x'"]
+    assert differences(one, other) == [
+        "segment 2",
+        "name 'b'",
+        f"object {NAME!r}",
+        "garbage object 'x'",
+    ]
 
 
 def test_garbage_is_counted() -> None:
@@ -112,7 +129,9 @@ def test_garbage_is_counted() -> None:
     assert list(note_garbage(metadata)) == []
     metadata.garbage["x"] = GarbageObject(ObjectRecord("x", 1200, 0), 0)
     (found,) = note_garbage(metadata)
-    assert found == Finding(Severity.NOTE, "garbage", "container 3", "1 objects, 1,200 bytes, wait for their deletion")
+    assert found == Finding(
+        Severity.NOTE, "garbage", "container 3", "1 objects, 1,200 bytes, wait for their deletion"
+    )
 
 
 def test_a_listing_is_sorted_into_known_orphaned_and_foreign() -> None:

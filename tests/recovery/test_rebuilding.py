@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from recovery.rebuilding import Rebuilt, join, rebuild
 from recovery.restore_report import FoundBlock, Gap
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, MergeRecord, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    LiveObject,
+    MergeRecord,
+    SegmentMetadata,
+)
 from tier2.object_storage import StoredObject
 
 NOW_MS = 77
@@ -35,7 +40,9 @@ class Known:
         self.metadata.sequence_number = KNOWN_SEQUENCE
         self.there: dict[str, StoredObject] = {}
 
-    def segment(self, id_: int, name: str, ends: Sequence[int], length: int, start: int = 0) -> SegmentMetadata:
+    def segment(
+        self, id_: int, name: str, ends: Sequence[int], length: int, start: int = 0
+    ) -> SegmentMetadata:
         segment = SegmentMetadata(id_, name, 5)
         segment.start_offset, segment.length = start, length
         position = start
@@ -47,7 +54,9 @@ class Known:
         self.metadata.names[name] = id_
         return segment
 
-    def merged(self, target: SegmentMetadata, id_: int, name: str, ends: Sequence[int], length: int) -> SegmentMetadata:
+    def merged(
+        self, target: SegmentMetadata, id_: int, name: str, ends: Sequence[int], length: int
+    ) -> SegmentMetadata:
         source = self.segment(id_, name, ends, length)
         del self.metadata.names[name]
         source.sealed, source.merged_into = True, target.segment_id
@@ -62,7 +71,9 @@ class Known:
         segment.chunks.append(ChunkRecord(start, end - start, name, 0, segment.segment_id, start))
 
 
-def rebuilt(known: Known | None, *blocks: FoundBlock, fits: Mapping[str, bool] | None = None) -> Rebuilt:
+def rebuilt(
+    known: Known | None, *blocks: FoundBlock, fits: Mapping[str, bool] | None = None
+) -> Rebuilt:
     there = dict(known.there) if known is not None else {}
     there |= {each.object_name: StoredObject(each.object_name, 500, 9) for each in blocks}
     return rebuild(
@@ -83,11 +94,13 @@ def spans(result: Rebuilt) -> dict[str, tuple[int, int]]:
     return {segment.name: (segment.start_offset, segment.length) for segment in segments}
 
 
-# --- covering --------------------------------------------------------------------------------------
+# --- covering -------------------------------------------------------------------------------------
 
 
 def test_joining_takes_the_fewest_chunks_and_cuts_what_overlaps() -> None:
-    runs = join([chunk(0, 10), chunk(10, 15, "orphan"), chunk(10, 20), chunk(18, 30), chunk(40, 50)], 0)
+    runs = join(
+        [chunk(0, 10), chunk(10, 15, "orphan"), chunk(10, 20), chunk(18, 30), chunk(40, 50)], 0
+    )
     assert [[(each.start_offset, each.end_offset) for each in run] for run in runs] == [
         [(0, 10), (10, 20), (20, 30)],
         [(40, 50)],
@@ -97,22 +110,32 @@ def test_joining_takes_the_fewest_chunks_and_cuts_what_overlaps() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=15), st.integers(0, 30))
 def test_joining_covers_exactly_what_is_there(pieces: list[tuple[int, int]], start: int) -> None:
-    chunks = [chunk(first, first + length, f"o{number}") for number, (first, length) in enumerate(pieces)]
-    covered = {place for each in chunks for place in range(each.start_offset, each.end_offset) if place >= start}
+    chunks = [
+        chunk(first, first + length, f"o{number}") for number, (first, length) in enumerate(pieces)
+    ]
+    covered = {
+        place
+        for each in chunks
+        for place in range(each.start_offset, each.end_offset)
+        if place >= start
+    }
     runs = join(chunks, start)
     found: set[int] = set()
     for run in runs:
         position = run[0].start_offset
         for each in run:
             assert (each.start_offset, each.block_start_offset) == (position, position)
-            assert any(each.object_name == one.object_name and each.end_offset == one.end_offset for one in chunks)
+            assert any(
+                each.object_name == one.object_name and each.end_offset == one.end_offset
+                for one in chunks
+            )
             position = each.end_offset
         found |= {place for place in range(run[0].start_offset, position) if place >= start}
     assert found == covered
     assert all(one[-1].end_offset < other[0].start_offset for one, other in pairwise(runs))
 
 
-# --- with a checkpoint -----------------------------------------------------------------------------
+# --- with a checkpoint ----------------------------------------------------------------------------
 
 
 def test_what_was_flushed_behind_the_checkpoint_is_joined() -> None:
@@ -121,7 +144,12 @@ def test_what_was_flushed_behind_the_checkpoint_is_joined() -> None:
     result = rebuilt(known, block(7, 20, 28, "n1", "a"), block(7, 28, 50, "n2", "a"))
     assert spans(result) == {"a": (0, 50)}
     (report,) = result.segments
-    assert (report.restored_to, report.known_length, report.missing_bytes, report.gaps) == (50, 35, 0, [])
+    assert (report.restored_to, report.known_length, report.missing_bytes, report.gaps) == (
+        50,
+        35,
+        0,
+        [],
+    )
 
 
 def test_what_was_not_flushed_is_missing_and_said_to_be() -> None:
@@ -147,7 +175,9 @@ def test_a_sealed_segment_that_is_whole_stays_sealed() -> None:
 def test_orphans_and_other_attempts_that_repeat_bytes_are_passed_over() -> None:
     known = Known()
     known.segment(7, "a", [10, 20], 20)
-    result = rebuilt(known, block(7, 10, 18, "orphan"), block(7, 0, 20, "all"), block(7, 20, 25, "x"))
+    result = rebuilt(
+        known, block(7, 10, 18, "orphan"), block(7, 0, 20, "all"), block(7, 20, 25, "x")
+    )
     assert spans(result) == {"a": (0, 25)}
     assert len(result.metadata.objects) < 4
 
@@ -163,7 +193,9 @@ def test_segments_made_later_have_the_names_their_blocks_say() -> None:
 def test_blocks_of_what_was_deleted_or_linked_before_the_checkpoint_are_passed_over() -> None:
     known = Known()
     known.segment(7, "a", [10], 10)
-    assert spans(rebuilt(known, block(6, 0, 8, "n", "gone"), block(99, 0, 8, "n2", "gone too"))) == {"a": (0, 10)}
+    assert spans(
+        rebuilt(known, block(6, 0, 8, "n", "gone"), block(99, 0, 8, "n2", "gone too"))
+    ) == {"a": (0, 10)}
 
 
 def test_a_chunk_whose_object_is_gone_is_found_where_its_block_was_copied_to() -> None:
@@ -174,7 +206,10 @@ def test_a_chunk_whose_object_is_gone_is_found_where_its_block_was_copied_to() -
     result = rebuilt(known, block(5, 0, 10, "copy", "source"))
     assert spans(result) == {"a": (0, 20)}
     assert result.metadata.segments[7].chunks[1].object_name == "copy"
-    assert (result.metadata.segments[7].chunks[1].block_segment_id, result.segments[0].gaps) == (5, [])
+    assert (result.metadata.segments[7].chunks[1].block_segment_id, result.segments[0].gaps) == (
+        5,
+        [],
+    )
 
 
 def test_objects_that_are_gone_from_the_head_move_the_start_offset() -> None:
@@ -204,7 +239,10 @@ def test_where_nothing_is_left_no_offset_is_given_out_again() -> None:
     assert spans(result) == {"a": (20, 20)}
     assert result.segments[0].gaps == [Gap(4, 20)]
     assert (result.segments[0].lost_bytes, result.segments[0].unflushed_bytes) == (16, 10)
-    assert [loss[3:6] for loss in result.segments[0].losses] == [(4, 10, "known-7-4"), (10, 20, "known-7-10")]
+    assert [loss[3:6] for loss in result.segments[0].losses] == [
+        (4, 10, "known-7-4"),
+        (10, 20, "known-7-10"),
+    ]
 
 
 def test_an_object_of_another_size_than_recorded_is_not_the_one() -> None:
@@ -238,7 +276,13 @@ def test_of_an_object_of_another_size_the_whole_blocks_are_used() -> None:
     assert result.metadata.objects["known-7-0"].record == ObjectRecord("known-7-0", 320, 5)
     other = first._replace(segment_id=8)
     assert rebuild(
-        3, known.metadata, [other], known.there, first_id=FIRST_ID, now_ms=NOW_MS, fits=lambda _: True
+        3,
+        known.metadata,
+        [other],
+        known.there,
+        first_id=FIRST_ID,
+        now_ms=NOW_MS,
+        fits=lambda _: True,
     ).segments[0].gaps == [Gap(0, 20)]
 
 
@@ -257,7 +301,7 @@ def test_a_truncated_head_stays_truncated() -> None:
     assert spans(rebuilt(known, block(7, 0, 10, "old"), block(7, 20, 22, "n"))) == {"a": (13, 22)}
 
 
-# --- merges ----------------------------------------------------------------------------------------
+# --- merges ---------------------------------------------------------------------------------------
 
 
 def test_a_merge_whose_source_is_whole_is_linked() -> None:
@@ -267,7 +311,9 @@ def test_a_merge_whose_source_is_whole_is_linked() -> None:
     result = rebuilt(known, block(8, 4, 6, "n", "s"), block(7, 16, 19, "n2", "t"))
     assert spans(result) == {"t": (0, 19)}
     chunks = result.metadata.segments[7].chunks
-    assert [(each.start_offset, each.block_segment_id, each.block_start_offset) for each in chunks] == [
+    assert [
+        (each.start_offset, each.block_segment_id, each.block_start_offset) for each in chunks
+    ] == [
         (0, 7, 0),
         (10, 8, 0),
         (14, 8, 4),
@@ -314,11 +360,13 @@ def test_a_target_that_was_rewritten_whole_needs_its_source_no_more() -> None:
     assert spans(rebuilt(known, block(7, 0, 16, "consolidated", "t"))) == {"t": (0, 16)}
 
 
-# --- without a checkpoint --------------------------------------------------------------------------
+# --- without a checkpoint -------------------------------------------------------------------------
 
 
 def test_without_a_checkpoint_everything_comes_from_the_headers() -> None:
-    result = rebuilt(None, block(2, 0, 5, "x", "a"), block(2, 5, 9, "y", "a"), block(3, 40, 50, "x", "b"))
+    result = rebuilt(
+        None, block(2, 0, 5, "x", "a"), block(2, 5, 9, "y", "a"), block(3, 40, 50, "x", "b")
+    )
     assert spans(result) == {"a": (0, 9), "b": (40, 50)}
     assert result.segments[1].gaps == [Gap(0, 40)]
 

@@ -55,17 +55,25 @@ class Log:
 
 def checkpoint(metadata: ContainerMetadata) -> CheckpointOperation:
     """What a later log begins with."""
-    return CheckpointOperation(encode_checkpoint(metadata), sequence_number=metadata.sequence_number + 1)
+    return CheckpointOperation(
+        encode_checkpoint(metadata), sequence_number=metadata.sequence_number + 1
+    )
 
 
-def upload(sequence_number: int, start_offset: int, length: int, segment_id: int = 2) -> StorageUpdateOperation:
+def upload(
+    sequence_number: int, start_offset: int, length: int, segment_id: int = 2
+) -> StorageUpdateOperation:
     name = f"object-{sequence_number}"
     chunk = ChunkRecord(start_offset, length, name, 0, segment_id, start_offset)
-    return StorageUpdateOperation([ObjectRecord(name, 1000, 0)], [(segment_id, chunk)], sequence_number=sequence_number)
+    return StorageUpdateOperation(
+        [ObjectRecord(name, 1000, 0)], [(segment_id, chunk)], sequence_number=sequence_number
+    )
 
 
 def test_replay_builds_what_the_operations_say() -> None:
-    log = Log().put(*BASE, SealOperation(2, 4, sequence_number=6), TruncateOperation(2, 1, sequence_number=9))
+    log = Log().put(
+        *BASE, SealOperation(2, 4, sequence_number=6), TruncateOperation(2, 1, sequence_number=9)
+    )
     log.replay.finish()
     segment = log.metadata.segments[2]
     assert (segment.start_offset, segment.length, segment.sealed) == (1, 4, True)
@@ -147,7 +155,10 @@ def test_an_upload_behind_the_checkpoint_makes_up_for_the_cut() -> None:
 
 
 def test_bytes_of_a_merged_source_are_looked_for_in_the_source() -> None:
-    merged = (AppendOperation(3, 0, b"xy", sequence_number=5), MergeOperation(2, 3, 4, 2, sequence_number=6))
+    merged = (
+        AppendOperation(3, 0, b"xy", sequence_number=5),
+        MergeOperation(2, 3, 4, 2, sequence_number=6),
+    )
     whole = Log().put(*BASE, *merged, AppendOperation(2, 6, b"z", sequence_number=7))
     whole.replay.finish()
     # The target's own bytes are in Tier 2, the source's nowhere.

@@ -1,4 +1,6 @@
-"""Restoring a store from Tier 2 alone: what was flushed is there again, what is missing is said, and the store goes on."""
+"""Restoring a store from Tier 2 alone: what was flushed is there again, what is missing is said,
+and the store goes on.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ from tier2.locations import PROCESS_MEMORY
 from tier2.object_names import parse_object_name
 
 DATA = b"0123456789" * 40
-KEEP: dict[str, Any] = {"deletion_lag_s": 1000.0, "checkpoint_operations": 10_000, "checkpoint_bytes": 1 << 20}
+KEEP: dict[str, Any] = {
+    "deletion_lag_s": 1000.0,
+    "checkpoint_operations": 10_000,
+    "checkpoint_bytes": 1 << 20,
+}
 """Nothing is deleted, and no checkpoint comes that nobody asked for."""
 
 
@@ -52,7 +58,11 @@ class Place:
         return sorted(path for path in self.bucket.glob("checkpoints/*/*") if path.is_file())
 
     def objects(self) -> list[Path]:
-        return [path for path in files_below(self.bucket) if parse_object_name(self.name(path)) is not None]
+        return [
+            path
+            for path in files_below(self.bucket)
+            if parse_object_name(self.name(path)) is not None
+        ]
 
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.bucket))
@@ -60,7 +70,11 @@ class Place:
     def sources(self, copy: Path) -> list[str]:
         """Of merges that this copy of the metadata knows of, and are not linked there."""
         metadata = decode_checkpoint(parse_checkpoint_object(copy.read_bytes(), self.name(copy))[1])
-        return [segment.name for segment in metadata.segments.values() if segment.merged_into is not None]
+        return [
+            segment.name
+            for segment in metadata.segments.values()
+            if segment.merged_into is not None
+        ]
 
     def forget_copies(self, keep: Callable[[Path], bool] = lambda _: False) -> None:
         for path in self.copies():
@@ -68,14 +82,20 @@ class Place:
                 path.unlink()
 
     def snapshot(self) -> dict[str, bytes]:
-        return {self.name(path): path.read_bytes() for path in self.bucket.rglob("*") if path.is_file()}
+        return {
+            self.name(path): path.read_bytes() for path in self.bucket.rglob("*") if path.is_file()
+        }
 
     def restore(self, **options: Any) -> RestoreReport:
-        """Restore and check that nothing in the bucket has changed by it, and that the new store is sound."""
+        """Restore and check that nothing in the bucket has changed by it, and that the new store is
+        sound.
+        """
         before = self.snapshot()
         report = run(restore_store(self.url, str(self.new), Runtime(), **options))
         assert self.snapshot() == before
-        assert [finding for finding in report.findings if finding.severity is Severity.HARMFUL] == []
+        assert [
+            finding for finding in report.findings if finding.severity is Severity.HARMFUL
+        ] == []
         return report
 
     def contents(self, where: Path | None = None) -> dict[str, bytes]:
@@ -127,7 +147,7 @@ async def settled(store: SegmentStore, place: Place, containers: int = 1) -> Non
     await until(lambda: len([path for path in place.copies() if path not in before]) >= containers)
 
 
-# --- with checkpoints ------------------------------------------------------------------------------
+# --- with checkpoints -----------------------------------------------------------------------------
 
 
 def test_a_closed_store_comes_back_whole(place: Place) -> None:
@@ -160,7 +180,10 @@ def test_what_was_not_flushed_is_missing_and_named(place: Place) -> None:
     run(use())
     report = place.restore()
     assert place.contents() == {"a": DATA, "b": DATA}
-    assert {name: segment.missing_bytes for name, segment in by_name(report).items()} == {"a": 4, "b": 0}
+    assert {name: segment.missing_bytes for name, segment in by_name(report).items()} == {
+        "a": 4,
+        "b": 0,
+    }
     assert by_name(report)["a"].restored_to == len(DATA)
 
 
@@ -207,7 +230,10 @@ def test_several_lives_and_their_orphans(place: Place) -> None:
     shard = "37"  # of SHA-256 of sixteen zeros
     (place.bucket / shard / Path(*Path(named).parts[1:])).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(orphan, place.bucket / shard / Path(*Path(named).parts[1:]))
-    assert parse_object_name(place.name(place.bucket / shard / Path(*Path(named).parts[1:]))) is not None
+    assert (
+        parse_object_name(place.name(place.bucket / shard / Path(*Path(named).parts[1:])))
+        is not None
+    )
     report = place.restore()
     assert report.containers[0].passed_over == 1
     assert place.contents() == before
@@ -252,7 +278,9 @@ def test_merges_before_and_after_the_checkpoint(place: Place) -> None:
 
 def test_a_merge_that_could_not_be_linked_leaves_the_source_a_segment(place: Place) -> None:
     async def use() -> None:
-        async with place.open(flush_bytes=1 << 20, object_bytes=1 << 20, upload_bytes_max=1 << 20) as store:
+        async with place.open(
+            flush_bytes=1 << 20, object_bytes=1 << 20, upload_bytes_max=1 << 20
+        ) as store:
             await fill(store, "t", "s")
             await store.flush()
             await store.append("s", b"lost")
@@ -262,8 +290,11 @@ def test_a_merge_that_could_not_be_linked_leaves_the_source_a_segment(place: Pla
             await store.flush()
 
     run(use())
-    # Back to the moment before the source's last bytes were flushed, with the checkpoint that knows of the merge.
-    away = [path for path in place.objects() if not (place.root / "away" / place.name(path)).exists()]
+    # Back to the moment before the source's last bytes were flushed, with the checkpoint that knows
+    # of the merge.
+    away = [
+        path for path in place.objects() if not (place.root / "away" / place.name(path)).exists()
+    ]
     for path in away:
         path.unlink()
     merged = [path for path in place.copies() if "s" in place.sources(path)]
@@ -320,7 +351,7 @@ def test_objects_that_consolidation_replaced_after_the_checkpoint(place: Place) 
     assert place.contents() == before
 
 
-# --- without ---------------------------------------------------------------------------------------
+# --- without --------------------------------------------------------------------------------------
 
 
 def test_without_any_checkpoint_names_and_containers_come_from_the_headers(place: Place) -> None:
@@ -341,7 +372,9 @@ def test_without_any_checkpoint_names_and_containers_come_from_the_headers(place
     assert any("no readable checkpoint" in note for note in report.notes)
 
 
-def test_a_container_whose_checkpoints_are_all_damaged_is_rebuilt_from_headers(place: Place) -> None:
+def test_a_container_whose_checkpoints_are_all_damaged_is_rebuilt_from_headers(
+    place: Place,
+) -> None:
     async def use() -> None:
         async with place.open(containers=2) as store:
             await fill(store, *"abcdefgh")
@@ -370,10 +403,13 @@ def test_an_object_that_cannot_be_read_to_its_end_gives_what_comes_before(place:
     path.write_bytes(path.read_bytes()[:-1])
     report = place.restore()
     assert len(report.containers[0].damaged) == 1
-    assert [(each.restored_to, each.lost_bytes) for each in report.segments] == [(100, 0), (100, 100)]
+    assert [(each.restored_to, each.lost_bytes) for each in report.segments] == [
+        (100, 0),
+        (100, 100),
+    ]
 
 
-# --- the new store ---------------------------------------------------------------------------------
+# --- the new store --------------------------------------------------------------------------------
 
 
 def test_the_new_store_goes_on(place: Place) -> None:
@@ -392,7 +428,12 @@ def test_the_new_store_goes_on(place: Place) -> None:
     place.restore()
     run(use(place.new, begin=False, event=2))
     found = place.contents()
-    assert found == {"a": DATA + b"event" * 2, "b": DATA + b"tail" * 2, "made-1": DATA, "made-2": DATA}
+    assert found == {
+        "a": DATA + b"event" * 2,
+        "b": DATA + b"tail" * 2,
+        "made-1": DATA,
+        "made-2": DATA,
+    }
     # And once more, from what the restored store wrote: the bucket then says that both were there.
     third = place.root / "third"
     with pytest.raises(InvalidArgumentError, match="have been here"):
@@ -411,7 +452,11 @@ def test_no_epoch_and_no_number_is_given_twice(place: Place) -> None:
 
     before = run(use(place.store))
     names = dict.fromkeys(place.objects())
-    epochs = [parsed.epoch for path in place.copies() if (parsed := parse_checkpoint_name(place.name(path)))]
+    epochs = [
+        parsed.epoch
+        for path in place.copies()
+        if (parsed := parse_checkpoint_name(place.name(path)))
+    ]
     report = place.restore()
     assert report.epoch >= max(epochs) + EPOCH_GAP
     after = run(use(place.new))
@@ -452,7 +497,7 @@ def test_memory_as_tier_2(tmp_path: Path) -> None:
         PROCESS_MEMORY.drop("test-restore")
 
 
-# --- what cannot be restored -----------------------------------------------------------------------
+# --- what cannot be restored ----------------------------------------------------------------------
 
 
 def test_a_bucket_with_nothing_of_a_store_is_refused(place: Place) -> None:

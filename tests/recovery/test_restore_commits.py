@@ -1,4 +1,6 @@
-"""Restoring from a copy of the metadata that was written between the operations which commit one object."""
+"""Restoring from a copy of the metadata that was written between the operations which commit one
+object.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_checkpoint_written_while_an_object_was_half_committed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object of many segments is committed by several operations: the copy may know it, and not all that is in it."""
+def test_a_checkpoint_written_while_an_object_was_half_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of many segments is committed by several operations: the copy may know it, and not
+    all that is in it.
+    """
     monkeypatch.setattr("storagewriter.object_uploader.OPERATION_CHUNKS", 1)
 
     async def use() -> Path:

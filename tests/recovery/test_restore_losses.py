@@ -32,7 +32,9 @@ class Place:
         shutil.rmtree(root / "store")
 
     async def _fill(self, location: Path) -> None:
-        async with open_lazy(location, tier2=self.url, flush_bytes=800, object_bytes=800, consolidation=False) as store:
+        async with open_lazy(
+            location, tier2=self.url, flush_bytes=800, object_bytes=800, consolidation=False
+        ) as store:
             for name in ("a", "b"):
                 await store.create_segment(name)
             await store.append("a", A)
@@ -65,7 +67,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def losses_of(report: Any) -> list[tuple[str, int, int, str]]:
     return [
-        (each["segment"], each["start_offset"], each["end_offset"], each["object_name"]) for each in report["losses"]
+        (each["segment"], each["start_offset"], each["end_offset"], each["object_name"])
+        for each in report["losses"]
     ]
 
 
@@ -106,7 +109,9 @@ def test_of_an_object_that_was_cut_the_whole_blocks_are_used(place: Place, tmp_p
 
 
 def test_a_cut_object_that_no_copy_of_the_metadata_names(place: Place, tmp_path: Path) -> None:
-    for entry in place.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{tmp_path.name}/checkpoints/")["Contents"]:
+    for entry in place.client.list_objects_v2(
+        Bucket=BUCKET, Prefix=f"{tmp_path.name}/checkpoints/"
+    )["Contents"]:
         place.client.delete_object(Bucket=BUCKET, Key=entry["Key"])
     place.cut(place.second, 5)
     shown = segmentstore("restore", place.url, tmp_path / "new", "--json")

@@ -1,4 +1,6 @@
-"""A store restored from Tier 2 whose logs are made on BookKeeper (in memory): it goes on there, and no crash makes half a store."""
+"""A store restored from Tier 2 whose logs are made on BookKeeper (in memory): it goes on there, and
+no crash makes half a store.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ FLUSHED = b"0123456789" * 40
 
 
 class World(BookKeeperWorld):
-    """With a bucket whose store is lost: a segment in each container, bytes flushed and bytes lost."""
+    """With a bucket whose store is lost: a segment in each container, bytes flushed and bytes
+    lost.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -58,13 +62,18 @@ class World(BookKeeperWorld):
     ) -> RestoreReport:
         ledgers, nodes = MemoryLedgerStore(self.cluster, process), MemoryNodes(self.tree, process)
         logs = LogsOnBookKeeper(URL, ledgers, nodes, Runtime())
-        report = await restore_store(self.url, str(folder or self.new), Runtime(), logs=logs, **options)
-        assert [finding for finding in report.findings if finding.severity is Severity.HARMFUL] == []
+        report = await restore_store(
+            self.url, str(folder or self.new), Runtime(), logs=logs, **options
+        )
+        assert [
+            finding for finding in report.findings if finding.severity is Severity.HARMFUL
+        ] == []
         return report
 
     async def contents(self, folder: Path) -> dict[str, bytes]:
         """What a store opened in this folder has."""
-        # A restored store has no marker before its first opening, and the store it comes from has one.
+        # A restored store has no marker before its first opening, and the store it comes from has
+        # one.
         opening = self.open(folder, tier2=self.url, containers=CONTAINERS, shared_tier2=True)
         async with await opening as store:
             return {name: await read_all(store, name) for name in NAMES}
@@ -93,7 +102,11 @@ class World(BookKeeperWorld):
 
     def bucket(self) -> dict[str, bytes]:
         """What lies in it."""
-        return {str(path): path.read_bytes() for path in (self.root / "bucket").rglob("*") if path.is_file()}
+        return {
+            str(path): path.read_bytes()
+            for path in (self.root / "bucket").rglob("*")
+            if path.is_file()
+        }
 
 
 @pytest.fixture
@@ -110,10 +123,16 @@ def test_a_restored_store_goes_on_on_bookkeeper(world: World) -> None:
         assert report.missing_bytes == len(NAMES) * len(b"lost")
         assert world.identity() == StoreIdentity(report.store_id or "", CONTAINERS, world.url)
         file = parse_store_file((world.new / "store.toml").read_text(encoding="utf-8"))
-        assert (file.store_id, file.settings["tier1"], file.settings["tier2"]) == (report.store_id, URL, world.url)
+        assert (file.store_id, file.settings["tier1"], file.settings["tier2"]) == (
+            report.store_id,
+            URL,
+            world.url,
+        )
         assert not (world.new / "log").exists()
         assert report.epoch > EPOCH_GAP
-        assert [world.record(number).epoch for number in range(CONTAINERS)] == [report.epoch] * CONTAINERS
+        assert [world.record(number).epoch for number in range(CONTAINERS)] == [
+            report.epoch
+        ] * CONTAINERS
         assert await world.contents(world.new) == WHOLE
         async with await world.open(world.new) as store:
             await store.append(NAMES[0], b"more")
@@ -141,7 +160,10 @@ def test_a_path_that_is_taken_is_refused_and_left_alone(world: World) -> None:
             with pytest.raises(ConfigError) as caught:
                 await world.restore(world.root / "other", dry_run=dry_run)
             assert f"holds store {world.identity().store_id}" in str(caught.value)
-        assert (world.tree.content(ROOT), [world.record(number) for number in range(CONTAINERS)]) == before
+        assert (
+            world.tree.content(ROOT),
+            [world.record(number) for number in range(CONTAINERS)],
+        ) == before
         assert not (world.root / "other").exists()
 
     run(main())
@@ -198,7 +220,9 @@ def test_services_that_do_not_answer_are_said_to_be_so(world: World) -> None:
 
 
 @pytest.mark.parametrize("happens", [False, True])
-def test_a_lost_reply_to_the_making_of_the_store_makes_it_once(world: World, *, happens: bool) -> None:
+def test_a_lost_reply_to_the_making_of_the_store_makes_it_once(
+    world: World, *, happens: bool
+) -> None:
     class Lost(LogsOnBookKeeper):
         async def begin(self, store_id: str) -> None:
             world.tree.fail("create", happens=happens)
@@ -215,7 +239,9 @@ def test_a_lost_reply_to_the_making_of_the_store_makes_it_once(world: World, *, 
 
 
 @pytest.mark.parametrize("happens", [False, True])
-def test_a_restore_that_dies_in_any_call_leaves_a_whole_store_or_none(world: World, *, happens: bool) -> None:
+def test_a_restore_that_dies_in_any_call_leaves_a_whole_store_or_none(
+    world: World, *, happens: bool
+) -> None:
     counted = MemoryProcess()
     run(world.restore(process=counted))
     outcomes = []

@@ -1,7 +1,9 @@
-"""Lives of a store drawn at random, its log lost at the end: never a wrong byte, and all that was flushed is there again.
+"""Lives of a store drawn at random, its log lost at the end: never a wrong byte, and all that was
+flushed is there again.
 
-Ids tell incarnations apart, and bytes of one id at one offset never change: what a restored segment holds must be what that
-id was given there, whatever the bucket still shows. With the newest checkpoint at hand nothing flushed may be absent.
+Ids tell incarnations apart, and bytes of one id at one offset never change: what a restored segment
+holds must be what that id was given there, whatever the bucket still shows. With the newest
+checkpoint at hand nothing flushed may be absent.
 """
 
 from __future__ import annotations
@@ -113,7 +115,9 @@ class Life:
             await self.store.delete(name)
         elif kind == "reopen":
             await self.store.close()
-            self.store = await open_tiny(self.folder / "store", runtime=self.runtime, **self.options)
+            self.store = await open_tiny(
+                self.folder / "store", runtime=self.runtime, **self.options
+            )
         elif kind == "checkpoint":
             await self.checkpoint()
 
@@ -125,7 +129,9 @@ class Life:
             info = await self.store.create_segment(name)
             self.given[key_of(info)] = bytearray()
         given = self.given[key_of(info)]
-        data = bytes((info.segment_id * 31 + len(given) * 7 + place) % 251 for place in range(length))
+        data = bytes(
+            (info.segment_id * 31 + len(given) * 7 + place) % 251 for place in range(length)
+        )
         assert await self.store.append(name, data) == len(given)
         given += data
 
@@ -142,11 +148,20 @@ class Life:
             self.stored[info.name] = (key_of(info), info.start_offset, info.storage_length)
 
     async def restored(self) -> dict[str, tuple[Key, int, bytes]]:
-        """Segments of the new store: id, start offset, bytes. Made, checked, appended to, opened again."""
+        """Segments of the new store: id, start offset, bytes.
+
+        Made, checked, appended to, opened again.
+        """
         url = f"memory://{self.bucket}"
         report = await restore_store(url, str(self.folder / "new"), self.runtime)
-        assert [finding for finding in report.findings if finding.severity is Severity.HARMFUL] == []
-        options = {name: value for name, value in self.options.items() if name not in {"containers", "tier2"}}
+        assert [
+            finding for finding in report.findings if finding.severity is Severity.HARMFUL
+        ] == []
+        options = {
+            name: value
+            for name, value in self.options.items()
+            if name not in {"containers", "tier2"}
+        }
         found = {}
         async with open_tiny(self.folder / "new", runtime=self.runtime, **options) as store:
             async for info in store.list_segments():

@@ -1,4 +1,6 @@
-"""The walk through all objects: what it finds, where it goes on, how fast it goes, and what it passes over."""
+"""The walk through all objects: what it finds, where it goes on, how fast it goes, and what it
+passes over.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ class World:
         for number in range(OBJECTS):
             builder = ObjectBuilder(container_id, 5, 16, codec=CODEC_ZSTD if number % 2 else 0)
             for segment_id in (7, 8):
-                builder.add(segment_id, number * len(PAYLOAD), [PAYLOAD], segment_name=f"segment {segment_id}")
+                builder.add(
+                    segment_id,
+                    number * len(PAYLOAD),
+                    [PAYLOAD],
+                    segment_name=f"segment {segment_id}",
+                )
             name = f"object-{container_id}-{number}"
             record, chunks = builder.finish(name, 0)
             for segment_id, chunk in chunks:
@@ -86,7 +93,12 @@ class World:
 
     def background(self, path: str | None = None, bytes_per_s: float = 1e9) -> BackgroundScrub:
         return BackgroundScrub(
-            self.storage, self.live, self.runtime, bytes_per_s=bytes_per_s, path=path, store_id=STORE
+            self.storage,
+            self.live,
+            self.runtime,
+            bytes_per_s=bytes_per_s,
+            path=path,
+            store_id=STORE,
         )
 
     def flip(self, name: str, position: int) -> None:
@@ -134,7 +146,9 @@ def test_a_flipped_byte_anywhere_is_found_and_named(number: int) -> None:
             world.state.begin(0)
             world.state.current = ScrubPass(started_at_ms=0)
             await world.scrub().run_pass()
-            assert [finding.severity for finding in world.state.current.findings] == [Severity.HARMFUL], position
+            assert [finding.severity for finding in world.state.current.findings] == [
+                Severity.HARMFUL
+            ], position
             assert world.state.current.findings[0].place.startswith(f"object {name} block at ")
             world.flip(name, position)
 
@@ -300,7 +314,7 @@ def test_large_objects_are_read_in_pieces_of_a_second() -> None:
     assert Pace(1_000_000).piece_bytes == 1_000_000
 
 
-# --- in the background of an open store -----------------------------------------------------------------
+# --- in the background of an open store -----------------------------------------------------------
 
 
 def test_pass_follows_pass_and_a_fault_shows_in_health_until_it_is_gone() -> None:
@@ -313,7 +327,9 @@ def test_pass_follows_pass_and_a_fault_shows_in_health_until_it_is_gone() -> Non
         await asyncio.sleep(REST_S)
         assert scrub.statistics().harmful == 1
         (said,) = scrub.health()
-        assert said.startswith("scrub: 1 harmful findings in Tier 2; the first: object object-2-3 block at ")
+        assert said.startswith(
+            "scrub: 1 harmful findings in Tier 2; the first: object object-2-3 block at "
+        )
         world.flip("object-2-3", 200)
         await asyncio.sleep(REST_S + 1)
         assert (scrub.health(), scrub.statistics().previous_harmful) == ([], 1)
@@ -349,7 +365,9 @@ def test_a_restart_goes_on_from_the_file(tmp_path: Path) -> None:
     run(case)
 
 
-def test_a_stop_in_the_middle_of_a_save_still_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_the_middle_of_a_save_still_keeps_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def case(world: World) -> None:
         path = str(tmp_path / FILE_NAME)
         save = ScrubFile.save
@@ -407,7 +425,11 @@ def test_a_store_that_is_away_is_tried_again_and_is_no_corruption() -> None:
         await asyncio.sleep(RETRY_MIN_S * 2)
         assert scrub.statistics().objects == 0
         await asyncio.sleep(RETRY_MIN_S * 6)
-        assert (scrub.statistics().objects, scrub.statistics().unavailable, scrub.health()) == (10, 3, [])
+        assert (scrub.statistics().objects, scrub.statistics().unavailable, scrub.health()) == (
+            10,
+            3,
+            [],
+        )
         await scrub.stop()
 
     run(case)

@@ -53,7 +53,10 @@ def test_no_changed_digit_moves_a_position_unseen() -> None:
     state = ScrubState(current=ScrubPass(started_at_ms=5))
     state.current.position = ScrubPosition(1, "2b/name")
     text = render_state(state, STORE)
-    for changed in (text.replace('"container_id": 1', '"container_id": 9'), text.replace("2b/name", "fb/name")):
+    for changed in (
+        text.replace('"container_id": 1', '"container_id": 9'),
+        text.replace("2b/name", "fb/name"),
+    ):
         assert changed != text
         with pytest.raises(ConfigError):
             parse_state(changed, STORE)
@@ -80,7 +83,10 @@ FRESH = render_state(ScrubState(current=ScrubPass(started_at_ms=5)), STORE)
         ('{"version": 1}', "checksum"),
         (FRESH.replace('"started_at_ms": 5', '"started_at_ms": "x"'), "it was changed: checksum"),
         (FRESH.replace('"objects": 0', '"objects": 1e999'), "it was changed: checksum"),
-        (render_state(ScrubState(current=ScrubPass(started_at_ms=5)), "f" * 32), "it is of store 'ffff"),
+        (
+            render_state(ScrubState(current=ScrubPass(started_at_ms=5)), "f" * 32),
+            "it is of store 'ffff",
+        ),
     ],
 )
 def test_a_file_that_is_no_state_is_refused(text: str, said: str) -> None:

@@ -1,4 +1,6 @@
-"""What is kept of lost bytes: bounded, for as long as somebody wants them; and the file it is kept in."""
+"""What is kept of lost bytes: bounded, for as long as somebody wants them; and the file it is kept
+in.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NAME = "9b/00000000/0000000000000001/flush-15f4e8ff0f0c3c2b00112233445566aa"
 GONE = ObjectNotFoundError(NAME, "no such object")
 
 
-def segment_of(metadata: ContainerMetadata, segment_id: int, chunks: list[ChunkRecord]) -> SegmentMetadata:
+def segment_of(
+    metadata: ContainerMetadata, segment_id: int, chunks: list[ChunkRecord]
+) -> SegmentMetadata:
     segment = SegmentMetadata(segment_id, f"s{segment_id}", 0)
     segment.chunks = chunks
     segment.length = segment.storage_length = chunks[-1].end_offset if chunks else 0
@@ -80,7 +84,12 @@ def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
     target = segment_of(metadata, 4, [chunk._replace(start_offset=1000)])
     losses.prune()
     (place,) = losses.places.values()
-    assert (place.segment_id, place.start_offset, place.end_offset, place.first_seen_ms) == (4, 1010, 1020, 7)
+    assert (place.segment_id, place.start_offset, place.end_offset, place.first_seen_ms) == (
+        4,
+        1010,
+        1020,
+        7,
+    )
     target.start_offset = 1020
     losses.prune()
     assert not losses.places

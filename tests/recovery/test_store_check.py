@@ -1,4 +1,6 @@
-"""The check of a stopped store: each kind of finding planted on a real store, and what the command line makes of it."""
+"""The check of a stopped store: each kind of finding planted on a real store, and what the command
+line makes of it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def store(tmp_path: Path) -> Path:
 def frames(store: Path) -> list[tuple[Path, int]]:
     """File and position of each frame that counts."""
     with StoppedStore(str(store)) as stopped:
-        return [(Path(report.path), report.position) for report in stopped.frames(0) if report.status == "ok"]
+        return [
+            (Path(report.path), report.position)
+            for report in stopped.frames(0)
+            if report.status == "ok"
+        ]
 
 
 def test_a_good_store_has_no_finding_and_is_left_as_it_was(store: Path) -> None:
@@ -97,12 +103,20 @@ def test_what_a_kill_leaves_has_nothing_harmful(tmp_path: Path) -> None:
     async def use() -> list[Path]:
         copies = []
         # No truncation, no deletion and no second log file: a copy takes a while, a kill does not.
-        still: dict[str, Any] = {"deletion_lag_s": 1000.0, "checkpoint_operations": 10_000, "checkpoint_bytes": 1 << 20}
-        async with open_lazy(tmp_path / "store", log_file_bytes=1 << 20, flush_age_s=0.01, **still) as store:
+        still: dict[str, Any] = {
+            "deletion_lag_s": 1000.0,
+            "checkpoint_operations": 10_000,
+            "checkpoint_bytes": 1 << 20,
+        }
+        async with open_lazy(
+            tmp_path / "store", log_file_bytes=1 << 20, flush_age_s=0.01, **still
+        ) as store:
             for name in ("a", "b"):
                 await store.create_segment(name)
             for number in range(60):
-                await asyncio.gather(*(store.append(name, b"%d " % number * 9) for name in ("a", "b")))
+                await asyncio.gather(
+                    *(store.append(name, b"%d " % number * 9) for name in ("a", "b"))
+                )
                 if number % 10 == 5:
                     copies.append(copy_as_it_is(tmp_path / "store", tmp_path / f"copy-{number}"))
         return copies
@@ -112,7 +126,7 @@ def test_what_a_kill_leaves_has_nothing_harmful(tmp_path: Path) -> None:
         assert {finding.severity.value for finding in findings} <= {"note"}, findings
 
 
-# --- the log ---------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 def test_a_corrupt_frame(store: Path) -> None:
@@ -188,7 +202,7 @@ def test_unflushed_bytes_that_the_log_has_lost(store: Path) -> None:
     assert findings[0].place == f"container 0, segment 'a' offset {len(FLUSHED)}"
 
 
-# --- the metadata ----------------------------------------------------------------------------------
+# --- the metadata ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -245,7 +259,7 @@ def test_another_invariant_of_the_metadata(flushed: Path) -> None:
     assert kinds(check(flushed)) == [("harmful", "metadata")]
 
 
-# --- Tier 2 ----------------------------------------------------------------------------------------
+# --- Tier 2 ---------------------------------------------------------------------------------------
 
 
 def test_an_object_that_is_gone(store: Path) -> None:
@@ -309,7 +323,9 @@ def test_a_block_that_is_not_the_one_meant(store: Path, wrong: dict[str, int], s
     names = ("container_id", "epoch", "segment_id", "start_offset", "extent_bytes")
     fields = {name: getattr(header, name) for name in names} | wrong
     payload = data[header.prefix_length : header.block_length]
-    file.write_bytes(b"".join(encode_block(**fields, parts=[payload])) + data[header.block_length :])
+    file.write_bytes(
+        b"".join(encode_block(**fields, parts=[payload])) + data[header.block_length :]
+    )
     findings = check(store, deep=True)
     assert kinds(findings) == [("harmful", "block")]
     assert said in findings[0].detail
@@ -397,7 +413,7 @@ def test_a_tier_that_does_not_answer_is_not_corruption(store: Path) -> None:
     assert command("verify", store).code == ExitCode.UNAVAILABLE
 
 
-# --- the command -----------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_open_is_in_use(store: Path) -> None:

@@ -25,7 +25,9 @@ LONG_S = 5.0
 
 def kinds(c: FakeContainer) -> list[str]:
     """What work made the objects that are live, in the order the log named them."""
-    return [parts.kind for name in c.metadata.objects if (parts := parse_object_name(name)) is not None]
+    return [
+        parts.kind for name in c.metadata.objects if (parts := parse_object_name(name)) is not None
+    ]
 
 
 async def write(c: FakeContainer, segment_id: int, count: int, length: int = 100) -> None:

@@ -1,4 +1,6 @@
-"""A container with a real metadata updater and nothing else: the log is a list, bytes are in a dictionary."""
+"""A container with a real metadata updater and nothing else: the log is a list, bytes are in a
+dictionary.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ class StorageWithoutCompose(MemoryObjectStorage):
     """As its parent; but where there is no least length of a range it copies nothing itself."""
 
     def __init__(
-        self, runtime: Runtime, bucket: MemoryBucket | None = None, *, compose_bytes_min: int | None = None
+        self,
+        runtime: Runtime,
+        bucket: MemoryBucket | None = None,
+        *,
+        compose_bytes_min: int | None = None,
     ) -> None:
         super().__init__(runtime, bucket, compose_bytes_min=compose_bytes_min or 1)
         self._offers_compose = compose_bytes_min is not None
@@ -77,7 +83,10 @@ class FakeContainer:
     ) -> None:
         if before is None:
             self.runtime = Runtime(
-                clock=LoopClock(), random=random.Random(1), boot=LoopBoot(), executor=inline_executor
+                clock=LoopClock(),
+                random=random.Random(1),
+                boot=LoopBoot(),
+                executor=inline_executor,
             )
             self.epoch = 1
         else:
@@ -107,7 +116,7 @@ class FakeContainer:
     def _advanced(self) -> None:
         self.advances += 1
 
-    # --- WriterDataSource ---------------------------------------------------------------------------
+    # --- WriterDataSource -------------------------------------------------------------------------
 
     async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
         if self.read_gate is not None:
@@ -137,10 +146,12 @@ class FakeContainer:
     def object_in_use(self, name: str) -> bool:
         return name in self.in_use or self.writer.in_use(name)
 
-    # --- callers ------------------------------------------------------------------------------------
+    # --- callers ----------------------------------------------------------------------------------
 
     def put(self, *operations: Operation) -> None:
-        """Commit operations in one batch: the metadata have all of them when the writer sees the first."""
+        """Commit operations in one batch: the metadata have all of them when the writer sees the
+        first.
+        """
         for operation in operations:
             if not operation.sequence_number:
                 operation.sequence_number = self.metadata.sequence_number + 1
@@ -148,7 +159,10 @@ class FakeContainer:
             self._updater.replay(operation)
             self.log.append(operation)
             if isinstance(operation, AppendOperation):
-                assert len(self.bytes.setdefault(operation.segment_id, bytearray())) == operation.offset
+                assert (
+                    len(self.bytes.setdefault(operation.segment_id, bytearray()))
+                    == operation.offset
+                )
                 self.bytes[operation.segment_id] += operation.data
             elif isinstance(operation, MergeOperation):
                 source = self.bytes.get(operation.source_id, b"")
@@ -177,9 +191,13 @@ class FakeContainer:
         self.put(DeleteOperation(segment_id))
 
     def merge(self, target_id: int, source_id: int) -> None:
-        self.put(MergeOperation(target_id, source_id, self.segment(target_id).length, self.segment(source_id).length))
+        self.put(
+            MergeOperation(
+                target_id, source_id, self.segment(target_id).length, self.segment(source_id).length
+            )
+        )
 
-    # --- looking ------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def segment(self, segment_id: int) -> SegmentMetadata:
         return self.metadata.segments[segment_id]
@@ -201,7 +219,11 @@ class FakeContainer:
             assert header.segment_id == chunk.block_segment_id
             assert 0 <= first < first + chunk.length <= len(payload)
             found += payload[first : first + chunk.length]
-        return bytes(found[segment.start_offset - segment.chunks[0].start_offset :]) if segment.chunks else b""
+        return (
+            bytes(found[segment.start_offset - segment.chunks[0].start_offset :])
+            if segment.chunks
+            else b""
+        )
 
     def expected(self, segment_id: int) -> bytes:
         segment = self.segment(segment_id)
@@ -219,7 +241,9 @@ class FakeContainer:
         assert {name: live.live_bytes for name, live in self.metadata.objects.items()} == live_bytes
 
     def check_covered(self) -> None:
-        """No operation at or above `first_unflushed_sequence` is missing: what is below it is in Tier 2 or unwanted."""
+        """No operation at or above `first_unflushed_sequence` is missing: what is below it is in
+        Tier 2 or unwanted.
+        """
         first = self.writer.first_unflushed_sequence()
         unflushed = 0
         for operation in self.log:
@@ -246,7 +270,9 @@ def run(
     storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
     **changes: Any,
 ) -> None:
-    """Run a test against a started writer in virtual time; stop it, and check what must always hold."""
+    """Run a test against a started writer in virtual time; stop it, and check what must always
+    hold.
+    """
 
     async def main() -> None:
         container = FakeContainer(make_config(**changes), storage_type=storage_type)

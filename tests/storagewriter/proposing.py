@@ -1,4 +1,6 @@
-"""What tests of the mailbox share: a job that makes objects and proposes them, and an owner without a task of its own."""
+"""What tests of the mailbox share: a job that makes objects and proposes them, and an owner without
+a task of its own.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class HookedStorage(MemoryObjectStorage):
 
 
 class Owner(FakeContainer):
-    """A container whose commits can be watched, and whose mailbox is looked at when a test says so."""
+    """A container whose commits can be watched, and whose mailbox is looked at when a test says
+    so.
+    """
 
     def __init__(self, config: StorageWriterConfig, before: FakeContainer | None = None) -> None:
         super().__init__(config, before, storage_type=HookedStorage)
@@ -78,19 +82,27 @@ class Owner(FakeContainer):
         after.put(*self.log)
         return after
 
-    # --- a job --------------------------------------------------------------------------------------
+    # --- a job ------------------------------------------------------------------------------------
 
     def plant(self, name: str, data: bytes = b"x", age_ms: int = 0) -> str:
         modified_ms = self.runtime.clock.time_ms() - age_ms
         self.storage.bucket.objects[name] = MemoryObject(data, bytes(16), modified_ms)
         return name
 
-    def compaction_name(self, job_id: str = JOB, *, epoch: int | None = None, container_id: int = 7) -> str:
+    def compaction_name(
+        self, job_id: str = JOB, *, epoch: int | None = None, container_id: int = 7
+    ) -> str:
         unique_id = new_tagged_id(TAG, CHANCE)
-        return object_name(container_id, epoch or self.epoch, "compaction", unique_id, job_id=job_id)
+        return object_name(
+            container_id, epoch or self.epoch, "compaction", unique_id, job_id=job_id
+        )
 
-    def compact(self, *segment_ids: int, message_id: str = "group-1", job_id: str = JOB) -> ReplaceProposal:
-        """Rewrite all chunks of these segments into one new object; what is to be proposed for it."""
+    def compact(
+        self, *segment_ids: int, message_id: str = "group-1", job_id: str = JOB
+    ) -> ReplaceProposal:
+        """Rewrite all chunks of these segments into one new object; what is to be proposed for
+        it.
+        """
         builder = ObjectBuilder(7, self.epoch, extent_bytes=16)
         name = self.compaction_name(job_id)
         replacements: list[Replacement] = []
@@ -98,16 +110,22 @@ class Owner(FakeContainer):
             old = tuple(self.segment(segment_id).chunks)
             place = builder.size
             builder.add(segment_id, old[0].start_offset, [self._bytes_of(old)])
-            new = (old[0]._replace(length=old[-1].end_offset - old[0].start_offset, object_name=name),)
+            new = (
+                old[0]._replace(length=old[-1].end_offset - old[0].start_offset, object_name=name),
+            )
             new = (
                 new[0]._replace(
-                    block_offset=place, block_segment_id=segment_id, block_start_offset=old[0].start_offset
+                    block_offset=place,
+                    block_segment_id=segment_id,
+                    block_start_offset=old[0].start_offset,
                 ),
             )
             replacements.append(Replacement(segment_id, old, new))
         return self._proposal(name, b"".join(builder.parts), replacements, message_id, job_id)
 
-    def copy(self, *segment_ids: int, message_id: str = "group-1", job_id: str = JOB) -> ReplaceProposal:
+    def copy(
+        self, *segment_ids: int, message_id: str = "group-1", job_id: str = JOB
+    ) -> ReplaceProposal:
         """Copy the blocks of all chunks of these segments, as they are, into one new object."""
         name = self.compaction_name(job_id)
         data = bytearray()
@@ -122,7 +140,12 @@ class Owner(FakeContainer):
         return self._proposal(name, bytes(data), replacements, message_id, job_id)
 
     def _proposal(
-        self, name: str, data: bytes, replacements: Sequence[Replacement], message_id: str, job_id: str
+        self,
+        name: str,
+        data: bytes,
+        replacements: Sequence[Replacement],
+        message_id: str,
+        job_id: str,
     ) -> ReplaceProposal:
         now_ms = self.runtime.clock.time_ms()
         self.plant(name, data)
@@ -167,7 +190,9 @@ async def not_alone() -> str | None:
 
 
 def owned(body: Callable[[Owner], Coroutine[Any, Any, None]], **changes: Any) -> None:
-    """Run a test against a started owner without a consolidation or a look of its own; check what must always hold."""
+    """Run a test against a started owner without a consolidation or a look of its own; check what
+    must always hold.
+    """
 
     async def main() -> None:
         owner = Owner(make_config(**({"consolidation": False, "mailbox_poll_s": 0.0} | changes)))

@@ -22,8 +22,12 @@ from tier2.object_storage import ObjectRange
 FULL = 1000
 
 
-def live(name: str, live_bytes: int, *, size: int | None = None, chunks: int = 1, created_ms: int = 0) -> LiveObject:
-    return LiveObject(ObjectRecord(name, live_bytes if size is None else size, created_ms), chunks, live_bytes)
+def live(
+    name: str, live_bytes: int, *, size: int | None = None, chunks: int = 1, created_ms: int = 0
+) -> LiveObject:
+    return LiveObject(
+        ObjectRecord(name, live_bytes if size is None else size, created_ms), chunks, live_bytes
+    )
 
 
 def chunk(start: int, length: int, name: str, place: int = 0) -> ChunkRecord:
@@ -56,7 +60,9 @@ class TestGroup:
         assert dead_bytes(live("a", 1000, size=1000 + 10 * 200, chunks=10)) == 0
 
     def test_the_oldest_neighbours_that_fill_an_object(self) -> None:
-        candidates = [live(name, 400, created_ms=ms) for name, ms in (("c", 3), ("a", 1), ("d", 4), ("b", 2))]
+        candidates = [
+            live(name, 400, created_ms=ms) for name, ms in (("c", 3), ("a", 1), ("d", 4), ("b", 2))
+        ]
         assert names_of(choose_group(candidates, FULL)) == "abc"
         assert names_of(choose_group(candidates[:2], FULL)) == ""
 
@@ -65,8 +71,13 @@ class TestGroup:
 
     def test_bounds_of_a_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(consolidation_plan, "CHUNKS_MAX", 10)
-        # What the bound cuts off too small to be worth it is passed over, so that the next has its turn.
-        candidates = [live("a", 100, chunks=6), live("b", 100, chunks=6), *(live(n, 300, chunks=4) for n in "cdef")]
+        # What the bound cuts off too small to be worth it is passed over, so that the next has its
+        # turn.
+        candidates = [
+            live("a", 100, chunks=6),
+            live("b", 100, chunks=6),
+            *(live(n, 300, chunks=4) for n in "cdef"),
+        ]
         assert names_of(choose_group(candidates, FULL)) == "de"
         monkeypatch.setattr(consolidation_plan, "CHUNKS_MAX", 100)
         monkeypatch.setattr(consolidation_plan, "SOURCES_MAX", 3)
@@ -105,7 +116,9 @@ class TestCopy:
         names = {name: ObjectRecord(name, size, 0) for name, size in (("a", 500), ("b", 250))}
         plan = plan_copy([Run(5, chunks)], names, 50, 16)
         assert plan == CopyPlan(
-            (ObjectRange("a", 0, 500), ObjectRange("b", 0, 250)), {("a", 0): 0, ("a", 250): 250, ("b", 0): 500}, 750
+            (ObjectRange("a", 0, 500), ObjectRange("b", 0, 250)),
+            {("a", 0): 0, ("a", 250): 250, ("b", 0): 500},
+            750,
         )
 
     def test_one_range_may_be_short_and_goes_last(self) -> None:
@@ -129,9 +142,13 @@ class TestCopy:
         assert plan.ranges == (ObjectRange("a", 2000, 250),)
 
     def test_too_many_ranges_are_not_copied(self) -> None:
-        # Two segments whose blocks alternate in two objects: four ranges are as many as may be, six too many.
+        # Two segments whose blocks alternate in two objects: four ranges are as many as may be, six
+        # too many.
         def runs(segments: int) -> list[Run]:
-            return [Run(5 + s, (chunk(0, 100, "a", 250 * s), chunk(100, 100, "b", 250 * s))) for s in range(segments)]
+            return [
+                Run(5 + s, (chunk(0, 100, "a", 250 * s), chunk(100, 100, "b", 250 * s)))
+                for s in range(segments)
+            ]
 
         assert plan_copy(runs(2), {n: ObjectRecord(n, 500, 0) for n in "ab"}, 50, 16) is not None
         assert plan_copy(runs(3), {n: ObjectRecord(n, 750, 0) for n in "ab"}, 50, 16) is None
@@ -141,8 +158,13 @@ class TestCopy:
         plan = plan_copy([Run(5, (first, second))], {"a": ObjectRecord("a", 300, 0)}, 50, 16)
         assert plan is not None
         assert plan.ranges == (ObjectRange("a", 0, 300),)
-        [replacement] = replaced_by_copy(segment_of(first, second), Run(5, (first, second)), plan, "new")
-        assert replacement.new == (first._replace(object_name="new"), second._replace(object_name="new"))
+        [replacement] = replaced_by_copy(
+            segment_of(first, second), Run(5, (first, second)), plan, "new"
+        )
+        assert replacement.new == (
+            first._replace(object_name="new"),
+            second._replace(object_name="new"),
+        )
 
 
 class TestReplacements:
@@ -150,7 +172,10 @@ class TestReplacements:
 
     def test_runs_are_neighbours_in_the_group(self) -> None:
         names = {"a": ObjectRecord("a", 1, 0)}
-        assert list(runs_of(segment_of(*self.CHUNKS), names)) == [Run(5, self.CHUNKS[:1]), Run(5, self.CHUNKS[2:3])]
+        assert list(runs_of(segment_of(*self.CHUNKS), names)) == [
+            Run(5, self.CHUNKS[:1]),
+            Run(5, self.CHUNKS[2:3]),
+        ]
 
     def test_blocks_are_bounded(self) -> None:
         blocks = list(blocks_to_write(Run(5, self.CHUNKS), 25))
@@ -172,4 +197,7 @@ class TestReplacements:
         segment = segment_of(*self.CHUNKS[1:])
         [replacement] = replaced_by_rewrite(segment, Run(5, self.CHUNKS), blocks, "new")
         assert replacement.old == self.CHUNKS[1:]
-        assert replacement.new == (ChunkRecord(10, 10, "new", 0, 5, 10), ChunkRecord(20, 20, "new", 300, 5, 20))
+        assert replacement.new == (
+            ChunkRecord(10, 10, "new", 0, 5, 10),
+            ChunkRecord(20, 20, "new", 300, 5, 20),
+        )

@@ -1,4 +1,6 @@
-"""Consolidation: few large objects of many small ones, whoever reads, writes and truncates meanwhile."""
+"""Consolidation: few large objects of many small ones, whoever reads, writes and truncates
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from segmentstore.contracts.metadata import SegmentMetadata
 from storagewriter import consolidator
 from storagewriter.consolidation_plan import runs_of
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
-from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config, run
+from tests.storagewriter.fake_container import (
+    FakeContainer,
+    StorageWithoutCompose,
+    make_config,
+    run,
+)
 from tier2.block_reader import BlockReader
 from tier2.copy_plan import Run
 from tier2.memory_object_storage import MemoryObjectStorage
@@ -49,7 +56,9 @@ class TestWhatComesOut:
             await asyncio.sleep(LONG_S)
             assert [(k.start_offset, k.length) for k in c.segment(a).chunks] == [(0, 160)]
             assert [(k.start_offset, k.length) for k in c.segment(b).chunks] == [(0, 200)]
-            assert c.storage.statistics().requests("get") == 4, "a GET for each object, not for each chunk"
+            assert c.storage.statistics().requests("get") == 4, (
+                "a GET for each object, not for each chunk"
+            )
 
         storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
         run(body, storage_type=storage_type, consolidation_bytes=300)
@@ -65,7 +74,9 @@ class TestWhatComesOut:
         run(body, storage_type=storage_type, consolidation_bytes=600, object_bytes=250)
 
     def test_downloads_wait_for_their_budget(self) -> None:
-        """Twenty groups of 400 bytes and their headers: at once without a bound, over a day with one."""
+        """Twenty groups of 400 bytes and their headers: at once without a bound, over a day with
+        one.
+        """
 
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
@@ -75,13 +86,20 @@ class TestWhatComesOut:
                 await asyncio.sleep(hour_s)
                 passed = asyncio.get_running_loop().time() - begun
                 assert c.storage.statistics().bytes_received <= passed * rate + group_bytes
-                assert c.storage.statistics().bytes_received >= min(passed * rate - group_bytes, 80 * 100)
+                assert c.storage.statistics().bytes_received >= min(
+                    passed * rate - group_bytes, 80 * 100
+                )
             assert c.writer.statistics().consolidated_objects == 80
             assert c.writer.health() is None
 
         hour_s, rate, group_bytes = 3600.0, 1, 4 * 300
         storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
-        run(body, storage_type=storage_type, consolidation_bytes=400, consolidation_download_bytes_per_s=rate)
+        run(
+            body,
+            storage_type=storage_type,
+            consolidation_bytes=400,
+            consolidation_download_bytes_per_s=rate,
+        )
 
     def test_what_is_copied_is_no_download(self) -> None:
         async def body(c: FakeContainer) -> None:
@@ -100,7 +118,9 @@ class TestWhatComesOut:
             await asyncio.sleep(LONG_S)
             assert c.storage.statistics().requests("get") == 0
             for old, new in zip(before, c.segment(a).chunks, strict=True):
-                assert new == old._replace(object_name=new.object_name, block_offset=new.block_offset)
+                assert new == old._replace(
+                    object_name=new.object_name, block_offset=new.block_offset
+                )
 
         run(body, consolidation_bytes=400)
 
@@ -134,9 +154,17 @@ class TestWhatComesOut:
             assert consolidated == payload == 9000
             # Of 800 bytes of payload each; the blocks' headers and tables are the rest.
             blocks = sum(len(c.segment(each).chunks) for each in ids)
-            assert statistics.bytes_copied + statistics.bytes_rewritten <= payload + 400 * max(blocks, 180)
+            assert statistics.bytes_copied + statistics.bytes_rewritten <= payload + 400 * max(
+                blocks, 180
+            )
 
-        run(body, storage_type=storage_type, consolidation_bytes=800, flush_bytes=150, unflushed_target_bytes=150)
+        run(
+            body,
+            storage_type=storage_type,
+            consolidation_bytes=800,
+            flush_bytes=150,
+            unflushed_target_bytes=150,
+        )
 
     def test_a_mostly_dead_object_is_rewritten(self) -> None:
         async def body(c: FakeContainer) -> None:
@@ -213,7 +241,9 @@ class TestWhatComesOut:
 class TestMeanwhile:
     @GATED
     @pytest.mark.parametrize("change", ["truncate", "delete", "merge", "append"])
-    def test_what_changes_while_it_runs_is_left_as_it_is(self, storage_type: Any, change: str) -> None:
+    def test_what_changes_while_it_runs_is_left_as_it_is(
+        self, storage_type: Any, change: str
+    ) -> None:
         async def body(c: FakeContainer) -> None:
             a, b = c.create("a"), c.create("b")
             for _ in range(4):
@@ -239,7 +269,8 @@ class TestMeanwhile:
             assert statistics.consolidations == (2 if change == "merge" else 1)
             assert statistics.replacements_refused == 0
             if change == "truncate":
-                # The chunk the truncation falls into is still all there; what was wholly below is gone.
+                # The chunk the truncation falls into is still all there; what was wholly below is
+                # gone.
                 assert c.segment(a).chunks[0].start_offset == 100
                 assert "consolidation" in c.segment(a).chunks[0].object_name
             assert "consolidation" in c.segment(b).chunks[0].object_name
@@ -255,10 +286,14 @@ class TestMeanwhile:
             await write(c, source, 5, 60)
             target = c.create("target")
 
-            def looked(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iterator[Run]:
+            def looked(
+                segment: SegmentMetadata, names: Mapping[str, ObjectRecord]
+            ) -> Iterator[Run]:
                 if segment.segment_id == source:
                     asyncio.get_running_loop().call_soon(c.merge, target, source)
-                    asyncio.get_running_loop().call_soon(c.put, StorageUpdateOperation(links=[(target, source)]))
+                    asyncio.get_running_loop().call_soon(
+                        c.put, StorageUpdateOperation(links=[(target, source)])
+                    )
                 return runs_of(segment, names)
 
             monkeypatch.setattr(consolidator, "CHUNKS_PER_TURN", 1)
@@ -290,7 +325,10 @@ class TestMeanwhile:
             """Truncates in front of the first replacement of chunks."""
 
             async def commit(self, operation: Any) -> None:
-                if isinstance(operation, ReplaceChunksOperation) and not self.segment(1).start_offset:
+                if (
+                    isinstance(operation, ReplaceChunksOperation)
+                    and not self.segment(1).start_offset
+                ):
                     self.truncate(1, 100)
                 await super().commit(operation)
 
@@ -310,7 +348,9 @@ class TestMeanwhile:
         run_virtual(main())
 
     @WAYS
-    def test_a_reader_in_the_middle_of_an_old_object_is_not_disturbed(self, storage_type: Any) -> None:
+    def test_a_reader_in_the_middle_of_an_old_object_is_not_disturbed(
+        self, storage_type: Any
+    ) -> None:
         class Read(FakeContainer):
             reader: BlockReader
 
@@ -326,9 +366,12 @@ class TestMeanwhile:
 
         async def main() -> None:
             c = Read(
-                make_config(consolidation_bytes=400, deletion_lag_s=0.0, extent_bytes=16), storage_type=storage_type
+                make_config(consolidation_bytes=400, deletion_lag_s=0.0, extent_bytes=16),
+                storage_type=storage_type,
             )
-            c.reader = BlockReader(SlowStorage(c.runtime, c.storage.bucket), 7, c.runtime, extent_bytes=16)
+            c.reader = BlockReader(
+                SlowStorage(c.runtime, c.storage.bucket), 7, c.runtime, extent_bytes=16
+            )
             c.writer.start()
             a = c.create("a")
             await write(c, a, 4)
@@ -383,7 +426,9 @@ class TestMeanwhile:
         run(body, consolidation_bytes=300, unflushed_target_bytes=300, flush_age_s=1000.0)
 
     @GATED
-    def test_a_close_does_not_wait_for_a_download_but_for_an_upload(self, storage_type: Any) -> None:
+    def test_a_close_does_not_wait_for_a_download_but_for_an_upload(
+        self, storage_type: Any
+    ) -> None:
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
             await write(c, a, 4)

@@ -11,7 +11,12 @@ import pytest
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import AppendOutcomeUnknownError
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
-from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config, run
+from tests.storagewriter.fake_container import (
+    FakeContainer,
+    StorageWithoutCompose,
+    make_config,
+    run,
+)
 from tier2.object_storage import ObjectNotFoundError, ObjectRange
 
 
@@ -25,7 +30,10 @@ class TestFailures:
                 c.storage.fail(method, 3, after_effect=True)
             await asyncio.sleep(60)
             assert kinds(c) == ["consolidation"]
-            assert set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
+            assert (
+                set(c.storage.bucket.objects)
+                == c.metadata.objects.keys() | c.metadata.garbage.keys()
+            )
             assert c.writer.health() is None
             assert not c.writer.in_flight_names
 
@@ -42,7 +50,9 @@ class TestFailures:
             assert "consolidation in tier2" in (c.writer.health() or "")
             requests = c.storage.statistics().requests("get", "copy_part")
             await asyncio.sleep(1000)
-            assert c.storage.statistics().requests("get", "copy_part") - requests < 80, "with back-off"
+            assert c.storage.statistics().requests("get", "copy_part") - requests < 80, (
+                "with back-off"
+            )
             await write(c, a, 1)
             c.storage.heal()
             await asyncio.sleep(60)
@@ -64,7 +74,11 @@ class TestFailures:
             await asyncio.sleep(60)
             assert c.writer.health() is None
 
-        run(body, storage_type=partial(StorageWithoutCompose, compose_bytes_min=None), consolidation_bytes=400)
+        run(
+            body,
+            storage_type=partial(StorageWithoutCompose, compose_bytes_min=None),
+            consolidation_bytes=400,
+        )
 
     @WAYS
     def test_a_lost_source_is_left_alone_and_holds_up_nothing(self, storage_type: Any) -> None:
@@ -150,7 +164,9 @@ class TestFailures:
 
 
 def test_a_source_that_is_lost_is_told_by_name() -> None:
-    """What a store says of a source it cannot copy from names that source, not what is being made."""
+    """What a store says of a source it cannot copy from names that source, not what is being
+    made.
+    """
 
     async def main() -> None:
         c = FakeContainer(make_config())

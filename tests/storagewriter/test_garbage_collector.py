@@ -100,7 +100,9 @@ def test_an_object_in_use_waits() -> None:
 @pytest.mark.parametrize("jump_ms", [10 * YEAR_MS, -10 * YEAR_MS, 60_000_000, -500_000])
 @pytest.mark.parametrize("when", ["before", "at", "after"])
 def test_a_clock_that_jumps_changes_nothing(jump_ms: int, when: str) -> None:
-    """Before, it is ahead or behind for the one operation that lets go of the object, and right again then."""
+    """Before, it is ahead or behind for the one operation that lets go of the object, and right
+    again then.
+    """
 
     async def body(c: FakeContainer) -> None:
         segment_id = c.create("a")
@@ -238,7 +240,11 @@ def test_readings_are_few_and_stop_with_the_garbage() -> None:
         await asyncio.sleep(LAG_S + SLACK_S)
         assert not c.metadata.garbage
         count = len(c.log)
-        assert READINGS_PER_LAG / 2 < len([each for each in c.log if isinstance(each, DeletionClockOperation)]) < 66
+        assert (
+            READINGS_PER_LAG / 2
+            < len([each for each in c.log if isinstance(each, DeletionClockOperation)])
+            < 66
+        )
         await asyncio.sleep(10 * LAG_S)
         assert len(c.log) == count
 
@@ -282,7 +288,10 @@ def test_two_passes_at_once_delete_once() -> None:
         await asyncio.sleep(LAG_S + SLACK_S)
         c.in_use.clear()
         collector = c.writer.garbage_collector
-        assert sorted(await asyncio.gather(collector.collect_now(), collector.collect_now())) == [0, 5]
+        assert sorted(await asyncio.gather(collector.collect_now(), collector.collect_now())) == [
+            0,
+            5,
+        ]
 
     run(body)
 
@@ -335,8 +344,12 @@ def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
     run(body, orphan_sweep_spacing_s=0.0)
 
 
-def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made garbage by the first and gone before the last, it would come to life again by that, without its bytes."""
+def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made garbage by the first and gone before the last, it would come to life again by that,
+    without its bytes.
+    """
     monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 1)
 
     async def body(c: FakeContainer) -> None:

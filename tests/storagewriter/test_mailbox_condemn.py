@@ -1,4 +1,6 @@
-"""What a job may have condemned: only what nobody can want, judged by the owner, through the one way of all deletions."""
+"""What a job may have condemned: only what nobody can want, judged by the owner, through the one
+way of all deletions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tier2.object_storage import StorageUnavailableError
 OLD_MS = 3 * DAY_MS
 
 
-def _request(o: Owner, *names: str, older_than_ms: int | None = None, message_id: str = "orphans") -> CondemnRequest:
+def _request(
+    o: Owner, *names: str, older_than_ms: int | None = None, message_id: str = "orphans"
+) -> CondemnRequest:
     asked = o.runtime.clock.time_ms() - 2 * DAY_MS if older_than_ms is None else older_than_ms
     return CondemnRequest(7, OTHER_JOB, message_id, names, asked)
 
@@ -67,9 +71,15 @@ def test_whatever_may_be_wanted_is_left_alone_and_the_answer_says_why() -> None:
             live: "segments refer to it",
             garbage: "it is garbage already, and waits for its deletion",
             o.plant(on_its_way, age_ms=OLD_MS): "it is on its way",
-            o.plant(_name(o, "flush"), age_ms=OLD_MS): "it is of the running epoch: its owner looks after it",
-            o.plant(_name(o, "consolidation"), age_ms=OLD_MS): "it is of the running epoch: its owner looks after it",
-            o.plant(o.compaction_name(epoch=4), age_ms=OLD_MS): "it is of an epoch after the running one, 3",
+            o.plant(
+                _name(o, "flush"), age_ms=OLD_MS
+            ): "it is of the running epoch: its owner looks after it",
+            o.plant(
+                _name(o, "consolidation"), age_ms=OLD_MS
+            ): "it is of the running epoch: its owner looks after it",
+            o.plant(
+                o.compaction_name(epoch=4), age_ms=OLD_MS
+            ): "it is of an epoch after the running one, 3",
             o.plant(o.compaction_name(container_id=8), age_ms=OLD_MS): "it is of container 8",
             "stores/0123": "its name is not one of an object of ours",
             "no/name of ours": "its name is not one of an object of ours",
@@ -105,7 +115,9 @@ def test_what_a_waiting_proposal_names_is_left_alone(monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patched:
             patched.setattr(proposal_committer, "find_fault", broken)
             assert await o.ask(proposal) is None
-        assert _left(await o.ask(_request(o, name))) == {name: "a proposal names it that has no answer yet"}
+        assert _left(await o.ask(_request(o, name))) == {
+            name: "a proposal names it that has no answer yet"
+        }
         assert not o.metadata.garbage
 
     owned(body)
@@ -182,7 +194,9 @@ def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_a
 
     async def body(o: Owner) -> None:
         orphan = o.plant(o.compaction_name(), age_ms=OLD_MS)
-        proposals = [o.compact(await o.written(f"s{n}", 1), message_id=f"group-{n}") for n in range(4)]
+        proposals = [
+            o.compact(await o.written(f"s{n}", 1), message_id=f"group-{n}") for n in range(4)
+        ]
         last = proposals[-1].object.name
         o.plant(last, o.storage.bucket.objects[last].data, age_ms=OLD_MS)
         request = _request(o, orphan, last)
@@ -217,7 +231,8 @@ def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_
 
         o.hooks.before = note
         assert await o.keeper.look_now() == 10
-        # Each of this look's once, each of the others once; the look's own listing, and one for what is proposed.
+        # Each of this look's once, each of the others once; the look's own listing, and one for
+        # what is proposed.
         assert calls["get_range"] == 25
         assert calls["list"] == 4
         assert [await o.keeper.look_now() for _ in range(3)] == [10, 5, 0]
@@ -228,7 +243,9 @@ def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_
 
 def test_of_a_job_with_a_message_that_cannot_be_read_nothing_is_condemned() -> None:
     async def body(o: Owner) -> None:
-        of_job, of_other = (o.plant(o.compaction_name(job), age_ms=OLD_MS) for job in (JOB, "0" * 16))
+        of_job, of_other = (
+            o.plant(o.compaction_name(job), age_ms=OLD_MS) for job in (JOB, "0" * 16)
+        )
         unread = o.compact(await o.written())
         request = _request(o, of_job, of_other)
         await put_message(o.storage, o.runtime, unread)

@@ -1,4 +1,6 @@
-"""The owner's side of the mailbox as a task: when it looks, what it waits out, how it ends, and every place it may be cut off."""
+"""The owner's side of the mailbox as a task: when it looks, what it waits out, how it ends, and
+every place it may be cut off.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tier2.object_storage import StorageUnavailableError
 CONFIG = make_config(consolidation=False, mailbox_poll_s=0.0)
 
 
-# --- the task ---------------------------------------------------------------------------------------
+# --- the task -------------------------------------------------------------------------------------
 
 
 def _looks(o: Owner) -> list[float]:
@@ -57,7 +59,9 @@ def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
     owned(body, mailbox_poll_s=30.0)
 
 
-def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_are_bounded() -> None:
+def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_are_bounded() -> (
+    None
+):
     async def body(o: Owner) -> None:
         looks = _looks(o)
         await asyncio.sleep(600)
@@ -170,7 +174,9 @@ def test_any_request_may_fail_at_any_time(method: Method, after_effect: bool) ->
 def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
     async def body(o: Owner) -> None:
         ids = [await o.written(f"s{number}") for number in range(6)]
-        proposals = [o.compact(each, message_id=f"group-{number}") for number, each in enumerate(ids)]
+        proposals = [
+            o.compact(each, message_id=f"group-{number}") for number, each in enumerate(ids)
+        ]
         stuck = [proposals[number].object.name for number in (0, 1, 3)]
         for proposal in proposals:
             await put_message(o.storage, o.runtime, proposal)
@@ -192,13 +198,18 @@ def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
     owned(body, mailbox_poll_s=1.0)
 
 
-def test_messages_that_cannot_be_answered_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_cannot_be_answered_leave_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mailbox_keeper, "MESSAGES_PER_LOOK", 3)
 
     async def body(o: Owner) -> None:
         segment_id = await o.written()
         good = o.compact(segment_id, message_id="z")
-        changed = [dataclasses.replace(o.compact(await o.written(f"s{n}")), message_id=f"group-{n}") for n in range(7)]
+        changed = [
+            dataclasses.replace(o.compact(await o.written(f"s{n}")), message_id=f"group-{n}")
+            for n in range(7)
+        ]
         for n in range(7):
             o.truncate(changed[n].replacements[0].segment_id, 150)
         for proposal in (*changed, good):
@@ -213,7 +224,9 @@ def test_messages_that_cannot_be_answered_leave_room_for_others(monkeypatch: pyt
     owned(body)
 
 
-def test_our_own_fault_sets_a_message_aside_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_fault_sets_a_message_aside_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -274,7 +287,10 @@ def test_an_answer_whose_message_is_gone_already_goes_too() -> None:
 
 def test_a_close_begins_nothing_more() -> None:
     async def body(o: Owner) -> None:
-        first, second = o.compact(await o.written("a")), o.compact(await o.written("b"), message_id="group-2")
+        first, second = (
+            o.compact(await o.written("a")),
+            o.compact(await o.written("b"), message_id="group-2"),
+        )
         for proposal in (first, second):
             await put_message(o.storage, o.runtime, proposal)
 
@@ -290,7 +306,7 @@ def test_a_close_begins_nothing_more() -> None:
     owned(body)
 
 
-# --- the log ----------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -337,7 +353,7 @@ def test_a_log_that_ended_ends_the_writer() -> None:
     run_virtual(main())
 
 
-# --- cut off anywhere -------------------------------------------------------------------------------
+# --- cut off anywhere -----------------------------------------------------------------------------
 
 
 class Cut(BaseException):
@@ -380,10 +396,18 @@ def _messages(o: Owner, ids: list[int]) -> list[Mailed]:
     return messages
 
 
-EXPECTED = ["committed", "committed_in_part", "refused_unknown_segment", "refused_changed", "condemned"]
+EXPECTED = [
+    "committed",
+    "committed_in_part",
+    "refused_unknown_segment",
+    "refused_changed",
+    "condemned",
+]
 
 
-def test_cut_off_anywhere_the_next_owner_ends_at_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_off_anywhere_the_next_owner_ends_at_the_same_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(proposal_committer, "OPERATION_CHUNKS", 2)
     verdicts: list[tuple[int, list[str]]] = []
 
@@ -408,11 +432,16 @@ def test_cut_off_anywhere_the_next_owner_ends_at_the_same_answers(monkeypatch: p
         await n.keeper.look_now()
         await n.keeper.look_now()
         answers = [await n.answer(message) for message in messages]
-        verdicts.append((at, [answer.verdict if answer is not None else "none" for answer in answers]))
+        verdicts.append(
+            (at, [answer.verdict if answer is not None else "none" for answer in answers])
+        )
         n.check_stored()
         for message in messages:
             if isinstance(message, ReplaceProposal):
-                assert message.object.name in n.metadata.objects or message.object.name in n.metadata.garbage
+                assert (
+                    message.object.name in n.metadata.objects
+                    or message.object.name in n.metadata.garbage
+                )
         (orphan,) = messages[-1].names  # type: ignore[union-attr]
         assert orphan in n.metadata.garbage
         await n.writer.stop()

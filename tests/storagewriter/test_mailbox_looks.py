@@ -1,4 +1,6 @@
-"""One look into the mailbox: what it takes in which order, what it passes over, and what it deletes."""
+"""One look into the mailbox: what it takes in which order, what it passes over, and what it
+deletes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tier2.memory_object_storage import Method
 from tier2.object_storage import StorageUnavailableError
 
 
-def test_what_nobody_answers_is_tried_for_a_week_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_answers_is_tried_for_a_week_and_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -34,7 +38,8 @@ def test_what_nobody_answers_is_tried_for_a_week_and_deleted(monkeypatch: pytest
         assert len(await list_messages(o.storage, 7)) == 2
         assert o.writer.health() is not None
         await asyncio.sleep(120)
-        # Both tried once more. The one that was set aside is deleted then, for it says that it is ours.
+        # Both tried once more. The one that was set aside is deleted then, for it says that it is
+        # ours.
         for _ in range(2):
             await o.keeper.look_now()
             assert [entry.key for entry in await list_messages(o.storage, 7)] == [foreign.key]
@@ -59,9 +64,13 @@ def test_what_tier2_never_answers_for_holds_up_neither_orphans_nor_the_clean_up(
     async def body(o: Owner) -> None:
         await o.ask(o.compact(await o.written("old"), message_id="old"))
         await asyncio.sleep(7 * DAY_MS / 1000 + 60)
-        stuck = [o.compact(await o.written(f"s{n}"), message_id=f"stuck-{n:02d}") for n in range(12)]
+        stuck = [
+            o.compact(await o.written(f"s{n}"), message_id=f"stuck-{n:02d}") for n in range(12)
+        ]
         orphan = o.plant(o.compaction_name(OTHER_JOB), age_ms=4 * DAY_MS)
-        request = CondemnRequest(7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS)
+        request = CondemnRequest(
+            7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS
+        )
         messages: list[Message] = [*stuck, request]
         for message in messages:
             await put_message(o.storage, o.runtime, message)
@@ -88,7 +97,7 @@ def test_what_tier2_never_answers_for_holds_up_neither_orphans_nor_the_clean_up(
     owned(body)
 
 
-# --- exports ----------------------------------------------------------------------------------------
+# --- exports --------------------------------------------------------------------------------------
 
 
 def test_an_export_is_answered_with_the_name_of_the_snapshot() -> None:
@@ -102,7 +111,10 @@ def test_an_export_is_answered_with_the_name_of_the_snapshot() -> None:
         await o.keeper.look_now()
         answer = await read_answer(o.storage, *request.key)
         assert answer is not None
-        assert (answer.verdict, answer.detail) == ("exported", {"manifest": "catalog/00000007/x/manifest.json"})
+        assert (answer.verdict, answer.detail) == (
+            "exported",
+            {"manifest": "catalog/00000007/x/manifest.json"},
+        )
 
     owned(body)
 
@@ -112,7 +124,9 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
         orphan = o.plant(o.compaction_name(OTHER_JOB), age_ms=4 * DAY_MS)
         requests = [ExportRequest(7, "0" * 16, f"export-{number}") for number in range(5)]
         proposal = o.compact(await o.written())
-        condemn = CondemnRequest(7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS)
+        condemn = CondemnRequest(
+            7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS
+        )
         seen: list[tuple[bool, bool]] = []
 
         async def export() -> str:
@@ -126,7 +140,9 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
         assert await o.keeper.look_now() == 7
         assert seen == [(True, True)]
         answers = [await read_answer(o.storage, *request.key) for request in requests]
-        assert {answer.detail["manifest"] for answer in answers if answer} == {"catalog/00000007/1/manifest.json"}
+        assert {answer.detail["manifest"] for answer in answers if answer} == {
+            "catalog/00000007/1/manifest.json"
+        }
         assert all(answers)
 
     owned(body)

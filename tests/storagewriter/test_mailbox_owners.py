@@ -1,4 +1,6 @@
-"""Messages say for which store they are: what is another's is neither answered nor deleted, what is ours is answered anywhere."""
+"""Messages say for which store they are: what is another's is neither answered nor deleted, what is
+ours is answered anywhere.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,12 @@ def test_an_answer_that_another_store_gave_is_left_to_it() -> None:
             request = ExportRequest(7, OTHER_JOB, f"export-{number}", store_id)
             answer = Answer(*request.key, "exported", "", {"manifest": "x"}, store_id)
             now_ms = o.runtime.clock.time_ms()
-            o.storage.bucket.objects[message_name(request.key)] = MemoryObject(encode(request), bytes(16), now_ms)
-            o.storage.bucket.objects[answer_name(request.key)] = MemoryObject(encode(answer), bytes(16), now_ms)
+            o.storage.bucket.objects[message_name(request.key)] = MemoryObject(
+                encode(request), bytes(16), now_ms
+            )
+            o.storage.bucket.objects[answer_name(request.key)] = MemoryObject(
+                encode(answer), bytes(16), now_ms
+            )
             keys.append(request.key)
         await asyncio.sleep(8 * DAY_MS / 1000)
         o.writer.orphan_sweeper.shared_with = not_alone
@@ -97,15 +103,22 @@ def test_a_proposal_of_an_object_without_the_tag_is_refused_and_its_object_stays
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written())
         data = o.storage.bucket.objects[proposal.object.name].data
-        name = o.plant(object_name(7, o.epoch, "compaction", new_unique_id(CHANCE), job_id=JOB), data)
+        name = o.plant(
+            object_name(7, o.epoch, "compaction", new_unique_id(CHANCE), job_id=JOB), data
+        )
         replacements = tuple(
             each._replace(new=tuple(chunk._replace(object_name=name) for chunk in each.new))
             for each in proposal.replacements
         )
-        foreign = replace(proposal, object=proposal.object._replace(name=name), replacements=replacements)
+        foreign = replace(
+            proposal, object=proposal.object._replace(name=name), replacements=replacements
+        )
         answer = await o.ask(foreign)
         assert answer is not None
-        assert (answer.verdict, answer.reason) == ("refused_malformed", f"{name} does not carry the tag of this store")
+        assert (answer.verdict, answer.reason) == (
+            "refused_malformed",
+            f"{name} does not carry the tag of this store",
+        )
         assert name in o.storage.bucket.objects
         assert name not in o.metadata.garbage
 

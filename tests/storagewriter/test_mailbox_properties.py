@@ -1,4 +1,6 @@
-"""Whatever happens to segments between a proposal and its commit, no byte changes; and nothing that is said of proposals is believed."""
+"""Whatever happens to segments between a proposal and its commit, no byte changes; and nothing that
+is said of proposals is believed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from tier2.mailbox.mailbox import list_messages, put_message
 from tier2.mailbox.messages import CondemnRequest, Replacement, ReplaceProposal
 from tier2.memory_object_storage import Method
 
-CHANGES = ["append", "append", "truncate", "merge", "delete", "seal", "create", "collect", "nothing", "nothing"]
+CHANGES = [
+    "append",
+    "append",
+    "truncate",
+    "merge",
+    "delete",
+    "seal",
+    "create",
+    "collect",
+    "nothing",
+    "nothing",
+]
 SEEDS = st.integers(0, 2**32)
 
 
@@ -68,7 +81,9 @@ def _with_changes_between(o: Owner, chance: random.Random) -> None:
             _change(o, chance)
             if chance.random() < 0.3:
                 # Beside what is looked at: a collection of its own.
-                o.collections.append(asyncio.ensure_future(o.writer.garbage_collector.collect_now()))
+                o.collections.append(
+                    asyncio.ensure_future(o.writer.garbage_collector.collect_now())
+                )
 
     def on_commit(committed: bool) -> None:
         del committed
@@ -101,7 +116,9 @@ def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: 
             if chance.random() < 0.2:
                 names = tuple(sorted(o.storage.bucket.objects))[:900]
                 older_than_ms = o.runtime.clock.time_ms() + 10 * DAY_MS
-                messages.append(CondemnRequest(7, OTHER_JOB, f"condemn-{number}", names, older_than_ms))
+                messages.append(
+                    CondemnRequest(7, OTHER_JOB, f"condemn-{number}", names, older_than_ms)
+                )
                 await put_message(o.storage, o.runtime, messages[-1])
             _change(o, chance)
         if chance.random() < 0.2:
@@ -113,7 +130,8 @@ def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: 
             answer = await o.answer(message)
             if answer is not None and isinstance(message, ReplaceProposal):
                 assert not (
-                    answer.verdict.startswith(("refused", "expired")) and message.object.name in o.metadata.objects
+                    answer.verdict.startswith(("refused", "expired"))
+                    and message.object.name in o.metadata.objects
                 )
         await asyncio.gather(*o.collections)
         o.check_stored()
@@ -163,14 +181,18 @@ def _forge(o: Owner, proposal: ReplaceProposal, chance: random.Random) -> Replac
     other = chance.choice(list(o.metadata.segments))
     side = chance.choice(("old", "new", "segment", "size", "swap", "drop"))
     if side == "size":
-        record = proposal.object._replace(size=max(1, proposal.object.size + chance.choice((-1, 1, 100))))
+        record = proposal.object._replace(
+            size=max(1, proposal.object.size + chance.choice((-1, 1, 100)))
+        )
         return dataclasses.replace(proposal, object=record)
     if side == "segment":
         segment_id = other
     elif side == "swap" and len(new) > 1:
         places = [chunk[3:] for chunk in new]
         chance.shuffle(places)
-        new = tuple(ChunkRecord(*chunk[:3], *place) for chunk, place in zip(new, places, strict=True))
+        new = tuple(
+            ChunkRecord(*chunk[:3], *place) for chunk, place in zip(new, places, strict=True)
+        )
     elif side == "drop":
         old, new = (old[:-1] or old), (new[1:] or new)
     elif side == "old":
@@ -182,9 +204,13 @@ def _forge(o: Owner, proposal: ReplaceProposal, chance: random.Random) -> Replac
     return dataclasses.replace(proposal, replacements=tuple(replacements))
 
 
-def _with_one_changed(chunks: tuple[ChunkRecord, ...], chance: random.Random) -> tuple[ChunkRecord, ...]:
+def _with_one_changed(
+    chunks: tuple[ChunkRecord, ...], chance: random.Random
+) -> tuple[ChunkRecord, ...]:
     index = chance.randrange(len(chunks))
     chunk = chunks[index]
-    field = chance.choice(("start_offset", "length", "block_offset", "block_segment_id", "block_start_offset"))
+    field = chance.choice(
+        ("start_offset", "length", "block_offset", "block_segment_id", "block_start_offset")
+    )
     value: Any = max(0, getattr(chunk, field) + chance.choice((-100, -1, 1, 100)))
     return (*chunks[:index], chunk._replace(**{field: value}), *chunks[index + 1 :])

@@ -1,4 +1,6 @@
-"""Proposals of jobs: what is committed, what is refused and in which words, and that no byte ever changes."""
+"""Proposals of jobs: what is committed, what is refused and in which words, and that no byte ever
+changes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from storagewriter import mailbox_keeper, proposal_committer
 from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import Answer, MessageKey, Replacement, ReplaceProposal, answer_name, message_name
+from tier2.mailbox.messages import (
+    Answer,
+    MessageKey,
+    Replacement,
+    ReplaceProposal,
+    answer_name,
+    message_name,
+)
 from tier2.memory_object_storage import MemoryObject, Method
 from tier2.object_names import new_tagged_id, object_name
 from tier2.object_storage import StorageUnavailableError
@@ -36,7 +45,11 @@ def test_what_was_compacted_is_read_from_the_new_object(way: str) -> None:
         assert answer.detail == {"replacements": 2, "taken": 2, "refused": []}
         assert list(o.metadata.objects) == [proposal.object.name]
         assert list(o.metadata.garbage) == before
-        assert (o.keeper.proposals_committed, o.keeper.proposals_refused, o.keeper.waiting) == (1, 0, 0)
+        assert (o.keeper.proposals_committed, o.keeper.proposals_refused, o.keeper.waiting) == (
+            1,
+            0,
+            0,
+        )
         assert not o.writer.in_flight_names
 
     owned(body)
@@ -59,9 +72,16 @@ def test_a_part_of_a_segment_may_be_replaced() -> None:
         segment_id = await o.written(count=4)
         whole = o.copy(segment_id)
         (_, old, new), name = whole.replacements[0], whole.object.name
-        part = dataclasses.replace(whole, replacements=(Replacement(segment_id, old[1:3], new[1:3]),))
+        part = dataclasses.replace(
+            whole, replacements=(Replacement(segment_id, old[1:3], new[1:3]),)
+        )
         assert _said(await o.ask(part))[0] == "committed"
-        assert [chunk.object_name == name for chunk in o.segment(segment_id).chunks] == [False, True, True, False]
+        assert [chunk.object_name == name for chunk in o.segment(segment_id).chunks] == [
+            False,
+            True,
+            True,
+            False,
+        ]
 
     owned(body)
 
@@ -73,17 +93,22 @@ def test_many_replacements_go_in_several_operations(monkeypatch: pytest.MonkeyPa
         ids = [await o.written(f"s{number}", 2) for number in range(5)]
         before = len(o.log)
         assert _said(await o.ask(o.compact(*ids)))[0] == "committed"
-        assert len([each for each in o.log[before:] if isinstance(each, ReplaceChunksOperation)]) == 3
+        assert (
+            len([each for each in o.log[before:] if isinstance(each, ReplaceChunksOperation)]) == 3
+        )
 
     owned(body)
 
 
-# --- what has changed -------------------------------------------------------------------------------
+# --- what has changed -----------------------------------------------------------------------------
 
 
 def test_truncated_merged_deleted_and_consolidated_segments_are_passed_over() -> None:
     async def body(o: Owner) -> None:
-        ids = [await o.written(name) for name in ("same", "truncated", "merged", "deleted", "consolidated", "longer")]
+        ids = [
+            await o.written(name)
+            for name in ("same", "truncated", "merged", "deleted", "consolidated", "longer")
+        ]
         proposal = o.compact(*ids)
         o.truncate(ids[1], 150)
         o.merge(ids[5], ids[2])
@@ -163,7 +188,7 @@ def test_what_changes_while_the_operation_is_on_its_way_is_passed_over_by_the_lo
     owned(body)
 
 
-# --- again ------------------------------------------------------------------------------------------
+# --- again ----------------------------------------------------------------------------------------
 
 
 def test_an_object_proposed_twice_is_recognised() -> None:
@@ -207,7 +232,10 @@ def test_of_two_messages_for_one_object_the_second_may_bring_more() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written("a"), await o.written("b"))
         first, second = proposal.replacements
-        assert _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0] == "committed"
+        assert (
+            _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0]
+            == "committed"
+        )
         more = dataclasses.replace(proposal, message_id="group-2", replacements=(first, second))
         assert _said(await o.ask(more))[0] == "committed"
         assert list(o.metadata.objects) == [proposal.object.name]
@@ -219,7 +247,10 @@ def test_an_object_that_is_live_already_does_not_expire() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written("a"), await o.written("b"))
         first, second = proposal.replacements
-        assert _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0] == "committed"
+        assert (
+            _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0]
+            == "committed"
+        )
         await asyncio.sleep(2 * DAY_MS / 1000)
         # As the next owner finds it that took over in the middle.
         more = dataclasses.replace(proposal, message_id="group-2", replacements=(second,))
@@ -234,7 +265,10 @@ def test_an_object_that_is_looked_at_cannot_be_deleted_and_forgotten_meanwhile()
         proposal = o.compact(first, second)
         name = proposal.object.name
         of_first, of_second = proposal.replacements
-        assert _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0] == "committed"
+        assert (
+            _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0]
+            == "committed"
+        )
 
         async def forget(method: Method, asked: str) -> None:
             if method == "get_range" and asked == name:
@@ -260,13 +294,18 @@ def test_an_object_that_was_refused_is_never_taken_later() -> None:
         proposal = o.compact(first, second)
         of_first, of_second = proposal.replacements
         o.truncate(first, 150)
-        assert _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0] == "refused_changed"
+        assert (
+            _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0]
+            == "refused_changed"
+        )
         late = dataclasses.replace(proposal, message_id="group-2", replacements=(of_second,))
         verdict, reason = _said(await o.ask(late))
         assert verdict == "refused_changed"
         assert "waits for its deletion" in reason
         # Deleted and forgotten: what is asked then finds nothing.
-        o.metadata.garbage[proposal.object.name] = o.metadata.garbage[proposal.object.name]._replace(since_ms=-(10**12))
+        o.metadata.garbage[proposal.object.name] = o.metadata.garbage[
+            proposal.object.name
+        ]._replace(since_ms=-(10**12))
         await o.writer.garbage_collector.collect_now()
         assert proposal.object.name not in o.metadata.garbage
         latest = dataclasses.replace(late, message_id="group-3")
@@ -286,7 +325,7 @@ def test_an_object_that_expired_becomes_garbage() -> None:
     owned(body)
 
 
-# --- what is not as it was said to be ---------------------------------------------------------------
+# --- what is not as it was said to be -------------------------------------------------------------
 
 
 def test_an_object_that_is_not_there_is_refused() -> None:
@@ -375,7 +414,9 @@ def test_a_block_of_an_epoch_after_its_object_is_refused() -> None:
         early = dataclasses.replace(
             proposal,
             object=proposal.object._replace(name=name),
-            replacements=(Replacement(segment, old, tuple(chunk._replace(object_name=name) for chunk in new)),),
+            replacements=(
+                Replacement(segment, old, tuple(chunk._replace(object_name=name) for chunk in new)),
+            ),
         )
         verdict, reason = _said(await o.ask(early))
         assert verdict == "refused_checksum"
@@ -392,7 +433,10 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
         of_other = o.segment(other).chunks
         live = of_other[0].object_name
         flush = object_name(7, 1, "flush", new_tagged_id(TAG, CHANCE))
-        swapped = (new[0]._replace(block_offset=new[1].block_offset, block_start_offset=100), *new[1:])
+        swapped = (
+            new[0]._replace(block_offset=new[1].block_offset, block_start_offset=100),
+            *new[1:],
+        )
         forged: dict[str, ReplaceProposal] = {
             "not a compaction": _renamed(good, flush),
             "of another container": _renamed(good, o.compaction_name(container_id=8)),
@@ -400,8 +444,12 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
             "of a later epoch": _renamed(good, o.compaction_name(epoch=9)),
             "no name at all": _renamed(good, "x/y"),
             "another range": _with(good, segment, old, new[:-1]),
-            "new chunks elsewhere": _with(good, segment, old, tuple(each._replace(object_name=live) for each in new)),
-            "beyond the object": _with(good, segment, old, (*new[:-1], new[-1]._replace(block_offset=10**6))),
+            "new chunks elsewhere": _with(
+                good, segment, old, tuple(each._replace(object_name=live) for each in new)
+            ),
+            "beyond the object": _with(
+                good, segment, old, (*new[:-1], new[-1]._replace(block_offset=10**6))
+            ),
             "its own old chunks": _with(good, segment, new, new),
             "bytes of another place": _with(good, segment, old, swapped),
             "bytes of another segment": _with(good, other, tuple(of_other), new),
@@ -430,7 +478,9 @@ def _with(proposal: ReplaceProposal, segment: int, old: object, new: object) -> 
     return dataclasses.replace(proposal, replacements=(Replacement(segment, old, new),))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"version": 1e999}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"version": 1e999}']
+)
 def test_what_is_no_message_is_malformed(data: bytes) -> None:
     async def body(o: Owner) -> None:
         key = MessageKey(7, JOB, "broken")
@@ -477,7 +527,7 @@ def test_a_message_put_under_another_name_is_malformed() -> None:
     owned(body)
 
 
-# --- whose it is to say -----------------------------------------------------------------------------
+# --- whose it is to say ---------------------------------------------------------------------------
 
 
 def test_beside_another_store_only_what_is_committed_is_answered() -> None:

@@ -1,4 +1,6 @@
-"""Whole containers on one log: whoever lost it says nothing to jobs, and whoever has it answers; a close in the middle loses nothing."""
+"""Whole containers on one log: whoever lost it says nothing to jobs, and whoever has it answers; a
+close in the middle loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ from tier2.object_storage import StorageUnavailableError
 JOB = "00000000feedbeef"
 
 CONFIG = StoreConfig(
-    tier1="memory", flush_age_s=1000.0, consolidation=False, orphan_sweep_spacing_s=0.0, mailbox_poll_s=0.0
+    tier1="memory",
+    flush_age_s=1000.0,
+    consolidation=False,
+    orphan_sweep_spacing_s=0.0,
+    mailbox_poll_s=0.0,
 )
 
 
@@ -65,7 +71,9 @@ class Place:
         await container.start()
         return container
 
-    async def compact(self, container: SegmentContainer, segment_id: int, message_id: str) -> ReplaceProposal:
+    async def compact(
+        self, container: SegmentContainer, segment_id: int, message_id: str
+    ) -> ReplaceProposal:
         """What a job would propose that read the catalog of this owner; it is in the mailbox."""
         old = tuple(container.metadata.segments[segment_id].chunks)
         reader = BlockReader(self.storage, 0, self.runtime)
@@ -78,7 +86,9 @@ class Place:
         await self.storage.put(name, builder.parts, unique_id)
         record, placed = builder.finish(name, self.runtime.clock.time_ms())
         replacement = Replacement(segment_id, old, tuple(chunk for _, chunk in placed))
-        proposal = ReplaceProposal(0, JOB, message_id, ObjectRecord(*record), (replacement,), record.created_ms)
+        proposal = ReplaceProposal(
+            0, JOB, message_id, ObjectRecord(*record), (replacement,), record.created_ms
+        )
         assert await put_message(self.storage, self.runtime, proposal)
         return proposal
 
@@ -102,7 +112,9 @@ async def _read(container: SegmentContainer, segment_id: int) -> bytes:
     segment = container.metadata.segments[segment_id]
     found = b""
     while segment.start_offset + len(found) < segment.length:
-        found += await container.read_segment(segment_id, segment.start_offset + len(found), 1 << 20, 0.0)
+        found += await container.read_segment(
+            segment_id, segment.start_offset + len(found), 1 << 20, 0.0
+        )
     return found
 
 
@@ -203,7 +215,11 @@ def test_a_close_in_the_middle_of_a_look_loses_nothing(turns: int) -> None:
 def test_a_container_polls_its_mailbox_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         place = Place()
-        monkeypatch.setitem(globals(), "CONFIG", StoreConfig(tier1="memory", flush_age_s=1000.0, consolidation=False))
+        monkeypatch.setitem(
+            globals(),
+            "CONFIG",
+            StoreConfig(tier1="memory", flush_age_s=1000.0, consolidation=False),
+        )
         owner = await place.owner()
         segment_id = await _write(owner, "a", (b"one", b"two"))
         proposal = await place.compact(owner, segment_id, "group-1")

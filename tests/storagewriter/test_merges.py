@@ -1,4 +1,7 @@
-"""Merges: both sides flushed, then linked through the log. Checklist of the reference, section 3.6: 95, 97, 98, 105."""
+"""Merges: both sides flushed, then linked through the log.
+
+Checklist of the reference, section 3.6: 95, 97, 98, 105.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,9 @@ def test_many_sources() -> None:
 
 
 def test_the_books_on_many_sources_cost_what_changes() -> None:
-    """Four times the sources cost about four times the looks, from merge to link; not sixteen times."""
+    """Four times the sources cost about four times the looks, from merge to link; not sixteen
+    times.
+    """
 
     def looks(sources: int) -> int:
         counted = CountingDict[int, SegmentMetadata]()
@@ -113,7 +118,9 @@ def test_the_books_on_many_sources_cost_what_changes() -> None:
     assert looks(160) < 6 * looks(40)
 
 
-def test_links_of_one_target_go_by_the_bound_of_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_of_one_target_go_by_the_bound_of_an_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(flush_plan, "LINKS_MAX", 4)
 
     async def body(c: FakeContainer) -> None:
@@ -182,7 +189,9 @@ def test_an_empty_target() -> None:
 @pytest.mark.parametrize("offset", [10, 20, 35, 50, 55, 60])
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_target_truncated(offset: int, when: str) -> None:
-    """95, 96: below, at, inside, at the end of and behind the merged bytes, which lie at [20, 50)."""
+    """95, 96: below, at, inside, at the end of and behind the merged bytes, which lie at [20,
+    50).
+    """
 
     async def body(c: FakeContainer) -> None:
         target, source = c.create("target"), c.create("source")
@@ -228,7 +237,9 @@ def test_target_deleted_with_what_was_merged_into_it(when: str) -> None:
 
 
 def test_a_merge_from_before_the_log_begins_is_still_linked() -> None:
-    """105: flushed whole, not yet linked, the log cut behind it; only the metadata know of the merge."""
+    """105: flushed whole, not yet linked, the log cut behind it; only the metadata know of the
+    merge.
+    """
 
     async def main() -> None:
         c = FakeContainer(make_config())

@@ -1,4 +1,6 @@
-"""The copies of the metadata in Tier 2: when they are written, how many stay, and that nothing waits for them."""
+"""The copies of the metadata in Tier 2: when they are written, how many stay, and that nothing
+waits for them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class World:
     """One container's metadata and a bucket; everything in virtual time."""
 
     def __init__(self, bucket: MemoryBucket | None = None, epoch: int = 1) -> None:
-        self.runtime = Runtime(clock=LoopClock(), random=random.Random(epoch), executor=inline_executor)
+        self.runtime = Runtime(
+            clock=LoopClock(), random=random.Random(epoch), executor=inline_executor
+        )
         self.storage = MemoryObjectStorage(self.runtime, bucket)
         self.metadata = ContainerMetadata(CONTAINER)
         self.metadata.sequence_number = 10 * epoch
@@ -54,7 +58,9 @@ class World:
         return self.storage.statistics().requests("put")
 
 
-def in_world(case: Callable[[World], Awaitable[None]], bucket: MemoryBucket | None = None, epoch: int = 1) -> World:
+def in_world(
+    case: Callable[[World], Awaitable[None]], bucket: MemoryBucket | None = None, epoch: int = 1
+) -> World:
     worlds: list[World] = []
 
     async def whole() -> None:
@@ -75,7 +81,11 @@ def test_the_first_copy_is_written_at_the_start_and_says_what_it_is() -> None:
         await asyncio.sleep(1)
         (name,) = world.names
         header, metadata = world.read(name)
-        assert (str(header.store_id), header.containers, header.container_id) == (STORE, 9, CONTAINER)
+        assert (str(header.store_id), header.containers, header.container_id) == (
+            STORE,
+            9,
+            CONTAINER,
+        )
         assert (header.epoch, header.sequence_number, metadata.sequence_number) == (1, 10, 10)
 
     in_world(case)
@@ -133,7 +143,10 @@ def test_the_copies_of_owners_before_are_trimmed_and_those_of_an_owner_after_us_
         for epoch in (1, 2, 3, 8, 9, 10, 11):
             id_ = new_checkpoint_id(store, source)
             await world.storage.put(checkpoint_name(CONTAINER, epoch, 1, id_), [b"x"], id_)
-        for name in (container_prefix(CONTAINER) + "foreign", checkpoint_name(CONTAINER, 1, 1, bytes(16))):
+        for name in (
+            container_prefix(CONTAINER) + "foreign",
+            checkpoint_name(CONTAINER, 1, 1, bytes(16)),
+        ):
             await world.storage.put(name, [b"x"], new_checkpoint_id(store, source))
 
     async def case(world: World) -> None:
@@ -204,7 +217,11 @@ def test_a_close_that_waits_for_a_hanging_tier_2_has_its_patience() -> None:
     async def case(world: World) -> None:
         loop = asyncio.get_running_loop()
         world.backup = MetadataBackup(
-            SimpleNamespace(metadata=world.metadata, epoch=1), Hanging(world.runtime), STORE, 9, world.runtime
+            SimpleNamespace(metadata=world.metadata, epoch=1),
+            Hanging(world.runtime),
+            STORE,
+            9,
+            world.runtime,
         )
         world.backup.start()
         await asyncio.sleep(1)

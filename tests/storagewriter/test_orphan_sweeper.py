@@ -1,4 +1,6 @@
-"""The search for orphans: what is one, what is not, how slowly it goes, and that deletion goes the one way."""
+"""The search for orphans: what is one, what is not, how slowly it goes, and that deletion goes the
+one way.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,24 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter import orphan_sweeper
 from storagewriter.config import StorageWriterConfig
-from storagewriter.orphan_rules import UPLOAD_AGE_MS, Verdict, is_abandoned, is_left_over, judge_object
+from storagewriter.orphan_rules import (
+    UPLOAD_AGE_MS,
+    Verdict,
+    is_abandoned,
+    is_left_over,
+    judge_object,
+)
 from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedError
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config, run
 from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import ObjectKind, new_job_id, new_tagged_id, object_name
-from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject, UnfinishedUpload
+from tier2.object_storage import (
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+    UnfinishedUpload,
+)
 
 SPACING_S = 1.0
 SWEEP_S = 2 * SHARDS * SPACING_S
@@ -32,7 +45,9 @@ CHANCE = random.Random(5)
 NOBODY: dict[str, None] = {}
 
 
-def _name(epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER, tag: bytes = TAG) -> str:
+def _name(
+    epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER, tag: bytes = TAG
+) -> str:
     job_id = new_job_id(CHANCE) if kind == "compaction" else None
     return object_name(container_id, epoch, kind, new_tagged_id(tag, CHANCE), job_id=job_id)
 
@@ -43,7 +58,9 @@ def _plant(c: FakeContainer, name: str, size: int = 10) -> str:
 
 
 def _condemned(c: FakeContainer) -> list[str]:
-    updates = [each for each in c.log if isinstance(each, StorageUpdateOperation) and not each.chunks]
+    updates = [
+        each for each in c.log if isinstance(each, StorageUpdateOperation) and not each.chunks
+    ]
     return [record.name for each in updates for record in each.objects]
 
 
@@ -93,7 +110,10 @@ def test_what_an_unknown_object_is(name: str, verdict: Verdict) -> None:
 
 def test_what_is_under_way_is_left_alone() -> None:
     name = _name(EPOCH)
-    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG) is Verdict.LEFT_ALONE
+    assert (
+        judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG)
+        is Verdict.LEFT_ALONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +141,11 @@ def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: in
         upload = UnfinishedUpload(_name(epoch, "compaction"), "id", 10**12)
         return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
 
-    assert (given_up(0), given_up(UPLOAD_AGE_MS), given_up(UPLOAD_AGE_MS + 1)) == (False, False, True)
+    assert (given_up(0), given_up(UPLOAD_AGE_MS), given_up(UPLOAD_AGE_MS + 1)) == (
+        False,
+        False,
+        True,
+    )
     assert not given_up(UPLOAD_AGE_MS + 1, CONTAINER + 1)
 
 
@@ -134,11 +158,19 @@ def test_which_uploads_of_checkpoints_and_probes_nobody_will_finish() -> None:
         return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
 
     day = UPLOAD_AGE_MS + 1
-    for epoch, fresh, old in ((EPOCH - 1, True, True), (EPOCH, False, True), (EPOCH + 1, False, False)):
+    for epoch, fresh, old in (
+        (EPOCH - 1, True, True),
+        (EPOCH, False, True),
+        (EPOCH + 1, False, False),
+    ):
         name = checkpoint_name(CONTAINER, epoch, 5, new_tagged_id(TAG, CHANCE))
         assert (given_up(name, 0, CONTAINER), given_up(name, day, CONTAINER)) == (fresh, old)
         assert not given_up(name, day, CONTAINER + 1)
-    assert (given_up("probe/1", 0, 0), given_up("probe/1", day, 0), given_up("probe/1", day, 1)) == (False, True, False)
+    assert (
+        given_up("probe/1", 0, 0),
+        given_up("probe/1", day, 0),
+        given_up("probe/1", day, 1),
+    ) == (False, True, False)
 
 
 def test_a_probe_left_behind_goes_after_a_day() -> None:
@@ -173,7 +205,10 @@ def test_orphans_of_dead_owners_become_garbage_and_go_after_the_lag() -> None:
         assert set(c.storage.bucket.objects) == {*foreign, *live}
         assert not c.metadata.garbage
         assert sorted(
-            name for each in c.log if isinstance(each, ObjectsDeletedOperation) for name in each.names
+            name
+            for each in c.log
+            if isinstance(each, ObjectsDeletedOperation)
+            for name in each.names
         ) == sorted(orphans)
         c.check_stored()
         await c.writer.stop()
@@ -231,7 +266,8 @@ def test_an_object_of_the_running_epoch_from_before_it_began_is_of_a_lost_log_an
 def test_uploads_under_way_and_live_objects_are_never_condemned() -> None:
     async def body(c: FakeContainer) -> None:
         segment_id = c.create("a")
-        # Every put lands and its reply is lost: the object is in Tier 2, and for a long time in no metadata.
+        # Every put lands and its reply is lost: the object is in Tier 2, and for a long time in no
+        # metadata.
         c.storage.fail("put", 10**9, after_effect=True)
         c.append(segment_id, 100)
         await asyncio.sleep(3 * LAG_S)
@@ -318,7 +354,8 @@ def test_shards_of_many_pages_are_paid_for_with_patience() -> None:
         for _ in range(2000):
             _plant(c, _name(1, "compaction"))
         await asyncio.sleep(24 * 3600)
-        # Four pages a shard, and one request more, for this storage sees the end only when it asks for what is behind it.
+        # Four pages a shard, and one request more, for this storage sees the end only when it asks
+        # for what is behind it.
         assert 1440 < c.storage.statistics().requests("list") <= 1440 * 5 / 4
         await c.writer.stop()
 
@@ -381,7 +418,10 @@ def test_two_searches_at_once_condemn_once() -> None:
         sweeper = c.writer.orphan_sweeper
         pages = [page async for page in c.storage.list()]
         found = sweeper.sift(pages[0])
-        counts = [len(each) for each in await asyncio.gather(sweeper.condemn(found), sweeper.condemn(found))]
+        counts = [
+            len(each)
+            for each in await asyncio.gather(sweeper.condemn(found), sweeper.condemn(found))
+        ]
         assert sorted(counts) == [0, 5]
         assert sorted(_condemned(c)) == sorted(orphans)
         await c.writer.stop()

@@ -1,4 +1,6 @@
-"""Whatever callers and Tier 2 do: no byte is forgotten, none comes twice, the log keeps what is needed. 91, 104, 106, 114."""
+"""Whatever callers and Tier 2 do: no byte is forgotten, none comes twice, the log keeps what is
+needed. 91, 104, 106, 114.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,20 @@ ACTIONS = [
     "nap", "wait", "flush", "fail", "fail others", "lose reply", "heal", "restart",
 ]  # fmt: skip
 
-STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**32)), min_size=20, max_size=120)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**32)), min_size=20, max_size=120
+)
 
 
 def _named(c: FakeContainer, *, open_only: bool) -> list[int]:
-    return [each for each in c.metadata.names.values() if not (open_only and c.segment(each).sealed)]
+    return [
+        each for each in c.metadata.names.values() if not (open_only and c.segment(each).sealed)
+    ]
 
 
-async def _act(c: FakeContainer, action: str, chance: random.Random, number: int, config: Any) -> FakeContainer:
+async def _act(
+    c: FakeContainer, action: str, chance: random.Random, number: int, config: Any
+) -> FakeContainer:
     segments, open_segments = _named(c, open_only=False), _named(c, open_only=True)
     if action == "create" or not segments:
         c.create(f"s{number}")
@@ -92,7 +100,9 @@ GROWTH = ["append"] * 30 + ["wait"] * 10
 
 @pytest.mark.parametrize("compose_bytes_min", [1, 400, None])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_byte_is_lost_or_doubled_by_consolidation(seed: int, compose_bytes_min: int | None) -> None:
+def test_no_byte_is_lost_or_doubled_by_consolidation(
+    seed: int, compose_bytes_min: int | None
+) -> None:
     chance = random.Random(seed)
     config = make_config(
         flush_bytes=chance.choice([1, 50]),
@@ -106,7 +116,9 @@ def test_no_byte_is_lost_or_doubled_by_consolidation(seed: int, compose_bytes_mi
     run_virtual(_run(FakeContainer(config, storage_type=storage_type), config, steps, seed))
 
 
-async def _run(c: FakeContainer, config: StorageWriterConfig, steps: list[tuple[str, int]], seed: int) -> None:
+async def _run(
+    c: FakeContainer, config: StorageWriterConfig, steps: list[tuple[str, int]], seed: int
+) -> None:
     c.writer.start()
     for number, (action, draw) in enumerate(steps):
         c = await _act(c, action, random.Random(seed ^ draw), number, config)
@@ -126,7 +138,9 @@ async def _run(c: FakeContainer, config: StorageWriterConfig, steps: list[tuple[
     # An upload cut by a restart is garbage without a record; every other object is accounted for.
     assert c.metadata.objects.keys() <= set(c.storage.bucket.objects)
     if all(action != "restart" for action, _ in steps):
-        assert set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
+        assert (
+            set(c.storage.bucket.objects) == c.metadata.objects.keys() | c.metadata.garbage.keys()
+        )
     await c.writer.stop()
     assert not c.failures, c.failures
 

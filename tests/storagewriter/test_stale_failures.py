@@ -1,4 +1,6 @@
-"""What `health` says of a Tier 2 that failed and answers again: nothing, though what failed was not tried again yet."""
+"""What `health` says of a Tier 2 that failed and answers again: nothing, though what failed was not
+tried again yet.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from recovery.harness.services.fault_rules import EXPIRED_TOKEN, INTERNAL_ERROR, SLOW_DOWN, DropRequest, Fault
+from recovery.harness.services.fault_rules import (
+    EXPIRED_TOKEN,
+    INTERNAL_ERROR,
+    SLOW_DOWN,
+    DropRequest,
+    Fault,
+)
 from recovery.harness.services.s3_servers import Moto
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import SystemClock
@@ -60,7 +68,9 @@ def test_a_failure_of_the_whole_provider_is_over_when_another_request_was_answer
     run(s3, case)
 
 
-def test_a_check_at_the_start_that_got_no_answer_is_forgotten_when_others_get_one(s3: FaultyS3) -> None:
+def test_a_check_at_the_start_that_got_no_answer_is_forgotten_when_others_get_one(
+    s3: FaultyS3,
+) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         start = Tier2Start(storage, StoreMarkers(storage, "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"))
         s3.proxy.refuse()

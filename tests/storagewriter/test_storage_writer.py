@@ -1,4 +1,7 @@
-"""When bytes go to Tier 2 and in what objects. Checklist of the reference, section 3.6: 92, 94, 96, 98, 106, 113, 114."""
+"""When bytes go to Tier 2 and in what objects.
+
+Checklist of the reference, section 3.6: 92, 94, 96, 98, 106, 113, 114.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +172,11 @@ class TestTriggers:
             c.read_gate.set()
             await asyncio.sleep(EPSILON_S)
             assert len(c.metadata.objects) == 1
-            blocks = sorted((chunk.block_offset, chunk.length) for each in ids for chunk in c.segment(each).chunks)
+            blocks = sorted(
+                (chunk.block_offset, chunk.length)
+                for each in ids
+                for chunk in c.segment(each).chunks
+            )
             assert [length for _, length in blocks] == [50, 40, 30]
 
         run(body, unflushed_target_bytes=150, flush_age_s=1000.0, object_segments_max=3)
@@ -196,7 +203,10 @@ class TestObjects:
 
             async def commit(self, operation: Any) -> None:
                 await super().commit(operation)
-                if isinstance(operation, StorageUpdateOperation) and len(self.metadata.segments) == 10:
+                if (
+                    isinstance(operation, StorageUpdateOperation)
+                    and len(self.metadata.segments) == 10
+                ):
                     for segment_id, _ in operation.chunks:
                         self.delete(segment_id)
 
@@ -206,8 +216,12 @@ class TestObjects:
             for number in range(10):
                 c.append(c.create(f"s{number}"), 10)
             await c.writer.flush()
-            updates = [operation for operation in c.log if isinstance(operation, StorageUpdateOperation)]
-            assert [len(update.chunks) for update in updates] == [3, 3, 3, 1, 3, 3, 1], "what was refused went again"
+            updates = [
+                operation for operation in c.log if isinstance(operation, StorageUpdateOperation)
+            ]
+            assert [len(update.chunks) for update in updates] == [3, 3, 3, 1, 3, 3, 1], (
+                "what was refused went again"
+            )
             assert (len(c.metadata.objects), len(c.metadata.garbage)) == (1, 1)
             assert not c.writer.in_flight_names
             c.check_stored()
@@ -325,7 +339,9 @@ class TestWhatComesDuringAFlight:
         run(body)
 
     def test_ages_from_its_own_time_behind_an_older_segment(self) -> None:
-        """92: its place in the order of ages is from before the flight; nothing else fits beside the older one."""
+        """92: its place in the order of ages is from before the flight; nothing else fits beside
+        the older one.
+        """
 
         async def body(c: FakeContainer) -> None:
             older, a = c.create("older"), c.create("a")

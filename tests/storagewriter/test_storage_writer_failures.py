@@ -1,4 +1,7 @@
-"""Tier 2 and the log failing, and segments changing under a flight. Section 3.6: 93, 97, 100, 103, 105, 107, 108, 110, 111."""
+"""Tier 2 and the log failing, and segments changing under a flight.
+
+Section 3.6: 93, 97, 100, 103, 105, 107, 108, 110, 111.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from storagewriter.config import StorageWriterConfig
-from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, ReadOrGone, make_config, run
+from tests.storagewriter.fake_container import (
+    LOG_LATENCY_S,
+    FakeContainer,
+    ReadOrGone,
+    make_config,
+    run,
+)
 from tier2.object_storage import ObjectExistsError
 
 EPSILON_S = 0.1
@@ -151,7 +160,9 @@ class TestLogFailures:
         run(body)
 
     def test_bytes_that_a_successor_has_truncated_are_not_waited_for(self) -> None:
-        """An owner that only flushes appends nothing, and would never hear that it was overtaken."""
+        """An owner that only flushes appends nothing, and would never hear that it was
+        overtaken.
+        """
 
         async def main() -> None:
             c = FakeContainer(make_config())
@@ -170,9 +181,13 @@ class TestLogFailures:
 
         run_virtual(main())
 
-    @pytest.mark.parametrize("error", [ContainerStoppedError(7), NotPrimaryError(7), AppendOutcomeUnknownError(7)])
+    @pytest.mark.parametrize(
+        "error", [ContainerStoppedError(7), NotPrimaryError(7), AppendOutcomeUnknownError(7)]
+    )
     def test_the_log_ending_ends_the_writer(self, error: Exception) -> None:
-        """107, 110: the container knows already, so it is not told; the next owner flushes again from the log."""
+        """107, 110: the container knows already, so it is not told; the next owner flushes again
+        from the log.
+        """
 
         async def main() -> None:
             c = FakeContainer(make_config())
@@ -231,7 +246,9 @@ class TestLogFailures:
             a = c.create("a")
             c.append(a, 50)
             c.segment(a).length += 1
-            with pytest.raises(DataCorruptionError, match="51 bytes are not in Tier 2, and the log has 50"):
+            with pytest.raises(
+                DataCorruptionError, match="51 bytes are not in Tier 2, and the log has 50"
+            ):
                 c.writer.start()
             await c.writer.stop()
 
@@ -341,7 +358,9 @@ class TestStop:
             else:
                 await asyncio.sleep(5)
             await c.writer.stop()
-            with pytest.raises(TierUnavailableError if where == "backing off" else ContainerStoppedError):
+            with pytest.raises(
+                TierUnavailableError if where == "backing off" else ContainerStoppedError
+            ):
                 await flush
             await c.writer.stop()
             after = c.restart(make_config())
@@ -376,7 +395,9 @@ def test_the_virtual_loop_names_a_deadlock() -> None:
 
 
 def test_an_idle_writer_sets_no_timer() -> None:
-    """Nothing pending and no garbage: nothing wakes up, ever, where neither orphans nor mail are looked for."""
+    """Nothing pending and no garbage: nothing wakes up, ever, where neither orphans nor mail are
+    looked for.
+    """
 
     async def main() -> None:
         c = FakeContainer(StorageWriterConfig(orphan_sweep_spacing_s=0, mailbox_poll_s=0))

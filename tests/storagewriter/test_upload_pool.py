@@ -1,4 +1,6 @@
-"""Uploads in parallel: as fast as there are of them, bounded in bytes, visible in the order of the log."""
+"""Uploads in parallel: as fast as there are of them, bounded in bytes, visible in the order of the
+log.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class TestUploadPool:
                 c.append(a, 100)
                 c.append(b, 100)
                 await asyncio.sleep(1)
-            assert c.segment(a).storage_length == 0, "what is behind a late upload of its segment waits"
+            assert c.segment(a).storage_length == 0, (
+                "what is behind a late upload of its segment waits"
+            )
             assert c.segment(b).storage_length == 300
             await c.writer.flush()
             assert [chunk.start_offset for chunk in c.segment(a).chunks] == [0, 100]

@@ -1,4 +1,6 @@
-"""Stores whose Tier 1 is BookKeeper in memory: one cluster and one tree of nodes, many folders and processes."""
+"""Stores whose Tier 1 is BookKeeper in memory: one cluster and one tree of nodes, many folders and
+processes.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,27 @@ class BookKeeperWorld(DefaultAdapters):
         self.clients.append(BookKeeperClients(ClosedOnce(self.cluster), MemoryNodes(self.tree)))
         return self.clients[-1]
 
-    async def open(self, folder: Path, *, environment: Mapping[str, str] | None = None, **options: Any) -> SegmentStore:
-        # Owners in one process take over from one another, on purpose; tests of manners say otherwise.
+    async def open(
+        self, folder: Path, *, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> SegmentStore:
+        # Owners in one process take over from one another, on purpose; tests of manners say
+        # otherwise.
         chosen = {**LAZY, "tier1": URL, "take_over": True, **options}
-        return SegmentStore(await open_store(str(folder), chosen, environment or {}, Runtime(), self))
+        return SegmentStore(
+            await open_store(str(folder), chosen, environment or {}, Runtime(), self)
+        )
 
     def all_closed(self) -> bool:
-        return all(isinstance(each.ledgers, ClosedOnce) and each.ledgers.closed_times == 1 for each in self.clients)
+        return all(
+            isinstance(each.ledgers, ClosedOnce) and each.ledgers.closed_times == 1
+            for each in self.clients
+        )
 
 
 def name_in(container_id: int, containers: int, tag: str = "s") -> str:
     """A segment's name that lives in this container."""
-    return next(name for number in range(10_000) if container_of(name := f"{tag}{number}", containers) == container_id)
+    return next(
+        name
+        for number in range(10_000)
+        if container_of(name := f"{tag}{number}", containers) == container_id
+    )

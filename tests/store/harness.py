@@ -1,4 +1,6 @@
-"""Stores as the tests of the public face open them: real files, settings so small that the rare paths are common."""
+"""Stores as the tests of the public face open them: real files, settings so small that the rare
+paths are common.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,12 @@ TINY: Mapping[str, Any] = {
     "cache_bytes_max": 64 * 1024,
     "append_bytes_max": 4096,
 }
-LAZY: Mapping[str, Any] = {**TINY, "flush_bytes": 400, "flush_age_s": 1000.0, "unflushed_target_bytes": 1 << 30}
+LAZY: Mapping[str, Any] = {
+    **TINY,
+    "flush_bytes": 400,
+    "flush_age_s": 1000.0,
+    "unflushed_target_bytes": 1 << 30,
+}
 """Tiny, but nothing goes to Tier 2 before it is told to or a segment has 400 bytes."""
 UNFLUSHED: Mapping[str, Any] = {
     **LAZY,
@@ -52,11 +59,15 @@ UNFLUSHED: Mapping[str, Any] = {
 """Tiny, but nothing goes to Tier 2 before it is told to."""
 
 
-def open_tiny(location: object, *, runtime: Runtime | None = None, **options: object) -> OpeningStore:
+def open_tiny(
+    location: object, *, runtime: Runtime | None = None, **options: object
+) -> OpeningStore:
     return segmentstore.open(str(location), runtime=runtime, **{**TINY, **options})
 
 
-def open_lazy(location: object, *, runtime: Runtime | None = None, **options: object) -> OpeningStore:
+def open_lazy(
+    location: object, *, runtime: Runtime | None = None, **options: object
+) -> OpeningStore:
     return segmentstore.open(str(location), runtime=runtime, **{**LAZY, **options})
 
 
@@ -78,7 +89,9 @@ def read_store_id(location: object) -> str:
 
 
 async def bury() -> None:
-    """End the tasks of stores whose process is dead, which cannot close: their calls never return."""
+    """End the tasks of stores whose process is dead, which cannot close: their calls never
+    return.
+    """
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await asyncio.sleep(0)
@@ -101,10 +114,12 @@ Trap = Callable[[str, str], Exception | None]
 
 
 class WorldDisk(OsDisk):
-    """The operating system's disk without waiting for the device, which can be frozen, copied, and made to fail.
+    """The operating system's disk without waiting for the device, which can be frozen, copied, and
+    made to fail.
 
-    A killed process loses nothing by the missing syncs. Calls come from the adapters' threads; every one
-    that changes something passes the gate, so a copy taken behind the gate is the disk at one instant.
+    A killed process loses nothing by the missing syncs. Calls come from the adapters' threads;
+    every one that changes something passes the gate, so a copy taken behind the gate is the disk at
+    one instant.
     """
 
     def __init__(self) -> None:
@@ -113,19 +128,25 @@ class WorldDisk(OsDisk):
         """Asked before each call."""
 
     def crash_copy(self, source: object, target: object) -> str:
-        """What a SIGKILL now would leave of an open store: its folder, without the throw-away cache."""
+        """What a SIGKILL now would leave of an open store: its folder, without the throw-away
+        cache.
+        """
         with self.gate:
             shutil.copytree(str(source), str(target), ignore=shutil.ignore_patterns("cache"))
         return str(target)
 
     def tier2_away(self) -> None:
         """From now on nothing below a folder `tier2` answers."""
-        self.trap = lambda _call, path: OSError(errno.EIO, "away", path) if _is_tier2(path) else None
+        self.trap = lambda _call, path: (
+            OSError(errno.EIO, "away", path) if _is_tier2(path) else None
+        )
 
     def log_sync_fails(self) -> None:
         """From now on no sync of a log file succeeds."""
         self.trap = lambda call, path: (
-            OSError(errno.EIO, "broken", path) if call == "sync" and f"{os.sep}log{os.sep}" in path else None
+            OSError(errno.EIO, "broken", path)
+            if call == "sync" and f"{os.sep}log{os.sep}" in path
+            else None
         )
 
     def heal(self) -> None:
@@ -136,7 +157,9 @@ class WorldDisk(OsDisk):
         if error is not None:
             raise error
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         self.reach("open", path)
         with self.gate:
             file = super().open(path, write=write, create=create, exclusive=exclusive)

@@ -1,7 +1,9 @@
-"""A process that owns containers of a store, for tests of several: `python -m tests.store.owner_process`.
+"""A process that owns containers of a store, for tests of several:
+`python -m tests.store.owner_process`.
 
-It does what a line of its standard input says, a JSON list of a name and its arguments, and answers with a line: {"ok": result} or
-{"error": name of the error, "text": what it says}. It ends with its standard input, and closes what is open.
+It does what a line of its standard input says, a JSON list of a name and its arguments, and answers
+with a line: {"ok": result} or {"error": name of the error, "text": what it says}. It ends with its
+standard input, and closes what is open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The store as a plain model: what each call of the public face must do, without any engine.
 
-Each method changes the model and returns what the call gives, or raises the error class the call must raise.
+Each method changes the model and returns what the call gives, or raises the error class the call
+must raise.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ class PlainModel:
         self.segments[name] = PlainSegment()
 
     def append(
-        self, name: str, data: bytes, expected: int | None = None, updates: Sequence[AttributeUpdate] = ()
+        self,
+        name: str,
+        data: bytes,
+        expected: int | None = None,
+        updates: Sequence[AttributeUpdate] = (),
     ) -> int:
         segment = self.find(name)
         if segment.sealed:
@@ -138,11 +143,17 @@ class PlainModel:
             raise RefusedError(EndOfSegmentError)
         return bytes(segment.data[offset:])
 
-    def _resolve(self, segment: PlainSegment, updates: Sequence[AttributeUpdate]) -> dict[UUID, int]:
+    def _resolve(
+        self, segment: PlainSegment, updates: Sequence[AttributeUpdate]
+    ) -> dict[UUID, int]:
         values = dict(segment.attributes)
         for update in updates:
             there = values.get(update.id)
-            total = update.value + (there or 0) if update.type is UpdateType.ACCUMULATE else update.value
+            total = (
+                update.value + (there or 0)
+                if update.type is UpdateType.ACCUMULATE
+                else update.value
+            )
             refused = {
                 UpdateType.NONE: there is not None,
                 UpdateType.REPLACE: False,

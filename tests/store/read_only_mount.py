@@ -1,6 +1,8 @@
-"""What test_read_only_file_system.py runs in a mount namespace of its own: `read_only_mount.py MOUNT TIER2`.
+"""What test_read_only_file_system.py runs in a mount namespace of its own:
+`read_only_mount.py MOUNT TIER2`.
 
-MOUNT is an empty tmpfs. TIER2 is a folder elsewhere, which stays writable, or "" for the store's own.
+MOUNT is an empty tmpfs. TIER2 is a folder elsewhere, which stays writable, or "" for the store's
+own.
 """
 
 from __future__ import annotations
@@ -43,19 +45,26 @@ async def build(location: str, tier2: str) -> dict[str, Any]:
             await store.create_segment(name)
             await store.append(name, name.encode() * 50)
         await store.merge("merged", "linked-source")
-        await store.update_attributes("flushed", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 41)])
+        await store.update_attributes(
+            "flushed", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 41)]
+        )
         await store.truncate("truncated", 100)
         await store.flush()
         await store.checkpoint()
-    # Tier 2 takes no more objects: what is not there stays in the log, and what is merged stays unlinked.
-    disk.trap = lambda call, path: OSError(errno.EIO, "away", path) if call == "link" and "/tier2/" in path else None
+    # Tier 2 takes no more objects: what is not there stays in the log, and what is merged stays
+    # unlinked.
+    disk.trap = lambda call, path: (
+        OSError(errno.EIO, "away", path) if call == "link" and "/tier2/" in path else None
+    )
     async with segmentstore.open(location, runtime=runtime, **options) as store:
         for name in NAMES[1:]:
             await store.append(name, f"and {name} in the log".encode())
         await store.create_segment("pending-source")
         await store.append("pending-source", b"merged and not linked")
         await store.merge("pending", "pending-source")
-        await store.update_attributes("unflushed", [AttributeUpdate(attribute(2), UpdateType.REPLACE, 42)])
+        await store.update_attributes(
+            "unflushed", [AttributeUpdate(attribute(2), UpdateType.REPLACE, 42)]
+        )
         await store.truncate("truncated", 120)
         await store.seal("sealed")
         infos = {each.name: to_plain(each) async for each in store.list_segments()}
@@ -63,13 +72,18 @@ async def build(location: str, tier2: str) -> dict[str, Any]:
         assert infos["flushed"]["storage_length"] == infos["flushed"]["length"] == 350
         assert infos["unflushed"]["storage_length"] < infos["unflushed"]["length"]
         metadata = store._parts.containers[0].metadata
-        merges = {name: len(metadata.segments[metadata.names[name]].merges) for name in ("merged", "pending")}
+        merges = {
+            name: len(metadata.segments[metadata.names[name]].merges)
+            for name in ("merged", "pending")
+        }
         assert merges == {"merged": 0, "pending": 1}
         return {
             name: {
                 "info": infos[name],
                 "bytes": await read_all(store, name, infos[name]["start_offset"]),
-                "attributes": {str(key): value for key, value in (await store.get_attributes(name)).items()},
+                "attributes": {
+                    str(key): value for key, value in (await store.get_attributes(name)).items()
+                },
             }
             for name in NAMES
         }
@@ -105,7 +119,8 @@ def check_reads(store: str, expected: dict[str, Any]) -> None:
             assert shown("cat", store, name).out == expected[name]["bytes"], name
     assert shown("info", store, "pending", "--json").json() == expected["pending"]["info"]
     assert (
-        shown("cat", store, "pending", "--offset", "340", "--length", "30").out == expected["pending"]["bytes"][340:370]
+        shown("cat", store, "pending", "--offset", "340", "--length", "30").out
+        == expected["pending"]["bytes"][340:370]
     )
     numbers = shown("info", store, "--json").json()
     assert numbers["containers"]["0"]["segments"] == len(NAMES)

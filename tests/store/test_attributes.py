@@ -1,4 +1,6 @@
-"""Attributes through the public face: the five update types, alone and with an append, all or nothing."""
+"""Attributes through the public face: the five update types, alone and with an append, all or
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ CASES = [
 
 
 async def make(store: SegmentStore, there: int | None) -> None:
-    await store.create_segment("x", [] if there is None else [AttributeUpdate(A, UpdateType.REPLACE, there)])
+    await store.create_segment(
+        "x", [] if there is None else [AttributeUpdate(A, UpdateType.REPLACE, there)]
+    )
 
 
 @pytest.mark.parametrize(("kind", "there", "value", "expected", "after"), CASES)
@@ -74,12 +78,18 @@ def test_each_update_type_alone_and_with_an_append(
             if after is None:
                 with pytest.raises(BadAttributeUpdateError) as caught:
                     await call()
-                assert (caught.value.name, caught.value.attribute_id, caught.value.current) == ("x", A, there)
+                assert (caught.value.name, caught.value.attribute_id, caught.value.current) == (
+                    "x",
+                    A,
+                    there,
+                )
             else:
                 await call()
             left = there if after is None else after
             assert await store.get_attributes("x") == ({} if left is None else {A: left})
-            assert (await store.get_info("x")).length == (4 if with_append and after is not None else 0)
+            assert (await store.get_info("x")).length == (
+                4 if with_append and after is not None else 0
+            )
 
     run(main())
 
@@ -132,14 +142,22 @@ def test_conditions_see_updates_that_are_not_durable_yet(tmp_path: Path) -> None
         async with open_tiny(tmp_path / "s") as store:
             await make(store, None)
             claims = [
-                store.append("x", b"%d" % number, attributes=[AttributeUpdate(A, UpdateType.NONE, number)])
+                store.append(
+                    "x", b"%d" % number, attributes=[AttributeUpdate(A, UpdateType.NONE, number)]
+                )
                 for number in range(10)
             ]
             results = await asyncio.gather(*claims, return_exceptions=True)
             assert results[0] == 0
-            assert all(isinstance(result, BadAttributeUpdateError) and result.current == 0 for result in results[1:])
+            assert all(
+                isinstance(result, BadAttributeUpdateError) and result.current == 0
+                for result in results[1:]
+            )
             await asyncio.gather(
-                *(store.update_attributes("x", [AttributeUpdate(B, UpdateType.ACCUMULATE, 1)]) for _ in range(300))
+                *(
+                    store.update_attributes("x", [AttributeUpdate(B, UpdateType.ACCUMULATE, 1)])
+                    for _ in range(300)
+                )
             )
             assert await store.get_attributes("x") == {A: 0, B: 300}
             assert await read_all(store, "x") == b"0"
@@ -165,11 +183,16 @@ def test_values_live_through_checkpoint_and_restart(tmp_path: Path) -> None:
 
 def test_many_attributes_are_more_than_a_frame_holds(tmp_path: Path) -> None:
     async def main() -> None:
-        updates = [AttributeUpdate(attribute(number), UpdateType.REPLACE, -number) for number in range(1, 120)]
+        updates = [
+            AttributeUpdate(attribute(number), UpdateType.REPLACE, -number)
+            for number in range(1, 120)
+        ]
         expected = {attribute(number): -number for number in range(1, 120)}
         async with open_tiny(tmp_path / "s") as store:
             await store.create_segment("x")
-            await asyncio.gather(store.append("x", b"a"), store.append("x", b"data", attributes=updates))
+            await asyncio.gather(
+                store.append("x", b"a"), store.append("x", b"data", attributes=updates)
+            )
             await store.create_segment("y", updates)
             await store.create_segment("z")
             await store.update_attributes("z", updates)
@@ -194,7 +217,9 @@ BAD: list[Sequence[object]] = [
 
 
 @pytest.mark.parametrize("updates", BAD)
-def test_malformed_updates_are_refused_everywhere(tmp_path: Path, updates: Sequence[AttributeUpdate]) -> None:
+def test_malformed_updates_are_refused_everywhere(
+    tmp_path: Path, updates: Sequence[AttributeUpdate]
+) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s") as store:
             await make(store, None)
@@ -209,6 +234,9 @@ def test_malformed_updates_are_refused_everywhere(tmp_path: Path, updates: Seque
                 await store.merge("x", "s", updates)
             with pytest.raises(InvalidArgumentError):
                 await store.get_attributes("x", ["not an id"])  # type: ignore[list-item]
-            assert [(info.name, info.length) async for info in store.list_segments()] == [("s", 0), ("x", 0)]
+            assert [(info.name, info.length) async for info in store.list_segments()] == [
+                ("s", 0),
+                ("x", 0),
+            ]
 
     run(main())

@@ -1,4 +1,6 @@
-"""A backlog over many segments: what waits for Tier 2 gets there by few passes over the log, and is never dropped twice."""
+"""A backlog over many segments: what waits for Tier 2 gets there by few passes over the log, and is
+never dropped twice.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ async def leave_backlog(folder: Path) -> None:
     for segment in range(SEGMENTS):
         await store.create_segment(name(segment))
     for number in range(ROUNDS):
-        futures = [store.append(name(segment), piece(segment, number)) for segment in range(SEGMENTS)]
+        futures = [
+            store.append(name(segment), piece(segment, number)) for segment in range(SEGMENTS)
+        ]
         await asyncio.gather(*futures)
     assert store._containers[0].writer.unflushed_bytes == BACKLOG
     await store.close()
@@ -109,11 +113,16 @@ async def check_all_in_tier2(store: SegmentStore) -> None:
 
 
 def test_recovery_waits_for_the_spiller_and_drops_nothing(tmp_path: Path) -> None:
-    """Thirteen times what memory holds; the cache has room for it. Nothing has to be looked for in the log again."""
+    """Thirteen times what memory holds; the cache has room for it.
+
+    Nothing has to be looked for in the log again.
+    """
 
     async def main() -> None:
         await leave_backlog(tmp_path / "s")
-        async with segmentstore.open(tmp_path / "s", **SIZES, unflushed_target_bytes=1 << 30) as store:
+        async with segmentstore.open(
+            tmp_path / "s", **SIZES, unflushed_target_bytes=1 << 30
+        ) as store:
             numbers = reading(store)
             assert numbers["dropped_unflushed_bytes"] == 0
             assert numbers["tail_bytes"] + numbers["cached_bytes"] == BACKLOG
@@ -134,8 +143,8 @@ def test_one_pass_over_the_log_serves_whole_objects(tmp_path: Path, cache: str) 
         async with await opened(tmp_path / "s", held, cache_bytes_max=64 * KIB) as store:
             assert reading(store)["dropped_unflushed_bytes"] > BACKLOG // 2
             await check_all_in_tier2(store)
-            # What uploads hold at a time is what a pass brings at least.
-            # Uploads end, and the next begin, at different times: a pass serves one wholly at the least.
+            # What uploads hold at a time is what a pass brings at least. Uploads end, and the next
+            # begin, at different times: a pass serves one wholly at the least.
             assert 0 < reading(store)["refills"] <= BACKLOG // SIZES["object_bytes"]
 
     run(main())
@@ -192,12 +201,17 @@ def test_writers_wait_for_a_spiller_that_falls_behind(tmp_path: Path) -> None:
 
 
 def test_dropped_bytes_count_as_pressure(tmp_path: Path) -> None:
-    """They hold the log as those that are held do, and cost more: a store that has dropped much holds its writers back."""
+    """They hold the log as those that are held do, and cost more: a store that has dropped much
+    holds its writers back.
+    """
 
     async def main() -> None:
         await leave_backlog(tmp_path / "s")
         async with await opened(
-            tmp_path / "s", GatedCache(64 * KIB), cache_bytes_max=64 * KIB, unflushed_target_bytes=1 << 30
+            tmp_path / "s",
+            GatedCache(64 * KIB),
+            cache_bytes_max=64 * KIB,
+            unflushed_target_bytes=1 << 30,
         ) as store:
             numbers = reading(store)
             held = numbers["tail_bytes_unflushed"] + numbers["cached_bytes_unflushed"]

@@ -1,4 +1,6 @@
-"""The blocking face: the same meanings without await, from many threads, and nobody left waiting at close."""
+"""The blocking face: the same meanings without await, from many threads, and nobody left waiting at
+close.
+"""
 
 from __future__ import annotations
 
@@ -110,14 +112,20 @@ def test_a_buffer_may_be_reused_after_the_call(tmp_path: Path) -> None:
 
 def test_many_threads_on_one_segment(tmp_path: Path) -> None:
     def work(number: int) -> list[int]:
-        futures = [store.append_nowait("x", b"%02d:%03d;" % (number, event)) for event in range(100)]
+        futures = [
+            store.append_nowait("x", b"%02d:%03d;" % (number, event)) for event in range(100)
+        ]
         return [future.result(WAIT_S) for future in futures]
 
     with open_blocking(tmp_path / "s") as store, ThreadPoolExecutor(16) as threads:
         store.create_segment("x")
         offsets = list(threads.map(work, range(16)))
-        assert all(own == sorted(own) for own in offsets), "appends of one thread land in the order of its calls"
-        assert sorted(offset for own in offsets for offset in own) == list(range(0, 16 * 100 * 7, 7))
+        assert all(own == sorted(own) for own in offsets), (
+            "appends of one thread land in the order of its calls"
+        )
+        assert sorted(offset for own in offsets for offset in own) == list(
+            range(0, 16 * 100 * 7, 7)
+        )
         events = b"".join(store.reader("x")).decode().split(";")[:-1]
         for number in range(16):
             assert [event for event in events if event.startswith(f"{number:02d}")] == [
@@ -174,7 +182,9 @@ def test_a_closed_store_answers_everybody(tmp_path: Path) -> None:
         futures = [store.append_nowait("x", b"a") for _ in range(50)]
         store.close()
         for future in futures:
-            assert future.exception(WAIT_S) is None or isinstance(future.exception(), SegmentStoreError)
+            assert future.exception(WAIT_S) is None or isinstance(
+                future.exception(), SegmentStoreError
+            )
         # The follower may have got the appends before the end.
         error = waiting.exception(WAIT_S)
         assert error is None or isinstance(error, ContainerStoppedError)

@@ -1,4 +1,6 @@
-"""Exceptions of signal handlers in the middle of blocking calls, and calls from the store's own thread."""
+"""Exceptions of signal handlers in the middle of blocking calls, and calls from the store's own
+thread.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def end_others(kept: set[threading.Thread]) -> None:
 
 
 class SignallingDisk(WorldDisk):
-    """Signals the main thread in the middle of some of its calls, which go on once the signal is handled."""
+    """Signals the main thread in the middle of some of its calls, which go on once the signal is
+    handled.
+    """
 
     def __init__(self, handled: threading.Event) -> None:
         super().__init__()
@@ -128,7 +132,9 @@ def signal_once_waiting() -> Iterator[None]:
         sender.join()
 
 
-def open_blocking(location: Path, disk: WorldDisk | None = None, **options: Any) -> blocking.SegmentStore:
+def open_blocking(
+    location: Path, disk: WorldDisk | None = None, **options: Any
+) -> blocking.SegmentStore:
     runtime = Runtime(disk=disk) if disk is not None else None
     return blocking.open(location, runtime=runtime, **{**TINY, **options})
 
@@ -138,7 +144,9 @@ def event(number: int) -> bytes:
 
 
 def check_answers(location: Path, answers: list[Future[int]]) -> None:
-    """No append that was answered "no effect" is there, none that was answered with an offset is not."""
+    """No append that was answered "no effect" is there, none that was answered with an offset is
+    not.
+    """
     with open_blocking(location) as store:
         content = b"".join(store.reader("x"))
     for number, answer in enumerate(answers):
@@ -183,7 +191,9 @@ def test_a_close_interrupted_at_any_moment_goes_on(tmp_path: Path, moment: int) 
     check_answers(tmp_path / "s", answers)
 
 
-def test_a_change_that_the_end_of_the_loop_leaves_is_unknown_and_all_else_is_closed(tmp_path: Path) -> None:
+def test_a_change_that_the_end_of_the_loop_leaves_is_unknown_and_all_else_is_closed(
+    tmp_path: Path,
+) -> None:
     store = open_blocking(tmp_path / "s")
 
     async def stuck() -> None:
@@ -219,7 +229,9 @@ def openings(location: Path, handled: threading.Event) -> int:
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_an_interrupted_opening_leaves_nothing(tmp_path: Path, handled: threading.Event, *, made: bool) -> None:
+def test_an_interrupted_opening_leaves_nothing(
+    tmp_path: Path, handled: threading.Event, *, made: bool
+) -> None:
     count = openings(tmp_path / "count", handled)
     if made:
         count = openings(tmp_path / "count", handled)
@@ -240,7 +252,8 @@ def test_an_opening_interrupted_at_any_moment_leaves_nothing(tmp_path: Path, mom
     opened: list[blocking.SegmentStore] = []
 
     def call() -> None:
-        # Options by name: behind a call with ** the interpreter would run the handler before the store is ours.
+        # Options by name: behind a call with ** the interpreter would run the handler before the
+        # store is ours.
         opened.append(blocking.open(tmp_path / "s", frame_bytes_max=200, log_file_bytes=8392))
 
     interrupted(moment, call)
@@ -343,5 +356,7 @@ def test_a_callback_that_exits_does_not_end_the_store(tmp_path: Path) -> None:
         answers = [store.append_nowait("x", event(number)) for number in range(EVENTS)]
         for answer in answers:
             answer.add_done_callback(lambda _: sys.exit(1))
-        assert [answer.result(WAIT_S) for answer in answers] == [5 * number for number in range(EVENTS)]
+        assert [answer.result(WAIT_S) for answer in answers] == [
+            5 * number for number in range(EVENTS)
+        ]
         assert store.append("x", b"on") == 5 * EVENTS

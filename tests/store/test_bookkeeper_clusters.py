@@ -1,4 +1,6 @@
-"""Stores on clusters that are set up otherwise: another layout, TLS, SASL everywhere, placement by racks. All real."""
+"""Stores on clusters that are set up otherwise: another layout, TLS, SASL everywhere, placement by
+racks. All real.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def use(folder: Path, url: str, *, lives: int = 2) -> None:
     run(main(), limit_s=SLOW_TLS_S)
 
 
-def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placement_by_racks(tmp_path: Path) -> None:
+def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placement_by_racks(
+    tmp_path: Path,
+) -> None:
     settings = tmp_path / "client.properties"
     racks = {
         "ensemblePlacementPolicy": "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy",
@@ -68,11 +72,15 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
         },
         java=[f"-Djava.security.auth.login.config={tmp_path / 'logins'}"],
     )
-    (tmp_path / "racks.sh").write_text("#!/bin/sh\nfor each; do echo /rack-1; done\n", encoding="utf-8")
+    (tmp_path / "racks.sh").write_text(
+        "#!/bin/sh\nfor each; do echo /rack-1; done\n", encoding="utf-8"
+    )
     (tmp_path / "racks.sh").chmod(0o755)
 
     def write(values: dict[str, str]) -> None:
-        settings.write_text("".join(f"{name} = {value}\n" for name, value in values.items()), encoding="utf-8")
+        settings.write_text(
+            "".join(f"{name} = {value}\n" for name, value in values.items()), encoding="utf-8"
+        )
 
     with BookKeeperCluster(tmp_path / "cluster", 1, extras=extras) as cluster, kept_gateway():
         write(racks)
@@ -82,7 +90,10 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
             ({"ensemblePlacementPolicy": "com.example.NoSuchPolicy"}, "NoSuchPolicy"),
             ({"delayEnsembleChange": "false"}, "delayEnsembleChange is set by the store itself"),
             ({"tlsProviderFactoryClass": "com.example.NoSuchFactory"}, "NoSuchFactory"),
-            ({"java.security.auth.login.config": "/elsewhere"}, "is set to another value in this gateway"),
+            (
+                {"java.security.auth.login.config": "/elsewhere"},
+                "is set to another value in this gateway",
+            ),
         ):
             write(wrong)
             with pytest.raises(ConfigError, match=words) as caught:
@@ -92,13 +103,19 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BookKeeperCluster, Path]]:
-    """A cluster where nobody comes in without a password, and bookies speak TLS. Its secrets are in the folder."""
+    """A cluster where nobody comes in without a password, and bookies speak TLS.
+
+    Its secrets are in the folder.
+    """
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "logins").write_text(LOGINS, encoding="utf-8")
     (folder / "password").write_text(PASSWORD, encoding="utf-8")
     (folder / "zookeeper").write_text("store:zoo-secret\n", encoding="utf-8")
     make_key(folder / "bookie.p12")
-    tls = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory", "tlsProvider": "JDK"}
+    tls = {
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsProvider": "JDK",
+    }
     extras = ClusterExtras(
         scheme="zk+longhierarchical",
         zookeeper={
@@ -113,7 +130,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BookKeep
             "tlsKeyStorePasswordPath": str(folder / "password"),
         },
         java=[f"-Djava.security.auth.login.config={folder / 'logins'}"],
-        look={"sasl_options": {"mechanism": "DIGEST-MD5", "username": "store", "password": "zoo-secret"}},
+        look={
+            "sasl_options": {
+                "mechanism": "DIGEST-MD5",
+                "username": "store",
+                "password": "zoo-secret",
+            }
+        },
     )
     values = {
         **tls,
@@ -155,7 +178,9 @@ def test_who_does_not_know_the_passwords_is_told_that_it_is_a_setting(
     cluster, folder = guarded
     (tmp_path / "guess").write_text("store:barley\n", encoding="utf-8")
     (tmp_path / "trust").write_text(
-        (folder / "bookie.properties").read_text(encoding="utf-8").replace(f"{folder}/password", f"{tmp_path}/guess"),
+        (folder / "bookie.properties")
+        .read_text(encoding="utf-8")
+        .replace(f"{folder}/password", f"{tmp_path}/guess"),
         encoding="utf-8",
     )
     known = f"&zookeeper_scheme=sasl&zookeeper_auth_file={folder}/zookeeper"

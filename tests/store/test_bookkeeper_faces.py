@@ -1,4 +1,6 @@
-"""A store on BookKeeper (in memory) as its callers meet it: without await, while too few bookies are up, and when it stops."""
+"""A store on BookKeeper (in memory) as its callers meet it: without await, while too few bookies
+are up, and when it stops.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,14 @@ def test_the_blocking_face_serves_many_threads(tmp_path: Path) -> None:
         store.checkpoint()
     dots = b"".join(b"%d." % each for each in range(10))
     for number, content in enumerate(contents):
-        assert content == (b"".join(b"<%d>" % event * (number + 1) for event in range(10)) + dots + b"ab")[1:]
+        assert (
+            content
+            == (b"".join(b"<%d>" % event * (number + 1) for event in range(10)) + dots + b"ab")[1:]
+        )
     with open_blocking(world, tmp_path / "two") as store:
-        assert [info.name for info in store.list_segments()] == [f"s/{number}" for number in range(8)]
+        assert [info.name for info in store.list_segments()] == [
+            f"s/{number}" for number in range(8)
+        ]
         for number, content in enumerate(contents):
             assert b"".join(store.reader(f"s/{number}", 1)) == content
             assert store.get_attributes(f"s/{number}", [attribute(1)]) == {attribute(1): number + 1}
@@ -130,7 +137,9 @@ def test_with_too_few_bookies_memory_is_bounded_and_all_that_was_taken_is_acknow
     run(main())
 
 
-def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_nothing(tmp_path: Path) -> None:
+def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         store = await world.open(tmp_path / "s")
@@ -148,7 +157,9 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
             await store.append("a", b"more")
         await until(lambda: bool(numbers_of(store, "state") == "stopped"))
         assert any("-999 UnexpectedCondition" in finding for finding in store.stats()["health"])
-        assert {number: ledger.entries for number, ledger in world.cluster.ledgers.items()} == ledgers
+        assert {
+            number: ledger.entries for number, ledger in world.cluster.ledgers.items()
+        } == ledgers
         await store.close()
         async with await world.open(tmp_path / "s") as again:
             assert await read_all(again, "a") == b"not in Tier 2 yet"

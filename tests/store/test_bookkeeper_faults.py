@@ -1,7 +1,8 @@
-"""A store at work on a real cluster whose parts die, hang, fill up and forget: nothing is lost, nothing is there twice.
+"""A store at work on a real cluster whose parts die, hang, fill up and forget: nothing is lost,
+nothing is there twice.
 
-Ledgers are so small that the log rolls and is truncated during each fault that lets it (`moves_on`), and in every test.
-docs/bookkeeper-faults.md has the table.
+Ledgers are so small that the log rolls and is truncated during each fault that lets it
+(`moves_on`), and in every test. docs/bookkeeper-faults.md has the table.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def test_a_bookie_is_killed_and_brought_back(cluster: BookKeeperCluster, tmp_pat
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
 
 
-def test_ledgers_are_on_two_bookies_while_one_is_not_registered(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_ledgers_are_on_two_bookies_while_one_is_not_registered(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
         await outside(functools.partial(cluster.kill_bookie, 0, forget=True))
@@ -132,7 +135,9 @@ def test_ledgers_are_on_two_bookies_while_one_is_not_registered(cluster: BookKee
 
     async def main() -> None:
         async with asyncio.timeout(BOUND_S):
-            store = FaultedStore(tmp_path, url(cluster, tmp_path, DEGRADED), tmp_path.name, SETTINGS)
+            store = FaultedStore(
+                tmp_path, url(cluster, tmp_path, DEGRADED), tmp_path.name, SETTINGS
+            )
             await store.live(script)
             await rolled_and_truncated(store)
             assert (await store.log_record()).ledgers[-1].replication == Replication(3, 3, 2)
@@ -151,11 +156,14 @@ async def nothing_is_acknowledged(working: WorkingStore, cluster: BookKeeperClus
     assert working.runs
 
 
-def test_two_bookies_are_killed_and_brought_back(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_two_bookies_are_killed_and_brought_back(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
         await outside(functools.partial(cluster.kill_bookies, 0, 1, forget=True))
-        # What is in doubt cannot be recovered from one bookie; if nothing was, there is none for another ledger.
+        # What is in doubt cannot be recovered from one bookie; if nothing was, there is none for
+        # another ledger.
         await working.says("ing a ledger failed with")
         await nothing_is_acknowledged(working, cluster)
         await outside(cluster.start_bookie, 0)
@@ -200,7 +208,9 @@ def test_a_bookie_hangs_and_goes_on(cluster: BookKeeperCluster, tmp_path: Path) 
     check(tmp_path, url(cluster, tmp_path, "?ledger_bytes=16KiB"), script)
 
 
-def test_a_bookie_comes_back_without_its_ledgers(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_a_bookie_comes_back_without_its_ledgers(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(100)
         await outside(cluster.wipe_bookie, 2)
@@ -301,7 +311,9 @@ def test_replies_of_zookeeper_to_changes_are_lost(
     through_proxy(cluster, tmp_path, script, lose_the_claim if root == "record" else None)
 
 
-def test_the_gateway_is_killed(cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway) -> None:
+def test_the_gateway_is_killed(
+    cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway
+) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(100)
         os.kill(gateway.process.pid, signal.SIGKILL)
@@ -350,11 +362,22 @@ def test_entries_are_damaged_on_disk(cluster: BookKeeperCluster, tmp_path: Path)
 
 
 @asynccontextmanager
-async def opened_log(cluster: BookKeeperCluster, path: str) -> AsyncIterator[tuple[BookKeeperLog, GatewayLedgerStore]]:
-    ledgers = GatewayLedgerStore(GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret"), Runtime())
+async def opened_log(
+    cluster: BookKeeperCluster, path: str
+) -> AsyncIterator[tuple[BookKeeperLog, GatewayLedgerStore]]:
+    ledgers = GatewayLedgerStore(
+        GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret"), Runtime()
+    )
     nodes = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
     log = BookKeeperLog(
-        3, Runtime(), ledgers, nodes, path, store_id="5d0c", options=options(), payload_bytes_max=PAYLOAD_BYTES_MAX
+        3,
+        Runtime(),
+        ledgers,
+        nodes,
+        path,
+        store_id="5d0c",
+        options=options(),
+        payload_bytes_max=PAYLOAD_BYTES_MAX,
     )
     try:
         await ledgers.open()
@@ -374,7 +397,10 @@ async def take_all(reading: AsyncIterator[Sequence[LogFrame]], found: list[bytes
 
 @pytest.mark.parametrize("by_a_new_owner", [False, True])
 def test_ledgers_are_deleted_under_a_reader(
-    cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_a_new_owner: bool
+    cluster: BookKeeperCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_a_new_owner: bool,
 ) -> None:
     # A new owner spares those of earlier ones for so long, for such a reader.
     monkeypatch.setattr(ledger_remover, "REMOVE_AFTER_S", 0.0)

@@ -1,4 +1,5 @@
-"""Processes that own a store on a real cluster are killed in every phase of what they do, or stopped and overtaken.
+"""Processes that own a store on a real cluster are killed in every phase of what they do, or
+stopped and overtaken.
 
 Each owner is a process of its own. docs/bookkeeper-faults.md has the table.
 """
@@ -19,7 +20,9 @@ from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.test_bookkeeper_faults import SETTINGS
 
 OWNERS = {**SETTINGS, "tail_bytes_max": 8 << 20, "cache_bytes_max": 8 << 20}
-"""All that is not flushed stays in memory: to find it in the log again, ledger by ledger of 4 KiB, takes seconds."""
+"""All that is not flushed stays in memory: to find it in the log again, ledger by ledger of 4 KiB,
+takes seconds.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,9 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnGateway]:
         yield kept
 
 
-def owned(cluster: BookKeeperCluster, folder: Path, gateway: OwnGateway | None = None) -> BookKeeperRound:
+def owned(
+    cluster: BookKeeperCluster, folder: Path, gateway: OwnGateway | None = None
+) -> BookKeeperRound:
     attached = f"&gateway=127.0.0.1:{gateway.process.port}" if gateway is not None else ""
     tier1 = cluster.url(f"/{folder.name}") + "?ledger_bytes=4KiB" + attached
     return BookKeeperRound(folder, tier1, folder.name, OWNERS)

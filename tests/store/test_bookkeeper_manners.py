@@ -1,4 +1,6 @@
-"""Several openings of one store on BookKeeper (in memory): who lives is left alone, who has ended is followed."""
+"""Several openings of one store on BookKeeper (in memory): who lives is left alone, who has ended
+is followed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 
 from durablelog.bookkeeper.log_record import LogRecord, decode_record
 from durablelog.bookkeeper.store_node import container_path, owners_path
-from segmentstore import AppendOutcomeUnknownError, ContainerOwnedError, NotPrimaryError, SegmentStore, StoreInUseError
+from segmentstore import (
+    AppendOutcomeUnknownError,
+    ContainerOwnedError,
+    NotPrimaryError,
+    SegmentStore,
+    StoreInUseError,
+)
 from segmentstore.contracts.processes import ProcessIdentity, SystemProcesses
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_files import open_store
@@ -28,9 +36,17 @@ class Elsewhere:
 
 
 class World(BookKeeperWorld):
-    async def ask(self, folder: Path, *, runtime: Runtime | None = None, **options: Any) -> SegmentStore:
+    async def ask(
+        self, folder: Path, *, runtime: Runtime | None = None, **options: Any
+    ) -> SegmentStore:
         """As a user opens it."""
-        chosen = {**LAZY, "tier1": URL, "tier2": "memory://manners", "shared_tier2": True, **options}
+        chosen = {
+            **LAZY,
+            "tier1": URL,
+            "tier2": "memory://manners",
+            "shared_tier2": True,
+            **options,
+        }
         return SegmentStore(await open_store(str(folder), chosen, {}, runtime or Runtime(), self))
 
     def record(self, container_id: int) -> LogRecord:
@@ -58,7 +74,12 @@ def test_an_owner_that_lives_is_left_alone_and_goes_on(world: World, tmp_path: P
             assert (error.container_id, error.host, error.pid) == (0, me.host, me.pid)
             owner = world.record(0).owner
             assert owner is not None
-            assert (owner.host, owner.pid, owner.address, owner.since) == (me.host, me.pid, "memory", error.since)
+            assert (owner.host, owner.pid, owner.address, owner.since) == (
+                me.host,
+                me.pid,
+                "memory",
+                error.since,
+            )
             assert isinstance(error, StoreInUseError)
             assert [world.record(number).epoch for number in (0, 1)] == epochs
             await one.append(name, b"it is the owner still")
@@ -79,7 +100,9 @@ def test_an_owner_that_lives_is_left_alone_and_goes_on(world: World, tmp_path: P
     run(main())
 
 
-def test_of_several_containers_none_is_taken_if_one_has_an_owner(world: World, tmp_path: Path) -> None:
+def test_of_several_containers_none_is_taken_if_one_has_an_owner(
+    world: World, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with await world.ask(tmp_path / "one", containers=3, serve="0,1") as one:
             await one.create_segment(name_in(0, 3))
@@ -97,7 +120,9 @@ def test_of_several_containers_none_is_taken_if_one_has_an_owner(world: World, t
     run(main())
 
 
-def test_an_owner_whose_process_is_gone_from_this_machine_is_followed_at_once(world: World, tmp_path: Path) -> None:
+def test_an_owner_whose_process_is_gone_from_this_machine_is_followed_at_once(
+    world: World, tmp_path: Path
+) -> None:
     class Before(SystemProcesses):
         """A process that has had our number."""
 
@@ -134,10 +159,14 @@ def test_the_same_folder_is_opened_again_though_its_last_owner_never_said_good_b
 def test_an_owner_on_another_machine_is_not_known_to_be_dead(world: World, tmp_path: Path) -> None:
     async def main() -> None:
         query = "&session_timeout_s=1"
-        async with await world.ask(tmp_path / "one", runtime=Runtime(processes=Elsewhere()), tier1=URL + query) as one:
+        async with await world.ask(
+            tmp_path / "one", runtime=Runtime(processes=Elsewhere()), tier1=URL + query
+        ) as one:
             await one.create_segment("a")
             with pytest.raises(ContainerOwnedError) as caught:
-                await world.ask(tmp_path / "two", runtime=Runtime(processes=Elsewhere()), tier1=URL + query)
+                await world.ask(
+                    tmp_path / "two", runtime=Runtime(processes=Elsewhere()), tier1=URL + query
+                )
             assert (caught.value.host, caught.value.pid) == ("other.example", 17)
 
     run(main())

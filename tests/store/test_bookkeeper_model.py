@@ -1,4 +1,6 @@
-"""The whole public face against the plain model once more, on BookKeeper: ledgers fail, and other owners take over."""
+"""The whole public face against the plain model once more, on BookKeeper: ledgers fail, and other
+owners take over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.store.test_model import EXAMPLES, StoreMachine, payloads, picks
 
 
 class BookKeeperStoreMachine(StoreMachine):
-    """As on files, but that Tier 1 outlives folders, and that who took over finds the owner before alive."""
+    """As on files, but that Tier 1 outlives folders, and that who took over finds the owner before
+    alive.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,18 +31,28 @@ class BookKeeperStoreMachine(StoreMachine):
 
     def reopen(self) -> None:
         # Not in the store's folder, of which there is another one after each crash.
-        shared = {"tier1": URL, "take_over": True, "tier2": (self.folder / "shared" / "tier2").as_uri()}
+        shared = {
+            "tier1": URL,
+            "take_over": True,
+            "tier2": (self.folder / "shared" / "tier2").as_uri(),
+        }
 
         async def opened() -> SegmentStore:
             async with asyncio.timeout(20):
                 options = {**TINY, **self.options, **shared}
-                return SegmentStore(await open_store(self.location, options, {}, Runtime(disk=self.disk), self.world))
+                return SegmentStore(
+                    await open_store(
+                        self.location, options, {}, Runtime(disk=self.disk), self.world
+                    )
+                )
 
         self.store = self.runner.run(opened())
 
     @rule(code=st.sampled_from([-6, -11, -12, -21, -101]), kept=st.integers(0, 2))
     def a_ledger_fails(self, code: int, kept: int) -> None:
-        """With the next append: what was on its way is settled, and the log goes on in another one."""
+        """With the next append: what was on its way is settled, and the log goes on in another
+        one.
+        """
         if not self.world.cluster._planted_adds:
             self.world.cluster.fail_add(code, kept=kept)
 
@@ -47,7 +61,9 @@ class BookKeeperStoreMachine(StoreMachine):
         turns=st.integers(0, 8),
     )
     def crash_and_reopen(self, burst: list[tuple[tuple[int, str], bytes]], turns: int) -> None:
-        """Another owner takes over while this one is at work: whatever that one has acknowledged until its end is there."""
+        """Another owner takes over while this one is at work: whatever that one has acknowledged
+        until its end is there.
+        """
         self.lives += 1
         sends = [(self.pick(pick), data) for pick, data in burst]
         old, before = self.open_store, self.location
@@ -66,12 +82,17 @@ class BookKeeperStoreMachine(StoreMachine):
             await asyncio.gather(*futures, return_exceptions=True)
             await old.close()
             done = [future.exception() is None for future in futures]
-            return [(name, data, acknowledged) for (name, data), acknowledged in zip(sends, done, strict=True)]
+            return [
+                (name, data, acknowledged)
+                for (name, data), acknowledged in zip(sends, done, strict=True)
+            ]
 
         sent = self.runner.run(end())
         shutil.rmtree(before)
         for container in range(self.model.containers):
-            self.adopt_unknown([item for item in sent if self.model.container(item[0]) == container])
+            self.adopt_unknown(
+                [item for item in sent if self.model.container(item[0]) == container]
+            )
         self.check_everything()
 
 

@@ -1,4 +1,6 @@
-"""The password of the ledgers, given by a file or by the environment: the wrong one is named, and costs nothing."""
+"""The password of the ledgers, given by a file or by the environment: the wrong one is named, and
+costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class GuardedWorld(BookKeeperWorld):
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         password = await ledger_password(location, environment, runtime)
-        self.clients.append(BookKeeperClients(ClosedOnce(self.cluster, password=password), MemoryNodes(self.tree)))
+        self.clients.append(
+            BookKeeperClients(ClosedOnce(self.cluster, password=password), MemoryNodes(self.tree))
+        )
         return self.clients[-1]
 
     def records(self) -> list[LogRecord]:
@@ -37,11 +41,18 @@ class GuardedWorld(BookKeeperWorld):
             content = self.tree.content(f"{ROOT}/containers/{name}")
             assert content is not None
             # What every opening changes, whatever comes of it.
-            found.append(replace(decode_record(content.data, name), epoch=0, written_by="", change=0, owner=None))
+            found.append(
+                replace(
+                    decode_record(content.data, name), epoch=0, written_by="", change=0, owner=None
+                )
+            )
         return found
 
     def ledgers(self) -> dict[int, tuple[bool, list[bytes]]]:
-        return {number: (ledger.closed, list(ledger.entries)) for number, ledger in self.cluster.ledgers.items()}
+        return {
+            number: (ledger.closed, list(ledger.entries))
+            for number, ledger in self.cluster.ledgers.items()
+        }
 
 
 @pytest.mark.parametrize("wrong", [WRONG, None])
@@ -76,12 +87,16 @@ def test_a_wrong_password_names_where_it_comes_from_and_the_right_one_finds_ever
         assert (str(file) if by == "file" and wrong else PASSWORD_VARIABLE) in caught.value.reason
         assert RIGHT not in str(caught.value)
         assert WRONG not in str(caught.value)
-        assert (world.records(), world.ledgers()) == (records, ledgers), "nothing was fenced, made or deleted"
+        assert (world.records(), world.ledgers()) == (records, ledgers), (
+            "nothing was fenced, made or deleted"
+        )
         # A folder keeps the URL that it was first opened with.
         for folder in ("three" if by == "file" and not wrong else "two", "one"):
             async with await world.open(tmp_path / folder, **given(RIGHT)) as store:
                 for name in names:
-                    assert await read_all(store, name) == b"".join(b"%d " % number for number in range(100))
+                    assert await read_all(store, name) == b"".join(
+                        b"%d " % number for number in range(100)
+                    )
                 assert store.stats()["health"] == []
         assert world.all_closed()
 

@@ -1,4 +1,6 @@
-"""Processes of the operating system share one store on a real cluster: each its own containers, or all of them the same one."""
+"""Processes of the operating system share one store on a real cluster: each its own containers, or
+all of them the same one.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperClus
 
 
 @pytest.fixture
-def options(cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def options(
+    cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
     """Of one store. Its owners share a gateway: what each has of its own, others show."""
     with kept_gateway() as gateway:
         monkeypatch.setenv(TOKEN_VARIABLE, gateway.token)
@@ -139,7 +143,9 @@ def test_two_processes_serve_a_container_each(options: dict[str, Any], tmp_path:
         both.do("close")
 
 
-def test_of_two_processes_that_want_the_same_container_one_wins(options: dict[str, Any], tmp_path: Path) -> None:
+def test_of_two_processes_that_want_the_same_container_one_wins(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     name = name_in(0, 2)
     with (
         Owner(tmp_path / "0", {**options, "serve": "0"}) as one,
@@ -157,7 +163,9 @@ def test_of_two_processes_that_want_the_same_container_one_wins(options: dict[st
             for owner in opened:
                 owner.ask("append", name, f"{turn} ")
             answers = [owner.hear() for owner in opened]
-            (winner,) = [owner for owner, answer in zip(opened, answers, strict=True) if "ok" in answer]
+            (winner,) = [
+                owner for owner, answer in zip(opened, answers, strict=True) if "ok" in answer
+            ]
             errors = {answer["error"] for answer in answers if "error" in answer}
             assert errors <= {"NotPrimaryError", "AppendOutcomeUnknownError"}
             expected += f"{turn} "
@@ -182,7 +190,11 @@ def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is
         one.do("create", name)
         for command in (("create", "b"), ("append", "a"), ("gc",), ("rm", name)):
             refused = shell.segmentstore(command[0], tmp_path / "elsewhere", *command[1:])
-            assert (refused.code, f"process {one.pid} on " in refused.err, "--take-over" in refused.err) == (
+            assert (
+                refused.code,
+                f"process {one.pid} on " in refused.err,
+                "--take-over" in refused.err,
+            ) == (
                 4,
                 True,
                 True,
@@ -192,7 +204,11 @@ def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is
         assert one.do("append", name, "it is the owner still") == [0]
         listed = shell.segmentstore("log", tmp_path / "elsewhere", "--ledgers", "--json")
         owner = json.loads(listed.out.splitlines()[0])["owner"]
-        assert (owner["pid"], owner["address"], bool(owner["host"] and owner["since"])) == (one.pid, "127.0.0.1", True)
+        assert (owner["pid"], owner["address"], bool(owner["host"] and owner["since"])) == (
+            one.pid,
+            "127.0.0.1",
+            True,
+        )
         one.kill()
         other.ask_to_open()  # at once: its session goes on, and its process is seen to be gone
         other.result()
@@ -204,7 +220,10 @@ def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is
 
 
 def open_both(first: Owner, second: Owner, *, at_once: bool) -> list[Owner]:
-    """Who has the store open then; one that has not was told that it is not the owner. At least one has."""
+    """Who has the store open then; one that has not was told that it is not the owner.
+
+    At least one has.
+    """
     opened = []
     first.ask_to_open()
     if not at_once:

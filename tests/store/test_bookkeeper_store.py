@@ -1,4 +1,6 @@
-"""A whole store on BookKeeper (in memory): its identity, who may join it, what a lost root or log is."""
+"""A whole store on BookKeeper (in memory): its identity, who may join it, what a lost root or log
+is.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_a_folder_of_another_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["containers", "tier2"])
-def test_a_store_toml_that_says_otherwise_than_the_node_is_refused(tmp_path: Path, setting: str) -> None:
+def test_a_store_toml_that_says_otherwise_than_the_node_is_refused(
+    tmp_path: Path, setting: str
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s", containers=3)).close()
@@ -155,7 +159,9 @@ def test_a_store_toml_that_says_otherwise_than_the_node_is_refused(tmp_path: Pat
     run(main())
 
 
-def test_a_root_node_that_is_gone_is_not_made_again_by_a_folder_that_knew_it(tmp_path: Path) -> None:
+def test_a_root_node_that_is_gone_is_not_made_again_by_a_folder_that_knew_it(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s")).close()
@@ -170,7 +176,12 @@ def test_a_root_node_that_is_gone_is_not_made_again_by_a_folder_that_knew_it(tmp
 
 def test_a_root_node_of_something_else_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        for data in (b"hello", b"{}", b'{"version": 2, "store_id": "", "containers": 1, "tier2": "x"}', b"[1]"):
+        for data in (
+            b"hello",
+            b"{}",
+            b'{"version": 2, "store_id": "", "containers": 1, "tier2": "x"}',
+            b"[1]",
+        ):
             world = BookKeeperWorld()
             world.tree.put(ROOT, data)
             with pytest.raises(DataCorruptionError):
@@ -194,7 +205,9 @@ def test_an_empty_root_node_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-def test_a_lost_reply_to_the_making_of_the_root_node_is_recognised(tmp_path: Path, happens: bool) -> None:
+def test_a_lost_reply_to_the_making_of_the_root_node_is_recognised(
+    tmp_path: Path, happens: bool
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         world.tree.fail("create", happens=happens)
@@ -206,7 +219,9 @@ def test_a_lost_reply_to_the_making_of_the_root_node_is_recognised(tmp_path: Pat
     run(main())
 
 
-def test_of_several_that_make_the_store_at_once_one_does_and_the_others_join(tmp_path: Path) -> None:
+def test_of_several_that_make_the_store_at_once_one_does_and_the_others_join(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         folders = [tmp_path / str(number) for number in range(3)]
@@ -244,7 +259,9 @@ def test_a_store_with_a_tier2_that_cannot_be_one_is_not_made(tmp_path: Path) -> 
     run(main())
 
 
-def test_a_log_that_is_gone_while_tier2_has_a_copy_is_refused_to_a_new_folder_too(tmp_path: Path) -> None:
+def test_a_log_that_is_gone_while_tier2_has_a_copy_is_refused_to_a_new_folder_too(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         store = await world.open(tmp_path / "one")
@@ -277,7 +294,9 @@ def test_a_folder_is_open_in_one_process(tmp_path: Path) -> None:
     run(main())
 
 
-def test_services_that_do_not_answer_are_unavailable_and_everything_is_let_go_of(tmp_path: Path) -> None:
+def test_services_that_do_not_answer_are_unavailable_and_everything_is_let_go_of(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         world.tree.outage = True
@@ -310,9 +329,18 @@ def test_no_rights_in_zookeeper_are_the_operators_move(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tier1", ["bookkeeper://zoo", "bookkeeper://user:pass@zoo/x", "bookkeeper:", "ledgers", "bookkeeper://zoo/x?a=b"]
+    "tier1",
+    [
+        "bookkeeper://zoo",
+        "bookkeeper://user:pass@zoo/x",
+        "bookkeeper:",
+        "ledgers",
+        "bookkeeper://zoo/x?a=b",
+    ],
 )
-def test_a_tier1_that_means_nothing_is_refused_before_anything_is_made(tmp_path: Path, tier1: str) -> None:
+def test_a_tier1_that_means_nothing_is_refused_before_anything_is_made(
+    tmp_path: Path, tier1: str
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         with pytest.raises(ConfigError) as caught:
@@ -333,7 +361,9 @@ def test_a_tier1_that_means_nothing_is_refused_before_anything_is_made(tmp_path:
         ("?acl=creator", "wants credentials"),
     ],
 )
-def test_secrets_that_are_not_there_are_named_and_never_shown(tmp_path: Path, text: str, said: str) -> None:
+def test_secrets_that_are_not_there_are_named_and_never_shown(
+    tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "empty").write_text("", encoding="utf-8")
     (tmp_path / "half").write_text("hushhush\n", encoding="utf-8")
     paths = {name: tmp_path / name for name in ("missing", "empty", "half")}
@@ -380,19 +410,27 @@ def test_a_store_in_a_folder_loads_neither_kazoo_nor_py4j(tmp_path: Path) -> Non
         "    async with segmentstore.open(sys.argv[1]) as store:\n"
         "        await store.create_segment('a')\n"
         "asyncio.run(main())\n"
-        "print(sorted({'kazoo', 'py4j', 'durablelog.bookkeeper.bookkeeper_log'} & set(sys.modules)))"
+        "print(sorted({'kazoo', 'py4j', 'durablelog.bookkeeper.bookkeeper_log'} & "
+        "set(sys.modules)))"
     )
     shown = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert shown.stdout.strip() == "[]"
 
 
-def test_a_session_that_ends_between_the_node_and_the_folder_is_joined_by_the_next(tmp_path: Path) -> None:
+def test_a_session_that_ends_between_the_node_and_the_folder_is_joined_by_the_next(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         nodes = MemoryNodes(world.tree)
-        identity = StoreIdentity("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10", 2, (tmp_path / "t").as_uri())
+        identity = StoreIdentity(
+            "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10", 2, (tmp_path / "t").as_uri()
+        )
         await nodes.create(ROOT, encode_identity(identity))
         store = await world.open(tmp_path / "s")
         assert store.config.containers == 2

@@ -1,4 +1,6 @@
-"""Making a store on BookKeeper, cut off: by a caller who gives up, or by the death of the process in any of its calls."""
+"""Making a store on BookKeeper, cut off: by a caller who gives up, or by the death of the process
+in any of its calls.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class MortalWorld(BookKeeperWorld):
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
-        return BookKeeperClients(MemoryLedgerStore(self.cluster, self.process), MemoryNodes(self.tree, self.process))
+        return BookKeeperClients(
+            MemoryLedgerStore(self.cluster, self.process), MemoryNodes(self.tree, self.process)
+        )
 
 
 async def open_patiently(world: BookKeeperWorld, folder: Path) -> SegmentStore:

@@ -1,4 +1,6 @@
-"""Several processes and one store on BookKeeper: who serves what, who takes over from whom, what a dead one left."""
+"""Several processes and one store on BookKeeper: who serves what, who takes over from whom, what a
+dead one left.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,22 @@ async def names(store: SegmentStore) -> list[str]:
 class TestServe:
     @pytest.mark.parametrize(
         ("text", "served"),
-        [("all", [0, 1, 2, 3, 4]), ("0", [0]), ("4,0", [0, 4]), ("1-3", [1, 2, 3]), (" 0 , 2 - 3 ", [0, 2, 3])],
+        [
+            ("all", [0, 1, 2, 3, 4]),
+            ("0", [0]),
+            ("4,0", [0, 4]),
+            ("1-3", [1, 2, 3]),
+            (" 0 , 2 - 3 ", [0, 2, 3]),
+        ],
     )
     def test_all_or_numbers_and_ranges(self, text: str, served: list[int]) -> None:
         config = StoreConfig(containers=5, serve=text)
         assert config.served == served
         assert config.served_count == len(served)
 
-    @pytest.mark.parametrize("text", ["", "5", "0,5", "3-1", "0,0", "0-2,1", "a", "-1", "1-", "0,,1", "٣", "1_0"])
+    @pytest.mark.parametrize(
+        "text", ["", "5", "0,5", "3-1", "0,0", "0-2,1", "a", "-1", "1-", "0,,1", "٣", "1_0"]
+    )
     def test_anything_else_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigError) as caught:
             StoreConfig(containers=5, serve=text)
@@ -67,7 +77,9 @@ class TestServe:
         run(main())
 
 
-def test_a_segment_of_a_container_that_is_not_served_here_is_refused_by_every_call(tmp_path: Path) -> None:
+def test_a_segment_of_a_container_that_is_not_served_here_is_refused_by_every_call(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         async with await world.open(tmp_path / "s", containers=2, serve="0") as store:
@@ -119,7 +131,9 @@ def test_two_processes_serve_different_containers_of_one_store(tmp_path: Path) -
             assert not report.count("orphan", "deleted ledger", "orphan ledger")
             containers = store.stats()["containers"]
             assert isinstance(containers, dict)
-            assert sorted(containers) == [number for number, other in placed.items() if other is store]
+            assert sorted(containers) == [
+                number for number, other in placed.items() if other is store
+            ]
             assert store.stats()["health"] == []
         assert await names(one) == sorted([name_in(0, 3), name_in(2, 3)])
         assert await names(two) == [name_in(1, 3)]
@@ -143,7 +157,9 @@ def test_who_opens_a_container_takes_it_and_its_siblings_go_on(tmp_path: Path) -
             await old.append(name, b"before ")
         new = await world.open(tmp_path / "new", serve="0")
         assert await read_all(new, lost) == b"before "
-        outcomes = await asyncio.gather(*[old.append(lost, b"stale") for _ in range(5)], return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *[old.append(lost, b"stale") for _ in range(5)], return_exceptions=True
+        )
         assert {type(each) for each in outcomes} <= {NotPrimaryError, AppendOutcomeUnknownError}
         await until(lambda: any("stopped" in finding for finding in old.stats()["health"]))
         with pytest.raises(NotPrimaryError) as caught:
@@ -167,20 +183,25 @@ def test_who_opens_a_container_takes_it_and_its_siblings_go_on(tmp_path: Path) -
     run(main())
 
 
-def test_of_two_that_open_one_container_at_once_exactly_one_serves_in_the_end(tmp_path: Path) -> None:
+def test_of_two_that_open_one_container_at_once_exactly_one_serves_in_the_end(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         async with await world.open(tmp_path / "0", tier2="memory://one-of-two") as store:
             await store.create_segment("a")
         for attempt in range(5):
             results = await asyncio.gather(
-                *[world.open(tmp_path / f"{attempt}.{number}") for number in range(2)], return_exceptions=True
+                *[world.open(tmp_path / f"{attempt}.{number}") for number in range(2)],
+                return_exceptions=True,
             )
             opened = [each for each in results if isinstance(each, SegmentStore)]
             refused = [each for each in results if isinstance(each, BaseException)]
             assert opened
             assert all(isinstance(each, NotPrimaryError) for each in refused), refused
-            outcomes = await asyncio.gather(*[each.append("a", b"x") for each in opened], return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *[each.append("a", b"x") for each in opened], return_exceptions=True
+            )
             acknowledged = [each for each in outcomes if isinstance(each, int)]
             assert len(acknowledged) == 1
             assert acknowledged == [attempt]
@@ -191,7 +212,13 @@ def test_of_two_that_open_one_container_at_once_exactly_one_serves_in_the_end(tm
 
 
 async def plant(
-    world: BookKeeperWorld, store_id: str, container_id: int, epoch: int, *, closed: bool = False, entries: int = 0
+    world: BookKeeperWorld,
+    store_id: str,
+    container_id: int,
+    epoch: int,
+    *,
+    closed: bool = False,
+    entries: int = 0,
 ) -> int:
     """A ledger as a crash between creating and listing leaves it, if it has no entries."""
     ledger = world.cluster.make(Replication(), custom_metadata(store_id, container_id, epoch))
@@ -208,7 +235,10 @@ def test_orphan_ledgers_are_fenced_and_deleted_and_no_others(tmp_path: Path) -> 
         epoch = record_of(world, 0).epoch
         await store.close()
         store = await world.open(tmp_path / "s", serve="0")
-        orphans = [await plant(world, store_id, 0, epoch), await plant(world, store_id, 0, epoch, closed=True)]
+        orphans = [
+            await plant(world, store_id, 0, epoch),
+            await plant(world, store_id, 0, epoch, closed=True),
+        ]
         current = await plant(world, store_id, 0, epoch + 1)
         left = [
             current,
@@ -219,9 +249,9 @@ def test_orphan_ledgers_are_fenced_and_deleted_and_no_others(tmp_path: Path) -> 
         ]
         newer = await plant(world, store_id, 0, epoch + 7)
         report = await store.collect_garbage()
-        assert sorted(item.name.split()[1] for item in report.items if item.state == "deleted ledger") == sorted(
-            map(str, orphans)
-        )
+        assert sorted(
+            item.name.split()[1] for item in report.items if item.state == "deleted ledger"
+        ) == sorted(map(str, orphans))
         assert [problem for problem in report.problems if str(newer) in problem]
         there = set(await world.clients[-1].ledgers.list_ids())
         assert there >= {*left, newer}
@@ -231,9 +261,11 @@ def test_orphan_ledgers_are_fenced_and_deleted_and_no_others(tmp_path: Path) -> 
         await store.close()
         # What was of the running epoch is of a past one by now.
         store = await world.open(tmp_path / "s", serve="0")
-        assert [item.name for item in (await store.collect_garbage()).items if item.state == "deleted ledger"] == [
-            f"ledger {current} of epoch {epoch + 1}"
-        ]
+        assert [
+            item.name
+            for item in (await store.collect_garbage()).items
+            if item.state == "deleted ledger"
+        ] == [f"ledger {current} of epoch {epoch + 1}"]
         await store.close()
 
     run(main())
@@ -256,7 +288,9 @@ def test_an_orphan_ledger_that_cannot_be_deleted_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_ledger_that_holds_entries_is_told_and_never_deleted(tmp_path: Path, closed: bool) -> None:
+def test_a_ledger_that_holds_entries_is_told_and_never_deleted(
+    tmp_path: Path, closed: bool
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s")).close()
@@ -292,14 +326,20 @@ def test_ledgers_of_a_record_that_a_tool_removed_are_kept(tmp_path: Path) -> Non
         store = await world.open(tmp_path / "s")
         report = await store.collect_garbage()
         assert any("holds entries" in problem for problem in report.problems)
-        assert any(b"acknowledged" in entry for each in written for entry in world.cluster.ledgers[each].entries)
+        assert any(
+            b"acknowledged" in entry
+            for each in written
+            for entry in world.cluster.ledgers[each].entries
+        )
         await store.close()
 
     run(main())
 
 
 @pytest.mark.parametrize("code", [-999, -107, -102])
-def test_a_ledger_that_cannot_be_looked_at_is_told_and_does_not_end_the_search(tmp_path: Path, code: int) -> None:
+def test_a_ledger_that_cannot_be_looked_at_is_told_and_does_not_end_the_search(
+    tmp_path: Path, code: int
+) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s")).close()
@@ -308,7 +348,9 @@ def test_a_ledger_that_cannot_be_looked_at_is_told_and_does_not_end_the_search(t
         first = min(world.cluster.ledgers)
         world.cluster.fail("describe", code)
         report = await store.collect_garbage()
-        assert [item.name for item in report.items if item.state == "deleted ledger"] == [f"ledger {orphan} of epoch 1"]
+        assert [item.name for item in report.items if item.state == "deleted ledger"] == [
+            f"ledger {orphan} of epoch 1"
+        ]
         (problem,) = report.problems
         assert problem.startswith(f"ledger {first} cannot be looked at ({code} ")
         assert first in world.cluster.ledgers

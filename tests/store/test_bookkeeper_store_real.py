@@ -1,4 +1,6 @@
-"""A whole store on a real cluster through the real gateway: the way of every day, and a second owner."""
+"""A whole store on a real cluster through the real gateway: the way of every day, and a second
+owner.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def test_a_second_owner_wins_and_the_containers_of_the_first_that_it_did_not_tak
                 outcomes = await asyncio.gather(
                     *[old.append(lost, b"stale ") for _ in range(5)], return_exceptions=True
                 )
-                assert {type(each) for each in outcomes} <= {NotPrimaryError, AppendOutcomeUnknownError}
+                assert {type(each) for each in outcomes} <= {
+                    NotPrimaryError,
+                    AppendOutcomeUnknownError,
+                }
                 assert await old.append(kept, b"after") == len(b"before ")
                 assert await read_all(new, lost) == b"before "
                 assert await new.append(lost, b"new") == len(b"before ")
@@ -76,7 +81,11 @@ def test_a_second_owner_wins_and_the_containers_of_the_first_that_it_did_not_tak
 def test_acl_and_passwords_from_files_and_from_the_environment(
     cluster: BookKeeperCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in (("ledgers", "a ledger's password"), ("zookeeper", "store:zoo-secret"), ("wrong", "store:guess")):
+    for name, text in (
+        ("ledgers", "a ledger's password"),
+        ("zookeeper", "store:zoo-secret"),
+        ("wrong", "store:guess"),
+    ):
         (tmp_path / name).write_text(text + "\n", encoding="utf-8")
     bare = cluster.url("/guarded") + "?acl=creator"
     named = f"{bare}&password_file={tmp_path}/ledgers&zookeeper_auth_file={tmp_path}/zookeeper"
@@ -118,7 +127,9 @@ def test_ledgers_of_another_password_are_refused_by_where_the_password_comes_fro
             await store.append("a", piece)
 
     run(use("one", right, b"", b"1"))
-    for number, (url, source) in enumerate([(wrong, f"password_file, {tmp_path}/wrong"), (bare, variable)]):
+    for number, (url, source) in enumerate(
+        [(wrong, f"password_file, {tmp_path}/wrong"), (bare, variable)]
+    ):
         for given in ("", "open-barley"):
             monkeypatch.setenv(variable, given)
             with pytest.raises(ConfigError) as caught:
@@ -133,9 +144,13 @@ def test_ledgers_of_another_password_are_refused_by_where_the_password_comes_fro
     run(use("two", bare, b"12", b"3"))
 
 
-def test_zookeeper_killed_and_restarted_under_load_costs_no_append(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_zookeeper_killed_and_restarted_under_load_costs_no_append(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
     async def main() -> None:
-        async with open_store(tmp_path / "s", cluster.url("/outage") + "?ledger_bytes=4KiB") as store:
+        async with open_store(
+            tmp_path / "s", cluster.url("/outage") + "?ledger_bytes=4KiB"
+        ) as store:
             await store.create_segment("a")
             stop = False
             offsets: list[int] = []
@@ -159,7 +174,9 @@ def test_zookeeper_killed_and_restarted_under_load_costs_no_append(cluster: Book
     run(main())
 
 
-def test_the_reading_commands_take_nothing_from_an_owner_that_works(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_the_reading_commands_take_nothing_from_an_owner_that_works(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
     url = cluster.url("/looked-at")
 
     def look(*arguments: object) -> bytes:
@@ -178,11 +195,17 @@ def test_the_reading_commands_take_nothing_from_an_owner_that_works(cluster: Boo
             expected = await read_all(owner, "a")
             for folder in ("owner", "elsewhere"):
                 # The last bytes are told to bookies within a moment after the append.
-                while (seen := await loop.run_in_executor(None, look, "cat", tmp_path / folder, "a")) != expected:
+                while (
+                    seen := await loop.run_in_executor(None, look, "cat", tmp_path / folder, "a")
+                ) != expected:
                     assert expected.startswith(seen)
                 for command in (("ls",), ("info",), ("info", "a"), ("attrs", "a")):
-                    await loop.run_in_executor(None, look, command[0], tmp_path / folder, *command[1:])
-            followed = await loop.run_in_executor(None, shell.segmentstore, "cat", "-f", tmp_path / "elsewhere", "a")
+                    await loop.run_in_executor(
+                        None, look, command[0], tmp_path / folder, *command[1:]
+                    )
+            followed = await loop.run_in_executor(
+                None, shell.segmentstore, "cat", "-f", tmp_path / "elsewhere", "a"
+            )
             assert (followed.code, "ask the owner" in followed.err) == (2, True)
             assert not (tmp_path / "elsewhere").exists()
             await owner.append("a", b", and it is the owner still")

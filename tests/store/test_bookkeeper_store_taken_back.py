@@ -1,4 +1,6 @@
-"""A store on BookKeeper that its maker takes back, for its Tier 2 cannot be one, while others join it; and a root that lost its store."""
+"""A store on BookKeeper that its maker takes back, for its Tier 2 cannot be one, while others join
+it; and a root that lost its store.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,15 @@ class TakingBackWorld(BookKeeperWorld):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_joined_a_store_that_is_taken_back_begins_no_log_in_it(tmp_path: Path, again: bool) -> None:
+def test_who_joined_a_store_that_is_taken_back_begins_no_log_in_it(
+    tmp_path: Path, again: bool
+) -> None:
     async def main() -> None:
         world = TakingBackWorld()
-        maker, other = (StoreIdentity(str(uuid.UUID(int=number)), 1, (tmp_path / "t").as_uri()) for number in (1, 2))
+        maker, other = (
+            StoreIdentity(str(uuid.UUID(int=number)), 1, (tmp_path / "t").as_uri())
+            for number in (1, 2)
+        )
         world.again = encode_identity(other) if again else None
         await found_or_join(MemoryNodes(world.tree), ROOT, maker)
         with pytest.raises(TierUnavailableError) as caught:
@@ -117,7 +124,9 @@ def test_an_empty_root_with_containers_below_it_is_not_made_a_store(tmp_path: Pa
 
 @pytest.mark.parametrize("own", [True, False])
 def test_who_joins_and_cannot_say_so_may_open_again(tmp_path: Path, own: bool) -> None:
-    """A folder that joins the store it made itself stays the store's: its objects, in it, would be nobody's otherwise."""
+    """A folder that joins the store it made itself stays the store's: its objects, in it, would be
+    nobody's otherwise.
+    """
 
     async def main() -> None:
         world = BookKeeperWorld()

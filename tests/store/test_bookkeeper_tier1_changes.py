@@ -1,4 +1,6 @@
-"""The URL of a store on BookKeeper may change: what names the store stays, how it is kept and reached is of who opens it."""
+"""The URL of a store on BookKeeper may change: what names the store stays, how it is kept and
+reached is of who opens it.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ def test_a_store_opened_by_another_url_keeps_it_and_nothing_else_changes(tmp_pat
         async with await world.open(folder, tier1=CHANGED) as store:
             await store.append("a", b"second")
             assert await read_all(store, "a") == b"first second"
-            assert world.cluster.ledgers[max(world.cluster.ledgers)].replication == Replication(2, 2, 2)
+            assert world.cluster.ledgers[max(world.cluster.ledgers)].replication == Replication(
+                2, 2, 2
+            )
         after, url = kept(folder)
         assert url == CHANGED
         assert after == before.replace(URL, CHANGED)
         assert sorted(path.name for path in folder.glob(f"{FILE_NAME}*")) == [FILE_NAME]
         # From here on it is what the store is opened by.
-        again = SegmentStore(await open_store(str(folder), {**LAZY, "take_over": True}, {}, Runtime(), world))
+        again = SegmentStore(
+            await open_store(str(folder), {**LAZY, "take_over": True}, {}, Runtime(), world)
+        )
         assert again.config.tier1 == CHANGED
         assert await read_all(again, "a") == b"first second"
         await again.close()
@@ -105,5 +111,6 @@ def test_a_file_whose_line_cannot_be_found_is_left_to_a_person(tmp_path: Path) -
 
 def test_all_but_the_place_may_change() -> None:
     check_may_follow(
-        "bookkeeper://a:2181/x/y", "bookkeeper://b,c/x/y?ledgers=/ledgers&degraded=2/2/2&password_file=/p&acl=creator"
+        "bookkeeper://a:2181/x/y",
+        "bookkeeper://b,c/x/y?ledgers=/ledgers&degraded=2/2/2&password_file=/p&acl=creator",
     )

@@ -1,4 +1,6 @@
-"""Stores on BookKeeper (in memory) that are looked at while they are owned: what is shown, and that nobody is disturbed."""
+"""Stores on BookKeeper (in memory) that are looked at while they are owned: what is shown, and that
+nobody is disturbed.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,17 @@ class World(BookKeeperWorld):
     async def owner(self) -> SegmentStore:
         return await self.open(self.folder / "owner", **{**UNFLUSHED, "containers": 2})
 
-    async def view(self, folder: str = "elsewhere", environment: Mapping[str, str] = ENVIRONMENT) -> SegmentStore:
-        return await open_view(str(self.folder / folder), environment, Runtime(), clients=self.bookkeeper)
+    async def view(
+        self, folder: str = "elsewhere", environment: Mapping[str, str] = ENVIRONMENT
+    ) -> SegmentStore:
+        return await open_view(
+            str(self.folder / folder), environment, Runtime(), clients=self.bookkeeper
+        )
 
     def outside(self) -> object:
-        """What a look could change: whose the logs are, whether what is written can be written, folders."""
+        """What a look could change: whose the logs are, whether what is written can be written,
+        folders.
+        """
         seen = []
         for container_id in (0, 1):
             content = self.tree.content(container_path(ROOT, container_id))
@@ -67,11 +75,16 @@ def test_a_view_shows_what_is_acknowledged_and_takes_nothing_from_the_owner(worl
                     await owner.flush()
                     await owner.checkpoint()
                 before = world.outside()
-                for folder, environment in (("elsewhere", ENVIRONMENT), ("owner", {"SEGMENTSTORE_SERVE": "1"})):
+                for folder, environment in (
+                    ("elsewhere", ENVIRONMENT),
+                    ("owner", {"SEGMENTSTORE_SERVE": "1"}),
+                ):
                     async with await world.view(folder, environment) as view:
                         for name in world.names:
                             assert await read_all(view, name) == await read_all(owner, name)
-                        assert [info.name async for info in view.list_segments()] == sorted(world.names)
+                        assert [info.name async for info in view.list_segments()] == sorted(
+                            world.names
+                        )
                 assert world.outside() == before
             await owner.append(world.names[0], b"it is the owner still")
         assert world.all_closed()
@@ -84,7 +97,11 @@ def test_what_would_change_something_is_refused_by_a_view(world: World) -> None:
         async with await world.owner() as owner:
             await owner.create_segment(world.names[0])
             async with await world.view() as view:
-                for call in (view.append(world.names[0], b"x"), view.create_segment("b"), view.delete(world.names[0])):
+                for call in (
+                    view.append(world.names[0], b"x"),
+                    view.create_segment("b"),
+                    view.delete(world.names[0]),
+                ):
                     with pytest.raises(ContainerStoppedError) as caught:
                         await call
                     assert isinstance(caught.value.cause, ReadOnlyViewError)
@@ -92,12 +109,16 @@ def test_what_would_change_something_is_refused_by_a_view(world: World) -> None:
     run(main())
 
 
-def test_a_killed_owner_is_seen_up_to_what_was_acknowledged_and_its_ledger_stays_open(world: World) -> None:
+def test_a_killed_owner_is_seen_up_to_what_was_acknowledged_and_its_ledger_stays_open(
+    world: World,
+) -> None:
     async def main() -> None:
         owner = await world.owner()
         await owner.create_segment(world.names[0])
         await owner.append(world.names[0], b"acknowledged")
-        (ledger,) = [each for each in world.cluster.ledgers.values() if each.custom["container"] == b"0"]
+        (ledger,) = [
+            each for each in world.cluster.ledgers.values() if each.custom["container"] == b"0"
+        ]
         ledger.entries.append(b"sent, and nobody was told")
         async with await world.view() as view:
             assert await read_all(view, world.names[0]) == b"acknowledged"
@@ -136,7 +157,9 @@ def test_a_log_that_its_owner_truncates_under_a_view_is_no_corruption(world: Wor
 
             world.tree.content = content  # type: ignore[method-assign,assignment]
             try:
-                with pytest.raises(TierUnavailableError, match="opened or truncated while it was read"):
+                with pytest.raises(
+                    TierUnavailableError, match="opened or truncated while it was read"
+                ):
                     await world.view()
             finally:
                 world.tree.content = real  # type: ignore[method-assign]
@@ -152,7 +175,11 @@ def test_a_ledger_that_is_gone_under_the_same_record_is_corruption(world: World)
             await owner.create_segment(world.names[0])
         async with await world.owner():
             pass
-        number = next(number for number, each in world.cluster.ledgers.items() if each.custom["container"] == b"0")
+        number = next(
+            number
+            for number, each in world.cluster.ledgers.items()
+            if each.custom["container"] == b"0"
+        )
         world.cluster.ledgers.pop(number)
         with pytest.raises(DataCorruptionError, match=f"ledger {number}"):
             await world.view()

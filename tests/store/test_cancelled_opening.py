@@ -69,7 +69,9 @@ async def calls_of_an_opening(location: Path) -> int:
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(tmp_path: Path, *, made: bool) -> None:
+def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
+    tmp_path: Path, *, made: bool
+) -> None:
     async def main() -> None:
         count = await calls_of_an_opening(tmp_path / "count")
         if made:
@@ -94,7 +96,9 @@ def test_nobody_is_told_of_a_first_checkpoint_that_nobody_waits_for(tmp_path: Pa
 
     async def main() -> None:
         complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context)
+        )
         count = await calls_of_an_opening(tmp_path / "count")
         # The first checkpoint is among the last of what a new store writes.
         for moment in range(count * 2 // 3, count + 1):
@@ -114,7 +118,9 @@ def test_cancelled_in_any_turn_of_the_loop_and_again_it_leaves_nothing(tmp_path:
         threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
         for turns in range(0, 60, 3):
             for more in (1, 2, 5):
-                task = asyncio.ensure_future(segmentstore.open(tmp_path / "s", local_face=True, **TINY))
+                task = asyncio.ensure_future(
+                    segmentstore.open(tmp_path / "s", local_face=True, **TINY)
+                )
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 task.cancel()

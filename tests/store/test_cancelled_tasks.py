@@ -1,4 +1,6 @@
-"""A program that cancels all tasks of its loop, in the middle of anything: every call ends, the store closes, nothing is lost."""
+"""A program that cancels all tasks of its loop, in the middle of anything: every call ends, the
+store closes, nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,23 @@ def opener(kind: str, tmp_path: Path) -> Open:
 
 
 async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
-    """One life that is cancelled after some turns under load, and the next one, which must find what was acknowledged."""
+    """One life that is cancelled after some turns under load, and the next one, which must find
+    what was acknowledged.
+    """
     store = await open_store()
     names = [f"{turns}-{number}" for number in range(4)]
     for name in names:
         await store.create_segment(name)
-    appends = [(name, number, store.append(name, b"%03d " % number * 20)) for number in range(20) for name in names]
-    calls = [asyncio.ensure_future(store.flush()), asyncio.ensure_future(store.checkpoint())] if flushing else []
+    appends = [
+        (name, number, store.append(name, b"%03d " % number * 20))
+        for number in range(20)
+        for name in names
+    ]
+    calls = (
+        [asyncio.ensure_future(store.flush()), asyncio.ensure_future(store.checkpoint())]
+        if flushing
+        else []
+    )
     await pass_turns(turns)
     cancel_all()
     acknowledged = dict.fromkeys(names, 0)
@@ -85,9 +97,9 @@ async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
             assert outcome == 80 * number
             acknowledged[name] = number + 1
         else:
-            assert isinstance(outcome, ContainerStoppedError | AppendOutcomeUnknownError | TierUnavailableError), (
-                outcome
-            )
+            assert isinstance(
+                outcome, ContainerStoppedError | AppendOutcomeUnknownError | TierUnavailableError
+            ), outcome
     for call in calls:
         await answer(call)
     assert await answer(store.close()) is None
@@ -100,7 +112,9 @@ async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
         for name in names:
             content = await read_all(again, name)
             assert len(content) >= 80 * acknowledged[name]
-            assert content == b"".join(b"%03d " % number * 20 for number in range(len(content) // 80))
+            assert content == b"".join(
+                b"%03d " % number * 20 for number in range(len(content) // 80)
+            )
 
 
 @pytest.mark.parametrize("kind", ["file", "bookkeeper"])
@@ -178,7 +192,12 @@ def test_who_waits_for_a_throttle_or_for_tier2_hears_that_the_store_closed(tmp_p
         cancel_all()
         assert [await answer(append) for append in appends] == list(range(0, 40_000, 1000))
         assert isinstance(await answer(flush), asyncio.CancelledError)
-        calls = (store.flush(), store.checkpoint(), store.read("a", 0, 1), store.create_segment("b"))
+        calls = (
+            store.flush(),
+            store.checkpoint(),
+            store.read("a", 0, 1),
+            store.create_segment("b"),
+        )
         assert await answer(store.close()) is None
         for call in (other, *calls):
             outcome = await answer(call)
@@ -196,7 +215,9 @@ def test_a_program_sees_one_task_of_a_store(tmp_path: Path) -> None:
         await store.create_segment("a")
         for _ in range(20):
             await store.append("a", b"x" * 300)
-            assert [task.get_name() for task in asyncio.all_tasks() - mine] == [f"segmentstore {tmp_path / 's'}"]
+            assert [task.get_name() for task in asyncio.all_tasks() - mine] == [
+                f"segmentstore {tmp_path / 's'}"
+            ]
         await store.flush()
         assert owned_tasks()
         await store.close()

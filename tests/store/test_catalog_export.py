@@ -1,4 +1,6 @@
-"""Exports of the catalog by an open store: on command, by schedule, asked for by a job; consistent, bounded, harmless."""
+"""Exports of the catalog by an open store: on command, by schedule, asked for by a job; consistent,
+bounded, harmless.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import Operation
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from segmentstore import ContainerStoppedError, MissingExtraError, SegmentStore, TierUnavailableError, blocking
+from segmentstore import (
+    ContainerStoppedError,
+    MissingExtraError,
+    SegmentStore,
+    TierUnavailableError,
+    blocking,
+)
 from segmentstore.catalog_export import RETRY_MAX_S, CatalogExporter
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -68,12 +76,19 @@ async def write(store: SegmentStore, source: random.Random, steps: int) -> None:
     """Appends, seals, truncations, merges, deletions and flushes, one after the other."""
     alive: list[str] = []
     for step in range(steps):
-        kind = source.choice(["create", "append", "append", "append", "truncate", "merge", "delete", "flush"])
+        kind = source.choice(
+            ["create", "append", "append", "append", "truncate", "merge", "delete", "flush"]
+        )
         if kind == "create" or len(alive) < 2:
             alive.append(f"s{step}")
             await store.create_segment(alive[-1])
         elif kind == "append":
-            await asyncio.gather(*(store.append(source.choice(alive), b"x" * source.randrange(120)) for _ in range(8)))
+            await asyncio.gather(
+                *(
+                    store.append(source.choice(alive), b"x" * source.randrange(120))
+                    for _ in range(8)
+                )
+            )
         elif kind == "truncate":
             name = source.choice(alive)
             info = await store.get_info(name)
@@ -92,7 +107,9 @@ async def write(store: SegmentStore, source: random.Random, steps: int) -> None:
 
 
 async def tables_of(storage: ObjectStorage, manifest: Any) -> CatalogTables:
-    return CatalogTables(*[await read_table(storage, manifest, name) for name in CatalogTables._fields])
+    return CatalogTables(
+        *[await read_table(storage, manifest, name) for name in CatalogTables._fields]
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -117,8 +134,13 @@ def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_writt
             for sequence_number, name in seen.items():
                 manifest = await manifest_named(storage, name)
                 assert manifest.sequence_number == sequence_number
-                assert await tables_of(storage, manifest) == build_tables(recorder.as_of(sequence_number))
-            counts = [(await manifest_named(storage, name)).tables["segments"].rows for name in seen.values()]
+                assert await tables_of(storage, manifest) == build_tables(
+                    recorder.as_of(sequence_number)
+                )
+            counts = [
+                (await manifest_named(storage, name)).tables["segments"].rows
+                for name in seen.values()
+            ]
             assert max(counts) > 2
 
     run(main())
@@ -138,12 +160,16 @@ def test_every_container_is_exported_and_told(tmp_path: Path) -> None:
             stats: Any = store.stats()
             manifests = await newest_snapshots(store._parts.storage)
             assert [each.container_id for each in exports] == [0, 1, 2]
-            assert [each.manifest for each in exports] == [manifests[number].name for number in range(3)]
+            assert [each.manifest for each in exports] == [
+                manifests[number].name for number in range(3)
+            ]
             assert sum(each.rows["segments"] for each in exports) == 9
             for each, container in zip(exports, store._containers, strict=True):
                 assert each.epoch == container.epoch
                 assert each.sequence_number == container.metadata.sequence_number
-                assert each.size == sum(file.size for file in manifests[each.container_id].tables.values())
+                assert each.size == sum(
+                    file.size for file in manifests[each.container_id].tables.values()
+                )
                 assert manifests[each.container_id].containers == 3
             assert stats["catalog"]["exports"] == 3
             assert stats["catalog"]["failures"] == 0
@@ -183,7 +209,10 @@ def test_a_tier_2_that_is_away_is_told_and_shows_in_health_until_it_is_back(tmp_
             with pytest.raises(TierUnavailableError, match="made to fail"):
                 await store.export_catalog()
             stats: Any = store.stats()
-            assert any("container 0: catalog export to tier2 memory://" in finding for finding in stats["health"])
+            assert any(
+                "container 0: catalog export to tier2 memory://" in finding
+                for finding in stats["health"]
+            )
             assert stats["catalog"]["failures"] == 1
             await store.append("a", b"still served")
             storage.heal()
@@ -199,7 +228,9 @@ def test_without_pyarrow_an_export_names_the_extra_and_a_store_without_exports_d
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest),
     )
 
     async def main() -> None:
@@ -223,7 +254,9 @@ def test_a_store_that_exports_nothing_does_not_load_pyarrow(tmp_path: Path) -> N
         "asyncio.run(main())\n"
         "print('pyarrow' in sys.modules)\n"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert shown.stdout.strip() == "False"
 
 
@@ -239,9 +272,14 @@ def test_a_job_asks_for_a_snapshot_through_the_mailbox(tmp_path: Path) -> None:
             requests = [ExportRequest(number, "00000000000000aa", "export") for number in range(2)]
             for request in requests:
                 assert await put_message(storage, Runtime(), request)
-            answers = await wait_for_answers(storage, [request.key for request in requests], 30, 0.05)
+            answers = await wait_for_answers(
+                storage, [request.key for request in requests], 30, 0.05
+            )
             manifests = await newest_snapshots(storage)
-            assert [answers[request.key].verdict for request in requests] == ["exported", "exported"]
+            assert [answers[request.key].verdict for request in requests] == [
+                "exported",
+                "exported",
+            ]
             told = [answers[request.key].detail["manifest"] for request in requests]
             assert told == [manifests[number].name for number in range(2)]
 
@@ -257,7 +295,9 @@ class FakeSource:
     def __init__(self, container_id: int = 0) -> None:
         self.container_id = container_id
         self.epoch = 3
-        self.metadata = make_metadata(random.Random(1), segments=3, chunks_max=3, objects=4, container_id=container_id)
+        self.metadata = make_metadata(
+            random.Random(1), segments=3, chunks_max=3, objects=4, container_id=container_id
+        )
         self.stopped = False
 
     def check_running(self) -> None:
@@ -323,7 +363,11 @@ def test_what_is_older_than_a_day_is_deleted_but_for_three() -> None:
         await world.exporter.stop()
         # The next owner of the schedule keeps three, however long nobody was there.
         world.exporter = CatalogExporter(
-            world.storage, world.sources, world.runtime, STORE_ID, StoreConfig(catalog_export_s=10**6)
+            world.storage,
+            world.sources,
+            world.runtime,
+            STORE_ID,
+            StoreConfig(catalog_export_s=10**6),
         )
         world.exporter.start()
         await asyncio.sleep(10**6 + 1)
@@ -415,7 +459,9 @@ def test_a_stop_in_the_middle_of_an_export_ends_it() -> None:
 
 def test_a_store_exports_by_its_setting(tmp_path: Path) -> None:
     async def main() -> None:
-        async with open_tiny(tmp_path / "s", tier2=f"memory://{tmp_path.name}", catalog_export_s=0.05) as store:
+        async with open_tiny(
+            tmp_path / "s", tier2=f"memory://{tmp_path.name}", catalog_export_s=0.05
+        ) as store:
             await store.create_segment("a")
             for _ in range(1000):
                 await asyncio.sleep(0.02)

@@ -1,4 +1,6 @@
-"""Snapshots beside everything else: owners that die in the middle, a restore, the sweep, the collection of garbage."""
+"""Snapshots beside everything else: owners that die in the middle, a restore, the sweep, the
+collection of garbage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from tests.store.harness import TINY, open_lazy, run
 from tests.store.test_catalog_export import tables_of
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_names import SnapshotName, is_catalog_name, manifest_name, new_snapshot_id, table_name
+from tier2.catalog.catalog_names import (
+    SnapshotName,
+    is_catalog_name,
+    manifest_name,
+    new_snapshot_id,
+    table_name,
+)
 from tier2.catalog.catalog_snapshots import list_snapshots, newest_snapshots, read_manifest
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
@@ -58,7 +66,9 @@ async def live(store: SegmentStore, source: random.Random, steps: int) -> None:
 
 
 def one_life(seed: str) -> dict[str, Any]:
-    """A store whose owners are killed in the middle of exports; what the bucket holds at the end."""
+    """A store whose owners are killed in the middle of exports; what the bucket holds at the
+    end.
+    """
     world = StoreWorld(seed, settings={**TINY, "catalog_export_s": 0.3}, rates=RATES)
     chance = random.Random(seed)
     for number in range(3):
@@ -83,7 +93,9 @@ def one_life(seed: str) -> dict[str, Any]:
             manifest = await retried(lambda each=each: read_manifest(storage, each))
             tables = await retried(lambda manifest=manifest: tables_of(storage, manifest))
             assert tables.segments.num_rows == manifest.tables["segments"].rows
-            assert set(tables.chunks["object_name"].to_pylist()) <= set(tables.objects["name"].to_pylist())
+            assert set(tables.chunks["object_name"].to_pylist()) <= set(
+                tables.objects["name"].to_pylist()
+            )
             whole += 1
         return whole
 
@@ -105,7 +117,9 @@ async def retried(call: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", ["a", "b"])
-def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_there(seed: str) -> None:
+def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_there(
+    seed: str,
+) -> None:
     held = one_life(seed)
     assert any(map(is_catalog_name, held))
     if seed == "a":
@@ -144,7 +158,9 @@ def test_an_unfinished_upload_of_a_snapshot_is_aborted_as_others_are() -> None:
     assert not is_abandoned(upload, 2, 6, (), late, TAG)
 
 
-def test_a_restore_passes_over_snapshots_and_the_restored_store_exports_behind_them(tmp_path: Path) -> None:
+def test_a_restore_passes_over_snapshots_and_the_restored_store_exports_behind_them(
+    tmp_path: Path,
+) -> None:
     store = tmp_path / "store"
     segmentstore("append", store, "a", stdin=b"one\ntwo\n")
     segmentstore("flush", store)

@@ -1,4 +1,6 @@
-"""A store that compresses: every way of reading it gives the bytes back, and its blocks say whose they are."""
+"""A store that compresses: every way of reading it gives the bytes back, and its blocks say whose
+they are.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_everything_comes_back_also_merged_truncated_and_opened_without_the_sett
     content = LINE * 5000
 
     async def write() -> None:
-        async with open_lazy(tmp_path, compression="zstd", extent_bytes=extent_bytes, **LARGE) as store:
+        async with open_lazy(
+            tmp_path, compression="zstd", extent_bytes=extent_bytes, **LARGE
+        ) as store:
             for name in ("a", "b", "ü" * 300):
                 await store.create_segment(name)
                 await store.append(name, content)
@@ -72,7 +76,9 @@ def test_everything_comes_back_also_merged_truncated_and_opened_without_the_sett
     large = [block for block in blocks if block.payload_length == len(content)]
     assert sorted(block.segment_name for block in large) == ["a", "b", "ü" * 300]
     assert {block.codec for block in large} == {CODEC_ZSTD}
-    assert sum(block.stored_length for block in large) < 3 * len(content) * (0.95 if extent_bytes == 64 else 0.05)
+    assert sum(block.stored_length for block in large) < 3 * len(content) * (
+        0.95 if extent_bytes == 64 else 0.05
+    )
 
 
 def test_nothing_is_compressed_unless_asked_for(tmp_path: Path) -> None:

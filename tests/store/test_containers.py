@@ -30,13 +30,23 @@ class TestMapping:
         ],
     )
     def test_the_examples(self, name: str, of_4: int, of_8: int, of_64: int) -> None:
-        assert [container_of(name, containers) for containers in (1, 4, 8, 64)] == [0, of_4, of_8, of_64]
+        assert [container_of(name, containers) for containers in (1, 4, 8, 64)] == [
+            0,
+            of_4,
+            of_8,
+            of_64,
+        ]
 
     def test_what_only_looks_like_a_transaction_is_a_name(self) -> None:
         parent = container_of("logs/web-1", 65536)
         assert container_of("logs/web-1" + TRANSACTION, 65536) == parent
         assert container_of("logs/web-1" + TRANSIENT + "longer", 65536) == parent
-        for suffix in (TRANSACTION[:-1], TRANSACTION + "0", TRANSIENT[:-1], "#transaction." + "g" * 32):
+        for suffix in (
+            TRANSACTION[:-1],
+            TRANSACTION + "0",
+            TRANSIENT[:-1],
+            "#transaction." + "g" * 32,
+        ):
             assert container_of("logs/web-1" + suffix, 65536) != parent
 
     def test_growing_moves_only_to_new_containers(self) -> None:
@@ -62,7 +72,9 @@ def test_segments_live_where_the_rule_says(tmp_path: Path) -> None:
             assert [info.name for info in found] == sorted(names)
             assert {info.container_id for info in found} == {0, 1, 2, 3}
             for name in names:
-                assert await read_all(store, name) == name.encode() * 20 + b"+" * (name in names[:20])
+                assert await read_all(store, name) == name.encode() * 20 + b"+" * (
+                    name in names[:20]
+                )
             containers = store.stats()["containers"]
             assert isinstance(containers, dict)
             assert sorted(containers) == [0, 1, 2, 3]

@@ -39,7 +39,11 @@ def log_files(location: Path) -> list[Path]:
 
 def all_frames(location: Path) -> list[tuple[Path, int, FrameHeader]]:
     """Every frame of container 0's log, in order."""
-    return [(path, position, header) for path in log_files(location) for position, header in frames_of(path)]
+    return [
+        (path, position, header)
+        for path in log_files(location)
+        for position, header in frames_of(path)
+    ]
 
 
 def kept(location: Path) -> dict[str, bytes]:
@@ -47,7 +51,8 @@ def kept(location: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(location)): path.read_bytes()
         for path in location.rglob("*")
-        if path.is_file() and not {"cache", "lock", "LOCK"}.intersection(path.relative_to(location).parts)
+        if path.is_file()
+        and not {"cache", "lock", "LOCK"}.intersection(path.relative_to(location).parts)
     }
 
 
@@ -79,7 +84,9 @@ async def opened(location: Path) -> None:
 class TestLog:
     @pytest.mark.parametrize("where", ["magic", "header", "payload", "payload end"])
     @pytest.mark.parametrize("which", [0, 7, -3])
-    def test_a_flipped_bit_with_valid_frames_behind_it(self, tmp_path: Path, which: int, where: str) -> None:
+    def test_a_flipped_bit_with_valid_frames_behind_it(
+        self, tmp_path: Path, which: int, where: str
+    ) -> None:
         location = tmp_path / "s"
         written(location)
         path, position, header = all_frames(location)[which]
@@ -278,11 +285,15 @@ class TestCache:
                 assert await read_all(store, "x") == data
 
         def spilled(store: SegmentStore) -> bool:
-            return any(container.read_index.statistics().spilled_bytes for container in store._containers)
+            return any(
+                container.read_index.statistics().spilled_bytes for container in store._containers
+            )
 
         run(main())
 
-    @pytest.mark.parametrize("damage", ["delete", "delete files", "overwrite", "truncate", "a file"])
+    @pytest.mark.parametrize(
+        "damage", ["delete", "delete files", "overwrite", "truncate", "a file"]
+    )
     def test_lost_between_runs(self, tmp_path: Path, damage: str) -> None:
         async def main() -> None:
             location = tmp_path / "s"

@@ -1,4 +1,6 @@
-"""Stores that nobody closes: dropped, left behind on a closed loop, opened a second time in one session."""
+"""Stores that nobody closes: dropped, left behind on a closed loop, opened a second time in one
+session.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ class TestOnALoopThatRuns:
 
 
 class TestBlocking:
-    def test_a_dropped_store_warns_ends_its_thread_and_can_be_opened_again(self, tmp_path: Path) -> None:
+    def test_a_dropped_store_warns_ends_its_thread_and_can_be_opened_again(
+        self, tmp_path: Path
+    ) -> None:
         store = blocking.open(tmp_path / "s")
         store.create_segment("x")
         pending = store.append_nowait("x", b"kept")
@@ -146,7 +150,9 @@ class TestOnALoopThatIsClosed:
 
     @pytest.mark.parametrize("end", ["pass", "del store", "del store, loop; gc.collect()"])
     def test_closed_without_an_end_of_its_tasks(self, tmp_path: Path, end: str) -> None:
-        """What asyncio says of the tasks that are destroyed is its own; so this is a process of its own."""
+        """What asyncio says of the tasks that are destroyed is its own; so this is a process of its
+        own.
+        """
         program = f"""
 import asyncio, gc, sys, segmentstore, segmentstore.blocking
 
@@ -210,8 +216,10 @@ class TestOpenedTwice:
     @pytest.mark.parametrize(
         "cell",
         [
-            "store = segmentstore.blocking.open(folder); print('length', store.append('x', b'abc'))",
-            "store = loop.run_until_complete(opened()); print('length', loop.run_until_complete(append()))",
+            "store = segmentstore.blocking.open(folder); print('length', "
+            "store.append('x', b'abc'))",
+            "store = loop.run_until_complete(opened()); print('length', "
+            "loop.run_until_complete(append()))",
         ],
         ids=["blocking", "asyncio"],
     )
@@ -225,7 +233,8 @@ class TestOpenedTwice:
             "",
             "async def append(): return await store.append('x', b'abc')",
             "",
-            "with segmentstore.blocking.open(folder) as store: print(store.create_segment('x').length)",
+            "with segmentstore.blocking.open(folder) as store: "
+            "print(store.create_segment('x').length)",
             "",
             cell,
             cell,
@@ -261,6 +270,10 @@ def test_a_program_that_leaves_stores_open_ends(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s")], cwd=ROOT, check=False, timeout=120, capture_output=True
+        [sys.executable, "-c", program, str(tmp_path / "s")],
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        capture_output=True,
     )
     assert ended.returncode == 0

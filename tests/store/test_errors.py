@@ -1,4 +1,6 @@
-"""Every error of the public face is reachable, is a SegmentStoreError, and says what it is about; no future stays unresolved."""
+"""Every error of the public face is reachable, is a SegmentStoreError, and says what it is about;
+no future stays unresolved.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def test_the_errors_named_by_the_issue_are_public(name: str) -> None:
     error = getattr(segmentstore, name)
     assert issubclass(error, SegmentStoreError)
     assert name in segmentstore.__all__
-    assert "move" in (error.__doc__ or "") or "Try again" in error.__doc__ or "Ask the new owner" in error.__doc__
+    assert (
+        "move" in (error.__doc__ or "")
+        or "Try again" in error.__doc__
+        or "Ask the new owner" in error.__doc__
+    )
 
 
 async def settled(futures: Sequence[Awaitable[object]]) -> list[object]:
@@ -62,7 +68,10 @@ async def settled(futures: Sequence[Awaitable[object]]) -> list[object]:
 async def everything_at_once(store: SegmentStore) -> list[Awaitable[object]]:
     """One of each call, on its way; the readers among them wait at the tail."""
     writer = store.writer("x", attribute(1))
-    readers = [asyncio.ensure_future(store.read("x", 3, 9, wait=50)), asyncio.ensure_future(follow(store))]
+    readers = [
+        asyncio.ensure_future(store.read("x", 3, 9, wait=50)),
+        asyncio.ensure_future(follow(store)),
+    ]
     await until(lambda: waiting_readers(store) >= 1)
     futures: list[Awaitable[object]] = [store.append("x", b"%d" % number) for number in range(100)]
     futures += [writer.append(b"event") for _ in range(10)]
@@ -119,9 +128,13 @@ def test_close_resolves_everybody(tmp_path: Path, turns: int) -> None:
         await store.close()
         results = await settled(calls)
         acknowledged = results[:100]
-        assert all(isinstance(result, int) for result in acknowledged), "what was taken becomes durable"
+        assert all(isinstance(result, int) for result in acknowledged), (
+            "what was taken becomes durable"
+        )
         for result in results:
-            assert not isinstance(result, BaseException) or isinstance(result, SegmentStoreError), result
+            assert not isinstance(result, BaseException) or isinstance(result, SegmentStoreError), (
+                result
+            )
         await refused_from_now_on(store, ContainerStoppedError)
         async with open_tiny(tmp_path / "s") as again:
             data = await read_all(again, "x", (await again.get_info("x")).start_offset)
@@ -131,7 +144,9 @@ def test_close_resolves_everybody(tmp_path: Path, turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 8])
-def test_a_failing_log_resolves_everybody_and_tells_known_from_unknown(tmp_path: Path, turns: int) -> None:
+def test_a_failing_log_resolves_everybody_and_tells_known_from_unknown(
+    tmp_path: Path, turns: int
+) -> None:
     async def main() -> None:
         disk = WorldDisk()
         store = await open_tiny(tmp_path / "s", runtime=Runtime(disk=disk))
@@ -143,7 +158,9 @@ def test_a_failing_log_resolves_everybody_and_tells_known_from_unknown(tmp_path:
         results = await settled(calls)
         kinds = {type(result) for result in results if isinstance(result, BaseException)}
         assert kinds <= {AppendOutcomeUnknownError, ContainerStoppedError, TierUnavailableError}
-        unknown = next(result for result in results if isinstance(result, AppendOutcomeUnknownError))
+        unknown = next(
+            result for result in results if isinstance(result, AppendOutcomeUnknownError)
+        )
         assert unknown.container_id == 0
         assert isinstance(unknown.cause, TierUnavailableError)
         assert not any(isinstance(result, int) for result in results[:100]), "nothing was durable"
@@ -167,7 +184,8 @@ def test_fencing_resolves_everybody_and_the_new_owner_goes_on(tmp_path: Path) ->
     async def main() -> None:
         store = await open_tiny(tmp_path / "s")
         await fill(store)
-        # Nothing of its own may go to the log meanwhile: it would be the first to hear of the new owner.
+        # Nothing of its own may go to the log meanwhile: it would be the first to hear of the new
+        # owner.
         await store.flush()
         for path in [tmp_path / "s" / "lock", *(tmp_path / "s" / "log").rglob("*LOCK*")]:
             path.unlink()
@@ -176,7 +194,10 @@ def test_fencing_resolves_everybody_and_the_new_owner_goes_on(tmp_path: Path) ->
         async with open_tiny(tmp_path / "s") as owner:
             await owner.append("x", b"new owner")
             results = await settled(await everything_at_once_without_waiting(store))
-            assert {type(result) for result in results} <= {NotPrimaryError, AppendOutcomeUnknownError}
+            assert {type(result) for result in results} <= {
+                NotPrimaryError,
+                AppendOutcomeUnknownError,
+            }
             assert any(isinstance(result, AppendOutcomeUnknownError) for result in results)
             await refused_from_now_on(store, NotPrimaryError)
             await owner.append("x", b"!")
@@ -265,12 +286,16 @@ def test_what_stopped_a_container_is_always_named(error: BaseException, said: st
     assert f"({said})" in str(AppendOutcomeUnknownError(0, error))
 
 
-def test_a_log_that_runs_out_of_memory_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_runs_out_of_memory_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         disk = WorldDisk()
         store = await open_tiny(tmp_path / "s", runtime=Runtime(disk=disk))
         await store.create_segment("a")
-        disk.trap = lambda call, path: MemoryError() if call == "pwrite" and f"{os.sep}log{os.sep}" in path else None
+        disk.trap = lambda call, path: (
+            MemoryError() if call == "pwrite" and f"{os.sep}log{os.sep}" in path else None
+        )
         with pytest.raises(AppendOutcomeUnknownError, match="MemoryError"):
             await store.append("a", b"x")
         with pytest.raises(ContainerStoppedError, match="MemoryError"):
@@ -281,6 +306,8 @@ def test_a_log_that_runs_out_of_memory_says_so(tmp_path: Path, caplog: pytest.Lo
 
     with caplog.at_level("ERROR"):
         run(body())
-    (said,) = [record.getMessage() for record in caplog.records if " stops: " in record.getMessage()]
+    (said,) = [
+        record.getMessage() for record in caplog.records if " stops: " in record.getMessage()
+    ]
     assert said.startswith("container 0 stops: ")
     assert said.endswith("MemoryError")

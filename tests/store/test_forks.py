@@ -1,4 +1,6 @@
-"""Forked children: a store is its owner's alone; a child keeps nothing locked, waits for nothing, breaks nothing."""
+"""Forked children: a store is its owner's alone; a child keeps nothing locked, waits for nothing,
+breaks nothing.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,14 @@ def running(program: str, folder: Path, **options: object) -> Iterator[subproces
     """The program, which forks a child that lives until this is left."""
     ours, childs = socket.socketpair()
     number = childs.fileno()
-    arguments = [sys.executable, "-c", OPEN_AND_FORK + program, str(folder), repr(options), str(number)]
+    arguments = [
+        sys.executable,
+        "-c",
+        OPEN_AND_FORK + program,
+        str(folder),
+        repr(options),
+        str(number),
+    ]
     pipe = subprocess.PIPE
     with (
         subprocess.Popen(
@@ -83,7 +92,9 @@ def running(program: str, folder: Path, **options: object) -> Iterator[subproces
 def ran(program: str, folder: Path, **options: object) -> list[str]:
     """What the program has said; it, and its child, must end by themselves."""
     arguments = [sys.executable, "-c", OPEN_AND_FORK + program, str(folder), repr(options)]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    ended = subprocess.run(
+        arguments, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()
 
@@ -95,7 +106,9 @@ def said(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("program", [BLOCKING, ASYNCIO], ids=["blocking", "asyncio"])
 class TestLocks:
-    def test_closed_by_the_owner_it_can_be_opened_while_the_child_lives(self, tmp_path: Path, program: str) -> None:
+    def test_closed_by_the_owner_it_can_be_opened_while_the_child_lives(
+        self, tmp_path: Path, program: str
+    ) -> None:
         with running(program, tmp_path / "s") as owner:
             assert said(owner) == "child"
             with pytest.raises(StoreInUseError):
@@ -105,7 +118,9 @@ class TestLocks:
             with segmentstore.blocking.open(tmp_path / "s") as store:
                 assert store.get_info("x").length == 0
 
-    def test_the_owner_killed_it_can_be_opened_while_the_child_lives(self, tmp_path: Path, program: str) -> None:
+    def test_the_owner_killed_it_can_be_opened_while_the_child_lives(
+        self, tmp_path: Path, program: str
+    ) -> None:
         with running(program, tmp_path / "s") as owner:
             assert said(owner) == "child"
             owner.kill()
@@ -114,7 +129,9 @@ class TestLocks:
                 assert store.get_info("x").length == 0
 
 
-def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_lives(tmp_path: Path) -> None:
+def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_lives(
+    tmp_path: Path,
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -124,7 +141,9 @@ def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_lives
         owner.wait(60)
         with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
             client.connect(str(tmp_path / "s" / SOCKET_NAME))
-        with segmentstore.blocking.open(tmp_path / "s", metrics_port=port, local_face=True) as store:
+        with segmentstore.blocking.open(
+            tmp_path / "s", metrics_port=port, local_face=True
+        ) as store:
             assert store.get_info("x").length == 0
 
 
@@ -220,7 +239,9 @@ class TestUse:
     def test_in_a_child_every_call_of_the_asyncio_api_is_refused(self, tmp_path: Path) -> None:
         assert ran(USE_ASYNCIO, tmp_path / "s") == ["refused", "7", "True"]
 
-    def test_a_worker_of_multiprocessing_gets_the_error_and_can_open_a_store_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_worker_of_multiprocessing_gets_the_error_and_can_open_a_store_of_its_own(
+        self, tmp_path: Path
+    ) -> None:
         program = """
 def work(store):
     try:
@@ -248,9 +269,17 @@ with segmentstore.blocking.open(folder, cache_bytes_max=1 << 20, tail_bytes_max=
 
 def test_a_child_process_that_runs_another_program_inherits_nothing(tmp_path: Path) -> None:
     with segmentstore.blocking.open(tmp_path / "s", local_face=True):
-        listing = "import os; print(*(os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')))"
+        listing = (
+            "import os; print(*(os.path.realpath(f'/proc/self/fd/{n}') for n in "
+            "os.listdir('/proc/self/fd')))"
+        )
         inherited = subprocess.run(
-            [sys.executable, "-c", listing], capture_output=True, text=True, check=True, close_fds=False, timeout=60
+            [sys.executable, "-c", listing],
+            capture_output=True,
+            text=True,
+            check=True,
+            close_fds=False,
+            timeout=60,
         ).stdout
         assert str(tmp_path) not in inherited
 

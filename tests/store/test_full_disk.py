@@ -1,4 +1,6 @@
-"""A real disk that is full: a tmpfs of a few MiB, in a namespace of its own, so that nobody needs to be root."""
+"""A real disk that is full: a tmpfs of a few MiB, in a namespace of its own, so that nobody needs
+to be root.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,29 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["tier2-elsewhere", "tier2-on-it"])
-def test_a_full_disk_holds_appends_back_and_a_store_opens_on_it(tmp_path: Path, elsewhere: bool) -> None:
+def test_a_full_disk_holds_appends_back_and_a_store_opens_on_it(
+    tmp_path: Path, elsewhere: bool
+) -> None:
     mount, script = tmp_path / "disk", tmp_path / "child.py"
     mount.mkdir()
     script.write_text(CHILD)
     tier2 = (tmp_path / "objects").as_uri() if elsewhere else "same"
     inside = f'mount -t tmpfs -o size=10m tmpfs "{mount}" && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", inside, "sh", sys.executable, str(script), str(mount), tier2]
+    command = [
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        inside,
+        "sh",
+        sys.executable,
+        str(script),
+        str(mount),
+        tier2,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, env=environment, check=False
+    )
     words = "this test needs `unshare -rm` and a tmpfs: util-linux, and user namespaces (or root)\n"
     assert done.returncode == 0, words + done.stdout + done.stderr

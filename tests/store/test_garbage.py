@@ -75,8 +75,15 @@ def test_orphans_wait_for_the_lag_and_are_deleted_by_a_later_collection(
             others = [plant(bucket, 1, container_id=2), "somebody/else"]
             bucket.objects[others[1]] = MemoryObject(b"x", bytes(16), 1)
             report = await store.collect_garbage()
-            assert {state: sorted(names) for state, names in states(report).items()} == {"waiting": sorted(orphans)}
-            assert (report.count("waiting"), report.size("waiting"), report.count(), report.problems) == (3, 30, 3, ())
+            assert {state: sorted(names) for state, names in states(report).items()} == {
+                "waiting": sorted(orphans)
+            }
+            assert (
+                report.count("waiting"),
+                report.size("waiting"),
+                report.count(),
+                report.problems,
+            ) == (3, 30, 3, ())
             assert all(item.until is not None for item in report.items)
             assert objects_of(bucket) == {*live, *orphans, others[0]}
         async with open_lazy(tmp_path / "s", **{**QUIET, "deletion_lag_s": 0.0}) as store:
@@ -90,7 +97,9 @@ def test_orphans_wait_for_the_lag_and_are_deleted_by_a_later_collection(
     run(main())
 
 
-def test_what_is_due_is_deleted_and_reported(tmp_path: Path, url: str, bucket: MemoryBucket) -> None:
+def test_what_is_due_is_deleted_and_reported(
+    tmp_path: Path, url: str, bucket: MemoryBucket
+) -> None:
     async def main() -> None:
         async with open_lazy(tmp_path / "s", tier2=url, **QUIET) as store:
             await filled(store, "a")
@@ -157,7 +166,9 @@ def test_stores_that_share_a_place_leave_each_others_objects_alone(
                 assert stats["containers"][0]["sweep_stopped_by"] in report.problems[0]
                 report = await two.collect_garbage()
                 assert report.items == ()
-                assert not any("also has objects of store" in problem for problem in report.problems)
+                assert not any(
+                    "also has objects of store" in problem for problem in report.problems
+                )
                 stats = two.stats()
                 assert stats["containers"][0]["sweep_stopped_by"] is None
                 assert set(bucket.objects) == before
@@ -167,7 +178,9 @@ def test_stores_that_share_a_place_leave_each_others_objects_alone(
     run(main())
 
 
-def test_a_store_makes_itself_known_before_its_first_object(tmp_path: Path, bucket: MemoryBucket) -> None:
+def test_a_store_makes_itself_known_before_its_first_object(
+    tmp_path: Path, bucket: MemoryBucket
+) -> None:
     class Away(DefaultAdapters):
         def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
             return MemoryObjectStorage(Runtime(), bucket) if not failing else failing[0]
@@ -178,13 +191,16 @@ def test_a_store_makes_itself_known_before_its_first_object(tmp_path: Path, buck
     async def main() -> None:
         options = {**TINY, "tier2": "memory://given"}
         for _ in range(2):
-            # Again and again, as long as there is no log: the first try leaves nothing that would look like an older store.
+            # Again and again, as long as there is no log: the first try leaves nothing that would
+            # look like an older store.
             storage.fail("put", 1)
             with pytest.raises(TierUnavailableError):
                 await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())
             storage._closed = False
         failing.clear()
-        async with SegmentStore(await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())) as store:
+        async with SegmentStore(
+            await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())
+        ) as store:
             assert is_marker(next(iter(bucket.objects)))
             assert not objects_of(bucket)
             await filled(store, "a")
@@ -192,7 +208,9 @@ def test_a_store_makes_itself_known_before_its_first_object(tmp_path: Path, buck
         storage._closed = False
         storage.fail("put", 10**9)
         failing.append(storage)
-        async with SegmentStore(await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())) as store:
+        async with SegmentStore(
+            await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())
+        ) as store:
             assert await read_all(store, "a") == b"a" * 50
 
     run(main())

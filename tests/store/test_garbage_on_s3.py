@@ -1,4 +1,6 @@
-"""Garbage of a store on a real S3 server: orphans, uploads in parts that nobody finished, markers, metrics."""
+"""Garbage of a store on a real S3 server: orphans, uploads in parts that nobody finished, markers,
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ BUCKET = "garbage"
 CHANCE = random.Random(3)
 
 
-def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable, value in credentials().items():
         monkeypatch.setenv(variable, value)
     server = shared_server(Moto)
@@ -33,7 +37,9 @@ def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(tmp_path: Path, monke
         return {name for name in names if parse_object_name(name) is not None}
 
     def unfinished() -> list[Any]:
-        return list(client.list_multipart_uploads(Bucket=BUCKET, Prefix=prefix + "/").get("Uploads", []))
+        return list(
+            client.list_multipart_uploads(Bucket=BUCKET, Prefix=prefix + "/").get("Uploads", [])
+        )
 
     async def main() -> None:
         quiet: dict[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 0.0}
@@ -43,14 +49,18 @@ def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(tmp_path: Path, monke
             await store.flush()
         live = listed()
         tag = store_tag(read_store_id(tmp_path / "s"))
-        orphan, upload, foreign = (object_name(number, 1, "flush", new_tagged_id(tag, CHANCE)) for number in (0, 0, 9))
+        orphan, upload, foreign = (
+            object_name(number, 1, "flush", new_tagged_id(tag, CHANCE)) for number in (0, 0, 9)
+        )
         client.put_object(Bucket=BUCKET, Key=f"{prefix}/{orphan}", Body=b"x" * 10)
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{upload}")
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{foreign}")
         async with open_lazy(tmp_path / "s", **quiet) as store:
             report = await store.collect_garbage()
             assert not report.problems
-            assert [item.name for item in report.items if item.state == "aborted upload"] == [upload]
+            assert [item.name for item in report.items if item.state == "aborted upload"] == [
+                upload
+            ]
             await store.collect_garbage()
             assert listed() == live
             assert [entry["Key"] for entry in unfinished()] == [f"{prefix}/{foreign}"]

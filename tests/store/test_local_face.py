@@ -1,4 +1,6 @@
-"""The local face of an open store: what other processes are answered, and that events land once whatever breaks."""
+"""The local face of an open store: what other processes are answered, and that events land once
+whatever breaks.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class TestSocket:
 
         run(main())
 
-    def test_that_cannot_be_made_refuses_the_opening_and_lets_go_of_the_store(self, tmp_path: Path) -> None:
+    def test_that_cannot_be_made_refuses_the_opening_and_lets_go_of_the_store(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s"):
                 (tmp_path / "s" / SOCKET_NAME).mkdir()
@@ -91,7 +95,10 @@ class TestRequests:
     def test_do_what_the_store_does(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with served(tmp_path / "s") as store, LocalClient(str(tmp_path / "s")) as client:
-                assert (client.store_id, client.append_bytes_max) == (store.stats()["store_id"], 4096)
+                assert (client.store_id, client.append_bytes_max) == (
+                    store.stats()["store_id"],
+                    4096,
+                )
                 assert await client.last_event("x", WRITER) is None
                 assert await client.create("x")
                 assert not await client.create("x")
@@ -117,15 +124,23 @@ class TestRequests:
     def test_refusals_carry_the_stores_own_words(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with served(tmp_path / "s") as store, LocalClient(str(tmp_path / "s")) as client:
-                with pytest.raises(StoreRefusedError, match="segment 'x' does not exist") as refused:
+                with pytest.raises(
+                    StoreRefusedError, match="segment 'x' does not exist"
+                ) as refused:
                     await client.append("x", WRITER, 0, b"data")
-                assert (refused.value.code, refused.value.error) == (Code.NOT_FOUND, "SegmentNotFoundError")
+                assert (refused.value.code, refused.value.error) == (
+                    Code.NOT_FOUND,
+                    "SegmentNotFoundError",
+                )
                 await store.create_segment("x")
                 await store.seal("x")
                 await client.last_event("x", WRITER)
                 with pytest.raises(StoreRefusedError) as refused:
                     await client.append("x", WRITER, 0, b"data")
-                assert (refused.value.code, refused.value.error) == (Code.REFUSED, "SegmentSealedError")
+                assert (refused.value.code, refused.value.error) == (
+                    Code.REFUSED,
+                    "SegmentSealedError",
+                )
                 with pytest.raises(AppendTooLargeError):
                     await client.append("x", OTHER, 0, bytes(4097))
                 client.append_bytes_max = 1 << 20
@@ -136,7 +151,9 @@ class TestRequests:
 
         run(main())
 
-    def test_a_listing_longer_than_an_answer_comes_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_listing_longer_than_an_answer_comes_whole(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(segmentstore.local_connection, "NAMES_BYTES_MAX", 10)
 
         async def main() -> None:
@@ -168,7 +185,9 @@ class TestRequests:
 
         run(main())
 
-    def test_a_merge_sent_twice_at_once_lands_once_and_both_are_told_after_it_is_durable(self, tmp_path: Path) -> None:
+    def test_a_merge_sent_twice_at_once_lands_once_and_both_are_told_after_it_is_durable(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             folder = str(tmp_path / "s")
             async with served(tmp_path / "s") as store:
@@ -179,17 +198,22 @@ class TestRequests:
                         await one.create(part)
                         await one.append(part, WRITER, 0, b"<%d>" % number)
                         outcomes = await asyncio.gather(
-                            one.merge("x", part, WRITER, number), two.merge("x", part, WRITER, number)
+                            one.merge("x", part, WRITER, number),
+                            two.merge("x", part, WRITER, number),
                         )
                         assert outcomes.count(None) == 1
                         assert await one.last_event("x", WRITER) == number
-                assert await read_all(store, "x") == b"".join(b"<%d>" % number for number in range(20))
+                assert await read_all(store, "x") == b"".join(
+                    b"<%d>" % number for number in range(20)
+                )
 
         run(main())
 
 
 class TestBadMessages:
-    def test_that_are_well_framed_are_refused_and_the_conversation_goes_on(self, tmp_path: Path) -> None:
+    def test_that_are_well_framed_are_refused_and_the_conversation_goes_on(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             async with served(tmp_path / "s"), wire(tmp_path / "s") as other:
                 for body in (
@@ -222,7 +246,9 @@ class TestBadMessages:
             (b"\0\0\0\x05\xff\0\0\0\x01", Code.REQUEST_UNKNOWN),
         ],
     )
-    def test_instead_of_a_greeting_end_it_with_a_refusal(self, tmp_path: Path, sent: bytes, code: Code) -> None:
+    def test_instead_of_a_greeting_end_it_with_a_refusal(
+        self, tmp_path: Path, sent: bytes, code: Code
+    ) -> None:
         async def main() -> None:
             async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as other:
                 other.writer.write(sent)
@@ -253,7 +279,9 @@ class TestBadMessages:
         run(main())
 
 
-def test_a_connection_over_the_bound_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_over_the_bound_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 1)
 
     async def main() -> None:
@@ -272,12 +300,16 @@ def test_a_connection_over_the_bound_waits_for_its_turn(tmp_path: Path, monkeypa
     run(main())
 
 
-def test_silent_connections_shut_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_shut_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 3)
 
     async def main() -> None:
         async with served(tmp_path / "s"), AsyncExitStack() as stack:
-            silent = [await stack.enter_async_context(wire(tmp_path / "s", greet=False)) for _ in range(9)]
+            silent = [
+                await stack.enter_async_context(wire(tmp_path / "s", greet=False)) for _ in range(9)
+            ]
             async with LocalClient(str(tmp_path / "s")) as client:
                 assert await client.create("x")
                 # The oldest made room, and were told so.
@@ -295,7 +327,11 @@ def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
     monkeypatch.setattr(segmentstore.local_face, "IDLE_S", 0.0)
 
     async def main() -> None:
-        async with served(tmp_path / "s"), wire(tmp_path / "s") as older, wire(tmp_path / "s") as newer:
+        async with (
+            served(tmp_path / "s"),
+            wire(tmp_path / "s") as older,
+            wire(tmp_path / "s") as newer,
+        ):
             older.put(Create("x"))
             assert codes(await older.answers(1)) == [Done]
             async with LocalClient(str(tmp_path / "s")) as client:
@@ -307,7 +343,9 @@ def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
     run(main())
 
 
-def test_a_connection_that_does_not_greet_in_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_does_not_greet_in_time_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segmentstore.local_connection, "GREETING_S", 0.01)
 
     async def main() -> None:

@@ -35,7 +35,9 @@ class TestPipelines:
                     async with LocalClient(str(folder)) as client:
                         writer_id = UUID(int=client_number).bytes
                         for number in range(500):
-                            await client.send("x", writer_id, number, b"%d:%d\n" % (client_number, number))
+                            await client.send(
+                                "x", writer_id, number, b"%d:%d\n" % (client_number, number)
+                            )
                         await client.settle()
 
                 await asyncio.gather(*map(write, range(4)))
@@ -59,7 +61,9 @@ class TestPipelines:
                         await client.settle()
 
                 await asyncio.gather(write(), write())
-                assert await read_all(store, "x") == b"".join(b"%d," % number for number in range(300))
+                assert await read_all(store, "x") == b"".join(
+                    b"%d," % number for number in range(300)
+                )
 
         run(main())
 
@@ -73,7 +77,9 @@ class TestPipelines:
                 async with LocalClient(str(folder)) as client:
                     writer_id = UUID(int=client_number).bytes
                     for number in range(400):
-                        await client.send("x", writer_id, number, b"%d:%d\n" % (client_number, number))
+                        await client.send(
+                            "x", writer_id, number, b"%d:%d\n" % (client_number, number)
+                        )
                         if not number % 40:
                             await asyncio.sleep(0.01)
                     await client.settle()
@@ -114,7 +120,9 @@ class TestPipelines:
 
         run(main())
 
-    def test_of_more_writers_than_are_remembered_land(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_more_writers_than_are_remembered_land(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(segmentstore.local_connection, "SESSIONS_MAX", 3)
 
         async def main() -> None:
@@ -126,18 +134,24 @@ class TestPipelines:
 
         run(main())
 
-    def test_with_too_many_refused_writers_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_too_many_refused_writers_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(segmentstore.local_connection, "SESSIONS_MAX", 3)
 
         async def main() -> None:
             async with served(tmp_path / "s"), wire(tmp_path / "s") as other:
-                other.put(*(Append("missing", UUID(int=number).bytes, 0, b"!") for number in range(4)))
+                other.put(
+                    *(Append("missing", UUID(int=number).bytes, 0, b"!") for number in range(4))
+                )
                 assert codes(await other.answers(4)) == [Code.NOT_FOUND] * 3 + [Code.BUSY]
                 assert await other.reader.read() == b""
 
         run(main())
 
-    def test_that_do_not_read_their_answers_are_held_back_and_others_are_served(self, tmp_path: Path) -> None:
+    def test_that_do_not_read_their_answers_are_held_back_and_others_are_served(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             async with served(tmp_path / "s") as store, wire(tmp_path / "s") as greedy:
                 await store.create_segment("x")
@@ -163,7 +177,9 @@ class TestPipelines:
 
         run(main())
 
-    def test_are_read_no_further_than_their_bound(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_read_no_further_than_their_bound(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(segmentstore.local_connection, "OUTSTANDING_MAX", 2)
         most = 0
         appended = LocalConnection._append

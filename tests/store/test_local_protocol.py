@@ -1,4 +1,6 @@
-"""The codec of the local face: what goes in comes out, and whatever else comes in is refused by name."""
+"""The codec of the local face: what goes in comes out, and whatever else comes in is refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ from segmentstore.contracts.local_protocol import (
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 UNSIGNED = st.integers(0, 2**64 - 1)
-NAMES = st.text(max_size=40).filter(lambda text: not any("\ud800" <= character <= "\udfff" for character in text))
+NAMES = st.text(max_size=40).filter(
+    lambda text: not any("\ud800" <= character <= "\udfff" for character in text)
+)
 WRITERS = st.binary(min_size=16, max_size=16)
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Hello, st.integers(0, 65535)),
@@ -90,7 +94,9 @@ def attempt(frame: bytes, decode: Callable[[bytes], tuple[int, object]]) -> obje
 
 
 @given(REQUESTS, st.data())
-def test_a_request_cut_anywhere_is_refused_or_an_append_of_less(message: Request, data: st.DataObject) -> None:
+def test_a_request_cut_anywhere_is_refused_or_an_append_of_less(
+    message: Request, data: st.DataObject
+) -> None:
     frame = frame_of(7, message)
     decoded = attempt(frame[: data.draw(st.integers(0, len(frame) - 1))], decode_request)
     if isinstance(decoded, LocalProtocolError):
@@ -109,7 +115,10 @@ def test_any_bytes_are_a_message_or_refused(frame: bytes) -> None:
         assert attempt(frame, decode) is not None
 
 
-@given(st.one_of(REQUESTS.filter(lambda message: not isinstance(message, Append))), st.binary(min_size=1, max_size=9))
+@given(
+    st.one_of(REQUESTS.filter(lambda message: not isinstance(message, Append))),
+    st.binary(min_size=1, max_size=9),
+)
 def test_what_a_newer_version_adds_behind_is_skipped(message: Request, more: bytes) -> None:
     assert decode_request(frame_of(1, message) + more) == (1, message)
 
@@ -120,7 +129,9 @@ def test_a_kind_nobody_knows_is_refused_with_its_number() -> None:
     assert (refused.value.code, refused.value.request) == (Code.REQUEST_UNKNOWN, 12)
 
 
-@pytest.mark.parametrize(("length", "code"), [(0, Code.MALFORMED), (4, Code.MALFORMED), (4097, Code.TOO_LARGE)])
+@pytest.mark.parametrize(
+    ("length", "code"), [(0, Code.MALFORMED), (4, Code.MALFORMED), (4097, Code.TOO_LARGE)]
+)
 def test_a_frame_of_a_length_that_cannot_be_is_refused(length: int, code: Code) -> None:
     with pytest.raises(LocalProtocolError) as refused:
         frame_length(length.to_bytes(4, "big"), FRAME_ROOM)
@@ -144,7 +155,9 @@ def test_long_words_of_a_refusal_are_cut_and_odd_ones_replaced() -> None:
 def test_the_pages_example_is_what_is_said() -> None:
     page = (Path(__file__).parents[2] / "docs" / "formats" / "local-face.md").read_text()
     said = [
-        bytes.fromhex(line[2:]) for line in page.splitlines() if line.startswith(("> ", "< ")) and line[2:6] == "0000"
+        bytes.fromhex(line[2:])
+        for line in page.splitlines()
+        if line.startswith(("> ", "< ")) and line[2:6] == "0000"
     ]
     messages: list[tuple[int, Request | Answer]] = [
         (0, Hello()),

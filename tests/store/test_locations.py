@@ -1,4 +1,6 @@
-"""What may be named as a store's folder, and as its Tier 2: no URL becomes a folder, at any door."""
+"""What may be named as a store's folder, and as its Tier 2: no URL becomes a folder, at any
+door.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore as command
 from tests.store.harness import run
 
-URLS = ["s3://bucket/x", "S3://bucket/x", "file:///data/x", "bookkeeper://zk:2181/x", "memory://x", "sftp://host/x"]
+URLS = [
+    "s3://bucket/x",
+    "S3://bucket/x",
+    "file:///data/x",
+    "bookkeeper://zk:2181/x",
+    "memory://x",
+    "sftp://host/x",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +54,18 @@ def test_a_url_is_no_location_and_makes_no_folder(url: str) -> None:
         ["bookkeeper", "status", "s3://bucket/x"],
         *(
             [name, "s3://bucket/x"]
-            for name in ("ls", "log", "objects", "verify", "gc", "mailbox", "flush", "checkpoint", "doctor", "scrub")
+            for name in (
+                "ls",
+                "log",
+                "objects",
+                "verify",
+                "gc",
+                "mailbox",
+                "flush",
+                "checkpoint",
+                "doctor",
+                "scrub",
+            )
         ),
         ["info", "s3://bucket/x", "a"],
         ["cat", "s3://bucket/x", "a"],

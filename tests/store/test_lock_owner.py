@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_who_comes_second_in_one_process_is_told_that_it_is_this_process(tmp_path: Path) -> None:
     with segmentstore.blocking.open(tmp_path / "s"):
-        with pytest.raises(StoreInUseError, match=r"this process has it open since 20.*: close it there first"):
+        with pytest.raises(
+            StoreInUseError, match=r"this process has it open since 20.*: close it there first"
+        ):
             segmentstore.blocking.open(tmp_path / "s")
         (tmp_path / "link").symlink_to(tmp_path / "s")
         with pytest.raises(StoreInUseError, match="this process"):
@@ -31,13 +33,19 @@ def test_another_process_is_told_which_one_it_is(tmp_path: Path) -> None:
     program = "import sys, segmentstore.blocking as blocking\nblocking.open(sys.argv[1])"
     with segmentstore.blocking.open(tmp_path / "s"):
         ended = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "s")], capture_output=True, text=True, check=False, cwd=ROOT
+            [sys.executable, "-c", program, str(tmp_path / "s")],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
         )
     assert f"is in use: process {os.getpid()} (" in ended.stderr
     assert f"on {os.uname().nodename} has it open since 20" in ended.stderr
 
 
-def test_arguments_of_the_command_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_the_command_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/app", "--password", "secret"])
     OsDisk().lock(str(tmp_path / "lock")).close()
     content = (tmp_path / "lock").read_text()
@@ -45,7 +53,9 @@ def test_arguments_of_the_command_are_not_told(tmp_path: Path, monkeypatch: pyte
     assert "secret" not in content
 
 
-def test_a_lock_whose_owner_could_not_be_written_is_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_whose_owner_could_not_be_written_is_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -70,7 +80,10 @@ def test_a_lock_that_is_let_go_of_is_free(tmp_path: Path) -> None:
         (b"", "another process has it open"),
         (b"pid x\nhost h\n", "another process has it open"),
         (b"pid 7\n", "process 7 has it open"),
-        (b"pid 7\nhost \x1b[31mh\nsince now\ncommand \xff\n", "process 7 (\ufffd) on ?[31mh has it open since now"),
+        (
+            b"pid 7\nhost \x1b[31mh\nsince now\ncommand \xff\n",
+            "process 7 (\ufffd) on ?[31mh has it open since now",
+        ),
         (b"pid 7\ncommand " + bytes(10_000), f"process 7 ({'?' * 200}) has it open"),
         (b"PID 7\nhost h\n", "another process has it open"),
     ],

@@ -1,4 +1,6 @@
-"""Merging: readable at once, before Tier 2 has either; refused whole or done whole; across restarts."""
+"""Merging: readable at once, before Tier 2 has either; refused whole or done whole; across
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ async def fill(store: SegmentStore, **contents: bytes) -> None:
 
 
 @pytest.mark.parametrize("sealed_before", [False, True])
-def test_readable_through_the_target_before_tier2_has_either(tmp_path: Path, sealed_before: bool) -> None:
+def test_readable_through_the_target_before_tier2_has_either(
+    tmp_path: Path, sealed_before: bool
+) -> None:
     async def main() -> None:
         disk = WorldDisk()
         disk.tier2_away()
-        async with open_lazy(tmp_path / "s", runtime=Runtime(disk=disk), tail_bytes_max=100) as store:
+        async with open_lazy(
+            tmp_path / "s", runtime=Runtime(disk=disk), tail_bytes_max=100
+        ) as store:
             await fill(store, t=b"target " * 20, s=b"source " * 30)
             if sealed_before:
                 await store.seal("s")
@@ -96,7 +102,10 @@ def test_a_refused_merge_changes_nothing(tmp_path: Path) -> None:
             await fill(store, t=b"target", s=b"source", cut=b"truncated", sealed=b"sealed")
             await store.truncate("cut", 1)
             await store.seal("sealed")
-            bad = [AttributeUpdate(A, UpdateType.REPLACE, 1), AttributeUpdate(A, UpdateType.NONE, 2)]
+            bad = [
+                AttributeUpdate(A, UpdateType.REPLACE, 1),
+                AttributeUpdate(A, UpdateType.NONE, 2),
+            ]
             before = [info async for info in store.list_segments()]
             with pytest.raises(BadAttributeUpdateError):
                 await store.merge("t", "s", bad)
@@ -209,12 +218,19 @@ def test_merges_of_merges_go_however_deep_they_are(tmp_path: Path) -> None:
 
     async def main() -> None:
         disk = WorldDisk()
-        options = {**UNFLUSHED, "frame_bytes_max": 4000, "log_file_bytes": 100_000, "tail_bytes_max": 1 << 20}
+        options = {
+            **UNFLUSHED,
+            "frame_bytes_max": 4000,
+            "log_file_bytes": 100_000,
+            "tail_bytes_max": 1 << 20,
+        }
         async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), **options) as store:
             disk.tier2_away()
             await asyncio.gather(*(store.create_segment(name) for name in names))
             await asyncio.gather(*(store.append(name, b"x") for name in names))
-            await asyncio.gather(*(store.merge(target, source) for source, target in pairwise(names)))
+            await asyncio.gather(
+                *(store.merge(target, source) for source, target in pairwise(names))
+            )
             assert await store.read(names[-1], 0, 1) == b"x"
             await store.delete(names[-1])
             assert not store._containers[0].metadata.segments

@@ -18,8 +18,22 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from segmentstore import ConfigError, SegmentStore, blocking, metrics, metrics_endpoint, metrics_server
-from segmentstore.metric_names import CONTAINER_METRICS, LEFT_OUT, OPERATION_METRICS, PREFIX, STORE_METRICS, MetricName
+from segmentstore import (
+    ConfigError,
+    SegmentStore,
+    blocking,
+    metrics,
+    metrics_endpoint,
+    metrics_server,
+)
+from segmentstore.metric_names import (
+    CONTAINER_METRICS,
+    LEFT_OUT,
+    OPERATION_METRICS,
+    PREFIX,
+    STORE_METRICS,
+    MetricName,
+)
 from tests.store.harness import open_tiny, run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -85,14 +99,21 @@ def test_the_text_says_what_the_store_counted(tmp_path: Path) -> None:
             assert value(families, "health_findings") == 0
             assert value(families, "info", store_id=stats["store_id"]) == 1
             assert value(families, "containers", state="running") == 2
-            written = [value(families, "flush_bytes_total", container=number) for number in ("0", "1")]
+            written = [
+                value(families, "flush_bytes_total", container=number) for number in ("0", "1")
+            ]
             assert sum(written) == 1000
             assert 0 in written
             for container_id, numbers in stats["containers"].items():
                 label = str(container_id)
                 assert value(families, "log_bytes", container=label) == numbers["log"]["log_bytes"]
-                assert value(families, "log_syncs_total", container=label) == numbers["log"]["syncs"]
-                assert value(families, "recovery_seconds", container=label) == numbers["recovery"]["seconds"]
+                assert (
+                    value(families, "log_syncs_total", container=label) == numbers["log"]["syncs"]
+                )
+                assert (
+                    value(families, "recovery_seconds", container=label)
+                    == numbers["recovery"]["seconds"]
+                )
             assert families[PREFIX + "flush_bytes"].type == "counter"
             assert families[PREFIX + "log_bytes"].type == "gauge"
 
@@ -110,8 +131,13 @@ def test_the_providers_requests_have_a_histogram_for_each_operation(tmp_path: Pa
             assert value(families, "tier2_requests_total", operation="put") == put["requests"]
             assert value(families, "tier2_sent_bytes_total", operation="put") == put["bytes_sent"]
             assert value(families, "tier2_requests_in_flight", operation="put") == 0
-            assert value(families, "tier2_request_seconds_count", operation="put") == put["requests"]
-            assert value(families, "tier2_request_seconds_bucket", operation="put", le="+Inf") == put["requests"]
+            assert (
+                value(families, "tier2_request_seconds_count", operation="put") == put["requests"]
+            )
+            assert (
+                value(families, "tier2_request_seconds_bucket", operation="put", le="+Inf")
+                == put["requests"]
+            )
             assert value(families, "tier2_request_seconds_sum", operation="put") == put["seconds"]
             assert families[PREFIX + "tier2_request_seconds"].type == "histogram"
 
@@ -131,7 +157,12 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "seconds": 99.5,
         "latency_counts": (1, 0, 2, *([0] * 11), 3),
     }
-    snapshot = {"store_id": "s", "health": ["x"], "tier2": {"operations": {"get": numbers}}, "containers": {}}
+    snapshot = {
+        "store_id": "s",
+        "health": ["x"],
+        "tier2": {"operations": {"get": numbers}},
+        "containers": {},
+    }
     families = parsed(metrics.metrics_text(snapshot))
     assert value(families, "healthy") == 0
     assert value(families, "tier2_request_seconds_bucket", le="0.001") == 1
@@ -139,7 +170,9 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
     assert value(families, "tier2_request_seconds_bucket", le="30.0") == 3
     assert value(families, "tier2_request_seconds_bucket", le="+Inf") == 6
     assert value(families, "tier2_errors_total", kind="kind000") == 1000
-    assert value(families, "tier2_errors_total", kind="other") == sum(1000 - number for number in range(32, 100))
+    assert value(families, "tier2_errors_total", kind="other") == sum(
+        1000 - number for number in range(32, 100)
+    )
     assert len(families[PREFIX + "tier2_errors"].samples) == metrics.ERROR_KINDS_MAX + 1
 
 
@@ -155,7 +188,12 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         }
         for number in range(count)
     }
-    snapshot = {"store_id": "s", "health": [], "tier2": {"operations": {}}, "containers": containers}
+    snapshot = {
+        "store_id": "s",
+        "health": [],
+        "tier2": {"operations": {}},
+        "containers": containers,
+    }
     families = parsed(metrics.metrics_text(snapshot))
     assert value(families, "segments", container="all") == 2 * count
     assert value(families, "log_epoch", container="all") == count - 1
@@ -189,16 +227,24 @@ def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
         async with open_tiny(tmp_path / "s", scrub_bytes_per_s=1) as store:
             await worked(store)
             stats: Any = store.stats()
-            of_containers = {path for numbers in stats["containers"].values() for path, _ in metrics._numbers(numbers)}
+            of_containers = {
+                path
+                for numbers in stats["containers"].values()
+                for path, _ in metrics._numbers(numbers)
+            }
             assert of_containers == {row.path for row in CONTAINER_METRICS}
             of_operations = {
-                path for numbers in stats["tier2"]["operations"].values() for path, _ in metrics._numbers(numbers)
+                path
+                for numbers in stats["tier2"]["operations"].values()
+                for path, _ in metrics._numbers(numbers)
             }
             assert {path for path in of_operations if not path.startswith("errors.")} == {
                 *(row.path for row in OPERATION_METRICS),
                 "seconds",
             }
-            of_store = {path for path, _ in metrics._numbers({**stats, "containers": {}, "tier2": {}})}
+            of_store = {
+                path for path, _ in metrics._numbers({**stats, "containers": {}, "tier2": {}})
+            }
             assert of_store - LEFT_OUT == {row.path for row in STORE_METRICS}
 
     run(main())
@@ -231,7 +277,9 @@ def test_the_port_serves_what_the_store_counts(tmp_path: Path) -> None:
             assert value(families, "up") == 1
             before = value(families, "requests_committed_total", container="0")
             await store.append("a", b"more")
-            assert value(await scrape(port), "requests_committed_total", container="0") >= before + 1
+            assert (
+                value(await scrape(port), "requests_committed_total", container="0") >= before + 1
+            )
         with pytest.raises(OSError, match="refused"):
             await scrape(port)
         # The port is free for the next one at once.
@@ -252,7 +300,9 @@ def test_scrapes_at_once_are_all_answered(tmp_path: Path) -> None:
     run(main())
 
 
-def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(tmp_path: Path) -> None:
+def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         port, before = free_port(), set(threading.enumerate())
         async with AsyncExitStack() as stack:
@@ -261,9 +311,15 @@ def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(t
                     _, writer = await asyncio.open_connection("127.0.0.1", port)
                     stack.callback(writer.close)
                 assert value(await scrape(port), "up") == 1
-                requests = [one for one in threading.enumerate() if one.name.startswith("metrics-requests")]
+                requests = [
+                    one for one in threading.enumerate() if one.name.startswith("metrics-requests")
+                ]
                 assert 0 < len(requests) <= metrics_server.CONNECTIONS_MAX
-            left = [one for one in threading.enumerate() if one not in before and one.name.startswith("metrics")]
+            left = [
+                one
+                for one in threading.enumerate()
+                if one not in before and one.name.startswith("metrics")
+            ]
             for thread in left:
                 thread.join(30)
                 assert not thread.is_alive()
@@ -277,7 +333,9 @@ def test_a_port_in_use_is_a_wrong_setting_and_leaves_nothing_open(tmp_path: Path
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=f"metrics_port: 127.0.0.1 port {port} cannot be opened"):
+            with pytest.raises(
+                ConfigError, match=f"metrics_port: 127.0.0.1 port {port} cannot be opened"
+            ):
                 await open_tiny(tmp_path / "s", metrics_port=port)
         async with open_tiny(tmp_path / "s") as store:
             assert store.stats()["health"] == []
@@ -288,14 +346,18 @@ def test_a_port_in_use_is_a_wrong_setting_and_leaves_nothing_open(tmp_path: Path
 def test_a_host_that_is_none_is_a_wrong_setting(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match="metrics_port"):
-            await open_tiny(tmp_path / "s", metrics_port=free_port(), metrics_host="256.0.0.1.invalid")
+            await open_tiny(
+                tmp_path / "s", metrics_port=free_port(), metrics_host="256.0.0.1.invalid"
+            )
         with pytest.raises(ConfigError, match="metrics_port"):
             await open_tiny(tmp_path / "s", metrics_port=65536)
 
     run(main())
 
 
-def test_a_loop_that_does_not_answer_shows_as_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_does_not_answer_shows_as_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def late() -> Mapping[str, Any]:
         raise TimeoutError
 

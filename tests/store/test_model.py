@@ -1,4 +1,6 @@
-"""The whole public face against a plain model, with crashes, a lost cache and a Tier 2 that goes away among its rules."""
+"""The whole public face against a plain model, with crashes, a lost cache and a Tier 2 that goes
+away among its rules.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,17 @@ T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("STORE_MODEL_EXAMPLES", "60"))
 HELD_BACK_S = 0.5
-"""A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes back for it."""
+"""A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes
+back for it.
+"""
 
 NAMES = ["a", "b", "c", "a#transaction." + "0" * 32, "scope/d", "e"]
 names = st.sampled_from(NAMES)
 picks = st.tuples(st.integers(0, 11), names)
 """Mostly one of the segments that are there (by number), sometimes any name."""
-payloads = st.binary(max_size=60) | st.integers(0, 700).map(lambda length: bytes(i * 7 % 251 for i in range(length)))
+payloads = st.binary(max_size=60) | st.integers(0, 700).map(
+    lambda length: bytes(i * 7 % 251 for i in range(length))
+)
 attribute_ids = st.integers(1, 3).map(attribute)
 values = st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])
 updates = st.builds(
@@ -73,7 +79,14 @@ class StoreMachine(RuleBasedStateMachine):
         made=st.lists(names, min_size=2, max_size=6, unique=True),
     )
     def begin(
-        self, containers: int, frame: int, flush: int, age: float, tail: int, checkpoint: int, made: list[str]
+        self,
+        containers: int,
+        frame: int,
+        flush: int,
+        age: float,
+        tail: int,
+        checkpoint: int,
+        made: list[str],
     ) -> None:
         self.model = PlainModel(containers)
         self.location = str(self.folder / "0")
@@ -95,7 +108,9 @@ class StoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         async def opened() -> SegmentStore:
             async with asyncio.timeout(20):
-                return await open_tiny(self.location, runtime=Runtime(disk=self.disk), **self.options)
+                return await open_tiny(
+                    self.location, runtime=Runtime(disk=self.disk), **self.options
+                )
 
         self.store = self.runner.run(opened())
 
@@ -123,7 +138,9 @@ class StoreMachine(RuleBasedStateMachine):
 
         return self.runner.run(call())
 
-    def compare(self, make: Callable[[SegmentStore], Awaitable[Any]], expect: Callable[[], Any]) -> Any:
+    def compare(
+        self, make: Callable[[SegmentStore], Awaitable[Any]], expect: Callable[[], Any]
+    ) -> Any:
         """The call gives what the model gives, or the error the model asks for."""
         try:
             expected = expect()
@@ -151,7 +168,11 @@ class StoreMachine(RuleBasedStateMachine):
     def make(self, name: str) -> None:
         async def call(store: SegmentStore) -> None:
             info = await store.create_segment(name)
-            assert (info.name, info.length, info.container_id) == (name, 0, self.model.container(name))
+            assert (info.name, info.length, info.container_id) == (
+                name,
+                0,
+                self.model.container(name),
+            )
 
         self.compare(call, lambda: self.model.create(name))
 
@@ -163,7 +184,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, items=st.lists(payloads, max_size=4))
     def append_batch(self, pick: tuple[int, str], items: list[bytes]) -> None:
         name = self.pick(pick)
-        self.compare(lambda store: store.append_batch(name, items), lambda: self.model.append(name, b"".join(items)))
+        self.compare(
+            lambda store: store.append_batch(name, items),
+            lambda: self.model.append(name, b"".join(items)),
+        )
 
     @rule(pick=picks, data=payloads, right=st.booleans(), changes=st.none() | update_lists)
     def append_conditionally(
@@ -173,14 +197,19 @@ class StoreMachine(RuleBasedStateMachine):
         segment = self.model.segments.get(name)
         length = (len(segment.data) if segment else 0) + (not right)
         self.compare(
-            lambda store: store.append(name, data, expected_offset=length, attributes=changes or ()),
+            lambda store: store.append(
+                name, data, expected_offset=length, attributes=changes or ()
+            ),
             lambda: self.model.append(name, data, length, changes or ()),
         )
 
     @rule(pick=picks, changes=update_lists)
     def update_attributes(self, pick: tuple[int, str], changes: list[AttributeUpdate]) -> None:
         name = self.pick(pick)
-        self.compare(lambda store: store.update_attributes(name, changes), lambda: self.model.update(name, changes))
+        self.compare(
+            lambda store: store.update_attributes(name, changes),
+            lambda: self.model.update(name, changes),
+        )
 
     @rule(pick=picks, writer_id=writer_ids, data=payloads, step=st.integers(-2, 3))
     def append_event(self, pick: tuple[int, str], writer_id: UUID, data: bytes, step: int) -> None:
@@ -206,10 +235,17 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.pick(pick)
         segment = self.model.segments.get(name)
         offset = int(len(segment.data) * share) + beyond if segment else 0
-        self.compare(lambda store: store.truncate(name, offset), lambda: self.model.truncate(name, offset))
+        self.compare(
+            lambda store: store.truncate(name, offset), lambda: self.model.truncate(name, offset)
+        )
 
     @rule(pick=picks, pick_source=picks, changes=st.none() | update_lists)
-    def merge(self, pick: tuple[int, str], pick_source: tuple[int, str], changes: list[AttributeUpdate] | None) -> None:
+    def merge(
+        self,
+        pick: tuple[int, str],
+        pick_source: tuple[int, str],
+        changes: list[AttributeUpdate] | None,
+    ) -> None:
         into, source = self.pick(pick), self.pick(pick_source)
         if into != source:
             self.compare(
@@ -224,7 +260,8 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.pick(pick)
         self.compare(lambda store: store.delete(name), lambda: self.model.delete(name))
 
-    # Whether Tier 2 is away depends on real time (`run`), so no precondition may ask for it: what is drawn must not.
+    # Whether Tier 2 is away depends on real time (`run`), so no precondition may ask for it: what
+    # is drawn must not.
 
     @rule(pick=picks)
     def flush_one(self, pick: tuple[int, str]) -> None:
@@ -251,7 +288,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- reads ------------------------------------------------------------------------------------
 
-    @rule(pick=picks, share=shares, length=st.integers(1, 300), beyond=st.sampled_from([0, 0, 0, 1]))
+    @rule(
+        pick=picks, share=shares, length=st.integers(1, 300), beyond=st.sampled_from([0, 0, 0, 1])
+    )
     def read(self, pick: tuple[int, str], share: float, length: int, beyond: int) -> None:
         name = self.pick(pick)
         segment = self.model.segments.get(name)
@@ -299,7 +338,12 @@ class StoreMachine(RuleBasedStateMachine):
 
         async def look(store: SegmentStore) -> dict[str, tuple[int, int, bool, dict[UUID, int]]]:
             return {
-                info.name: (info.start_offset, info.length, info.sealed, await store.get_attributes(info.name))
+                info.name: (
+                    info.start_offset,
+                    info.length,
+                    info.sealed,
+                    await store.get_attributes(info.name),
+                )
                 async for info in store.list_segments()
             }
 
@@ -351,7 +395,9 @@ class StoreMachine(RuleBasedStateMachine):
         turns=st.integers(0, 8),
     )
     def crash_and_reopen(self, burst: list[tuple[tuple[int, str], bytes]], turns: int) -> None:
-        """What was acknowledged is there; of what was on its way, in each container the first so many."""
+        """What was acknowledged is there; of what was on its way, in each container the first so
+        many.
+        """
         self.lives += 1
         copy = str(self.folder / str(self.lives))
         sends = [(self.pick(pick), data) for pick, data in burst]
@@ -364,19 +410,28 @@ class StoreMachine(RuleBasedStateMachine):
             done = [future.done() and future.exception() is None for future in futures]
             await self.close()
             await asyncio.gather(*futures, return_exceptions=True)
-            return [(name, data, acknowledged) for (name, data), acknowledged in zip(sends, done, strict=True)]
+            return [
+                (name, data, acknowledged)
+                for (name, data), acknowledged in zip(sends, done, strict=True)
+            ]
 
         sent = self.runner.run(crash())
         shutil.rmtree(self.location)
         self.location = copy
         self.reopen()
         for container in range(self.model.containers):
-            self.adopt_unknown([item for item in sent if self.model.container(item[0]) == container])
+            self.adopt_unknown(
+                [item for item in sent if self.model.container(item[0]) == container]
+            )
         self.check_everything()
 
     def adopt_unknown(self, sent: list[tuple[str, bytes, bool]]) -> None:
-        """Move the model on over the appends of one container that the reopened store turns out to have."""
-        must = max((number for number, (*_, acknowledged) in enumerate(sent, 1) if acknowledged), default=0)
+        """Move the model on over the appends of one container that the reopened store turns out to
+        have.
+        """
+        must = max(
+            (number for number, (*_, acknowledged) in enumerate(sent, 1) if acknowledged), default=0
+        )
 
         async def look(store: SegmentStore) -> dict[str, int]:
             return {info.name: info.length async for info in store.list_segments()}

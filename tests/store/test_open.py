@@ -41,7 +41,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 async def make(location: Path, **options: Any) -> None:
@@ -87,7 +90,9 @@ class TestCreating:
             location = tmp_path / ("a/b/c" if kind == "deep" else "s")
             if kind == "empty":
                 location.mkdir()
-            async with segmentstore.open(location if kind == "path object" else str(location)) as store:
+            async with segmentstore.open(
+                location if kind == "path object" else str(location)
+            ) as store:
                 await store.create_segment("x")
             document = tomllib.loads((location / "store.toml").read_text())
             assert document["version"] == 1
@@ -130,13 +135,17 @@ class TestCreating:
 
     @pytest.mark.parametrize("there", [False, True], ids=["absent", "empty"])
     @pytest.mark.parametrize("trouble", ["refused tier2", "full disk"])
-    def test_a_making_that_fails_leaves_nothing(self, tmp_path: Path, trouble: str, *, there: bool) -> None:
+    def test_a_making_that_fails_leaves_nothing(
+        self, tmp_path: Path, trouble: str, *, there: bool
+    ) -> None:
         location = tmp_path / "a" / "b"
         if there:
             location.mkdir(parents=True)
         disk = WorldDisk()
         if trouble == "full disk":
-            disk.trap = lambda call, path: OSError("no") if call == "sync" and "store.toml" in path else None
+            disk.trap = lambda call, path: (
+                OSError("no") if call == "sync" and "store.toml" in path else None
+            )
         with pytest.raises(TierUnavailableError):
             run(make(location, tier2="file:///proc/segmentstore", runtime=Runtime(disk=disk)))
         assert list(tmp_path.rglob("*")) == ([tmp_path / "a", location] if there else [])
@@ -161,20 +170,28 @@ class TestCreating:
         ours.close()
 
     def test_of_two_makers_the_first_one_s_file_stays(self, tmp_path: Path) -> None:
-        """Who was stopped with its locks given up for it may come second, and goes by what it finds."""
+        """Who was stopped with its locks given up for it may come second, and goes by what it
+        finds.
+        """
         ids = [new_store_id(Runtime()) for _ in range(2)]
-        found = [write_store_file(str(tmp_path), each, StoreConfig(), Runtime(), each) for each in ids]
+        found = [
+            write_store_file(str(tmp_path), each, StoreConfig(), Runtime(), each) for each in ids
+        ]
         assert [file.store_id for file in found] == [ids[0], ids[0]]
         assert os.listdir(tmp_path) == ["store.toml"]
 
-    def test_a_store_that_another_makes_between_two_looks_at_the_folder_is_one(self, tmp_path: Path) -> None:
+    def test_a_store_that_another_makes_between_two_looks_at_the_folder_is_one(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             loop, makers = asyncio.get_running_loop(), contextlib.AsyncExitStack()
 
             async def make_it() -> SegmentStore:
                 return await makers.enter_async_context(segmentstore.open(tmp_path / "s"))
 
-            disk = DiskWithAMaker(lambda: asyncio.run_coroutine_threadsafe(make_it(), loop).result())
+            disk = DiskWithAMaker(
+                lambda: asyncio.run_coroutine_threadsafe(make_it(), loop).result()
+            )
             async with makers:
                 with pytest.raises(StoreInUseError):
                     await segmentstore.open(tmp_path / "s", runtime=Runtime(disk=disk))
@@ -182,7 +199,9 @@ class TestCreating:
 
         run(main())
 
-    def test_who_takes_a_store_back_puts_it_back_if_somebody_has_begun_to_use_it(self, tmp_path: Path) -> None:
+    def test_who_takes_a_store_back_puts_it_back_if_somebody_has_begun_to_use_it(
+        self, tmp_path: Path
+    ) -> None:
         """Who made it may have lost the lock without knowing."""
         arguments = (str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime())
         made = write_store_file(*arguments, "tag")
@@ -203,9 +222,17 @@ class TestCreating:
         assert read_store_file(str(tmp_path), Runtime(disk=DiskWhereItIsTakenBack())) is None
         assert os.listdir(tmp_path) == []
 
-    def test_a_maker_whose_file_another_one_tidied_up_is_told_that_the_store_is_in_use(self, tmp_path: Path) -> None:
+    def test_a_maker_whose_file_another_one_tidied_up_is_told_that_the_store_is_in_use(
+        self, tmp_path: Path
+    ) -> None:
         with pytest.raises(StoreInUseError):
-            write_store_file(str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime(disk=TidyDisk()), "tag")
+            write_store_file(
+                str(tmp_path),
+                new_store_id(Runtime()),
+                StoreConfig(),
+                Runtime(disk=TidyDisk()),
+                "tag",
+            )
 
     @pytest.mark.parametrize("location", [None, 5, b"bytes"])
     def test_a_location_is_a_path(self, location: str) -> None:
@@ -286,7 +313,10 @@ class TestInUse:
 
         def second() -> int:
             return subprocess.run(
-                [sys.executable, "-c", program, str(tmp_path / "s")], cwd=ROOT, check=False, timeout=30
+                [sys.executable, "-c", program, str(tmp_path / "s")],
+                cwd=ROOT,
+                check=False,
+                timeout=30,
             ).returncode
 
         async def main() -> None:
@@ -333,7 +363,11 @@ class TestSettings:
         run(make(tmp_path / "s", containers=2))
         run(make(tmp_path / "s"))
         run(make(tmp_path / "s", containers=2, tier1="file"))
-        for name, value in (("containers", 3), ("tier1", "memory"), ("tier2", "memory://elsewhere")):
+        for name, value in (
+            ("containers", 3),
+            ("tier1", "memory"),
+            ("tier2", "memory://elsewhere"),
+        ):
             with pytest.raises(ConfigError) as caught:
                 run(make(tmp_path / "s", **{name: value}))
             assert caught.value.setting == name
@@ -373,7 +407,9 @@ class TestSettings:
         assert name in str(caught.value)
         run(make(tmp_path / "s"))
 
-    def test_a_malformed_environment_names_the_variable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_malformed_environment_names_the_variable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("SEGMENTSTORE_FLUSH_AGE_S", "soon")
         with pytest.raises(ConfigError) as caught:
             run(make(tmp_path / "s"))
@@ -439,7 +475,9 @@ class TestTiers:
         for _ in range(2):
             with pytest.raises(DataCorruptionError, match="the log is gone"):
                 run(make(location))
-        assert {name: data for name, data in tree(tier2).items() if not name.startswith(aside)} == before
+        assert {
+            name: data for name, data in tree(tier2).items() if not name.startswith(aside)
+        } == before
 
     def test_a_making_that_was_cut_off_before_the_last_log_goes_on(self, tmp_path: Path) -> None:
         location = tmp_path / "s"
@@ -466,8 +504,11 @@ def test_importing_the_package_loads_no_engine() -> None:
     program = (
         "import sys, segmentstore\n"
         "segmentstore.AttributeUpdate, segmentstore.SegmentNotFoundError\n"
-        "heavy = {'rocksdict', 'sortedcontainers', 'durablelog', 'tier2', 'readindex', 'storagewriter', 'typer'}\n"
+        "heavy = {'rocksdict', 'sortedcontainers', 'durablelog', 'tier2', 'readindex', "
+        "'storagewriter', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=120
+    )
     assert result.stdout == b"[]\n"

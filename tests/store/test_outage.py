@@ -1,4 +1,6 @@
-"""Tier 2 away for long: writers go on to the bound, are held there without an error, and go on when it is back."""
+"""Tier 2 away for long: writers go on to the bound, are held there without an error, and go on when
+it is back.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from tests.support.folders import files_below
 
 BOUND = 4000
 IN_FLIGHT = 400
-ROOMY: Mapping[str, Any] = {"cache_bytes_max": 1 << 20, "object_bytes": 100_000, "upload_bytes_max": 200_000}
+ROOMY: Mapping[str, Any] = {
+    "cache_bytes_max": 1 << 20,
+    "object_bytes": 100_000,
+    "upload_bytes_max": 200_000,
+}
 """Room for an outage in the cache, and few objects afterwards, so that a checkpoint is short."""
 PIECE = 100
 
@@ -85,7 +91,10 @@ def test_close_under_full_throttle_makes_durable_what_was_taken(tmp_path: Path) 
     async def main() -> None:
         disk = WorldDisk()
         store = await open_tiny(
-            tmp_path / "s", runtime=Runtime(disk=disk), unflushed_bytes_max=BOUND, cache_bytes_max=1 << 20
+            tmp_path / "s",
+            runtime=Runtime(disk=disk),
+            unflushed_bytes_max=BOUND,
+            cache_bytes_max=1 << 20,
         )
         await store.create_segment("x")
         disk.tier2_away()
@@ -94,9 +103,13 @@ def test_close_under_full_throttle_makes_durable_what_was_taken(tmp_path: Path) 
         async with asyncio.timeout(10):
             await store.close()
         assert await asyncio.gather(*futures) == [number * PIECE for number in range(100)]
-        # Recovered with more than the bound un-flushed, Tier 2 still away: it serves, and holds new writers.
+        # Recovered with more than the bound un-flushed, Tier 2 still away: it serves, and holds new
+        # writers.
         async with open_tiny(
-            tmp_path / "s", runtime=Runtime(disk=disk), unflushed_bytes_max=BOUND, cache_bytes_max=1 << 20
+            tmp_path / "s",
+            runtime=Runtime(disk=disk),
+            unflushed_bytes_max=BOUND,
+            cache_bytes_max=1 << 20,
         ) as again:
             assert await read_all(again, "x") == b"".join(piece(number) for number in range(100))
             append = again.append("x", b"later")
@@ -128,7 +141,9 @@ def test_an_outage_again_and_again_loses_and_doubles_nothing(tmp_path: Path, rou
                 await store.flush()
                 assert await read_all(store, "x") == expected
                 objects = store._containers[0].metadata.objects
-                there = [path for path in files_below(tmp_path / "s" / "tier2") if path.match("flush-*")]
+                there = [
+                    path for path in files_below(tmp_path / "s" / "tier2") if path.match("flush-*")
+                ]
                 assert len(there) == len(objects)
 
     run(main())

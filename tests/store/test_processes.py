@@ -8,7 +8,10 @@ import sys
 
 from segmentstore.contracts.processes import ProcessIdentity, SystemProcesses
 
-ME = "from segmentstore.contracts.processes import SystemProcesses; print(repr(tuple(SystemProcesses().me())))"
+ME = (
+    "from segmentstore.contracts.processes import SystemProcesses; "
+    "print(repr(tuple(SystemProcesses().me())))"
+)
 
 
 def test_a_process_knows_itself_and_others_of_its_machine_dead_or_alive() -> None:

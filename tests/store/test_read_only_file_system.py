@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["tier2-elsewhere", "tier2-on-it"])
-def test_the_reading_commands_work_on_a_real_read_only_mount(tmp_path: Path, elsewhere: bool) -> None:
+def test_the_reading_commands_work_on_a_real_read_only_mount(
+    tmp_path: Path, elsewhere: bool
+) -> None:
     mount = tmp_path / "disk"
     mount.mkdir()
     tier2 = (tmp_path / "objects" / "tier2").as_uri() if elsewhere else ""
@@ -27,7 +29,13 @@ def test_the_reading_commands_work_on_a_real_read_only_mount(tmp_path: Path, els
     script = [sys.executable, "-m", "tests.store.read_only_mount", str(mount), tier2]
     command = ["unshare", "-rm", "sh", "-c", inside, "sh", *script]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=240, env={**os.environ}, check=False
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ},
+        check=False,
     )
     words = "this test needs `unshare -rm` and a tmpfs: util-linux, and user namespaces (or root)\n"
     assert done.returncode == 0, words + done.stdout + done.stderr
@@ -44,7 +52,8 @@ class LocklessDisk(OsDisk):
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(errno.EROFS, ReadOnlyFileSystemError), (errno.EACCES, TierUnavailableError)]
+    ("number", "error"),
+    [(errno.EROFS, ReadOnlyFileSystemError), (errno.EACCES, TierUnavailableError)],
 )
 def test_a_lock_refused_for_want_of_permission_is_another_matter(
     tmp_path: Path, number: int, error: type[SegmentStoreError]

@@ -27,15 +27,24 @@ from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 WRITER = attribute(77)
 
 
-def test_an_event_refused_for_a_full_queue_ends_the_session_before_a_later_one_hides_the_hole(tmp_path: Path) -> None:
+def test_an_event_refused_for_a_full_queue_ends_the_session_before_a_later_one_hides_the_hole(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
-        async with segmentstore.open(tmp_path / "s", append_bytes_max=1000, queue_bytes_max=1000) as store:
+        async with segmentstore.open(
+            tmp_path / "s", append_bytes_max=1000, queue_bytes_max=1000
+        ) as store:
             await store.create_segment("x")
             events = [b"<0>", b"<1>" + b"." * 400, b"<2>" + b"." * 500, b"<3>"]
             writer = store.writer("x", WRITER)
             futures = [writer.append(event) for event in events]
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            assert [type(outcome) for outcome in outcomes] == [int, int, TierUnavailableError, TierUnavailableError]
+            assert [type(outcome) for outcome in outcomes] == [
+                int,
+                int,
+                TierUnavailableError,
+                TierUnavailableError,
+            ]
             again = store.writer("x", WRITER)
             assert again.last_event_number == 1
             for number, event in enumerate(events):
@@ -82,7 +91,9 @@ def test_deleting_what_is_on_its_way_to_tier_2_stops_nothing(tmp_path: Path) -> 
                 for _ in range(turn):
                     await asyncio.sleep(0)
                 await appended
-                await asyncio.gather(store.truncate("x", 10), store.merge("x", "y"), store.delete("x"))
+                await asyncio.gather(
+                    store.truncate("x", 10), store.merge("x", "y"), store.delete("x")
+                )
                 await flushed
             assert store.stats()["health"] == []
         async with open_lazy(tmp_path / "s") as store:
@@ -112,7 +123,9 @@ async def _opened(location: Path) -> segmentstore.SegmentStore:
 
 
 async def _free(location: Path) -> None:
-    """Return once the store can be opened: the thread that took the lock for nobody lets go of it soon."""
+    """Return once the store can be opened: the thread that took the lock for nobody lets go of it
+    soon.
+    """
     while True:
         try:
             async with open_tiny(location):
@@ -134,7 +147,9 @@ def test_whoever_stops_waiting_for_a_close_does_not_stop_the_close(tmp_path: Pat
         with pytest.raises(ContainerStoppedError):
             await store.append("x", b"late")
         async with open_tiny(tmp_path / "s") as again:
-            assert (await again.get_info("x")).length == 100 * sum(future.exception() is None for future in futures)
+            assert (await again.get_info("x")).length == 100 * sum(
+                future.exception() is None for future in futures
+            )
 
     run(main())
 
@@ -168,8 +183,17 @@ def test_a_clock_that_was_slow_for_a_moment_does_not_void_the_deletion_lag(tmp_p
 
 def test_writers_held_back_by_a_broken_cache_set_the_flush_going(tmp_path: Path) -> None:
     async def main() -> None:
-        settings = {"tail_bytes_max": 2000, "cache_bytes_max": 1 << 30, "flush_age_s": 1e6, "flush_bytes": 1 << 20}
-        settings |= {"object_bytes": 1 << 20, "upload_bytes_max": 1 << 20, "in_flight_bytes_max": 1000}
+        settings = {
+            "tail_bytes_max": 2000,
+            "cache_bytes_max": 1 << 30,
+            "flush_age_s": 1e6,
+            "flush_bytes": 1 << 20,
+        }
+        settings |= {
+            "object_bytes": 1 << 20,
+            "upload_bytes_max": 1 << 20,
+            "in_flight_bytes_max": 1000,
+        }
         async with segmentstore.open(tmp_path / "s", **settings) as store:  # type: ignore[arg-type]
             await store.create_segment("x")
             cache = store._parts.cache
@@ -201,7 +225,8 @@ def test_closing_lets_an_upload_on_its_way_end_instead_of_leaving_an_orphan(tmp_
 def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Links are held back, so that the merge is still open when its checkpoint has become the log's first.
+    # Links are held back, so that the merge is still open when its checkpoint has become the log's
+    # first.
     monkeypatch.setattr(storage_writer, "plan_links", lambda _pending, _metadata: [])
 
     async def main() -> None:
@@ -239,13 +264,18 @@ def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_
     async def main() -> None:
         adapters = DefaultAdapters()  # one memory log for both
         options = {"tier1": "memory", "tier2": "memory://fenced-owner", "shared_tier2": True}
-        old = SegmentStore(await open_store(str(tmp_path / "old"), options, {}, Runtime(), adapters))
+        old = SegmentStore(
+            await open_store(str(tmp_path / "old"), options, {}, Runtime(), adapters)
+        )
         await old.create_segment("x")
         await old.append("x", b"not in Tier 2 when the old owner was fenced")
-        new = SegmentStore(await open_store(str(tmp_path / "new"), options, {}, Runtime(), adapters))
+        new = SegmentStore(
+            await open_store(str(tmp_path / "new"), options, {}, Runtime(), adapters)
+        )
         await new.flush()
         await new.checkpoint()
-        # As if the cache had lost it: only the log is left to ask, and the new owner has cut that off.
+        # As if the cache had lost it: only the log is left to ask, and the new owner has cut that
+        # off.
         holdings = old._containers[0].read_index._holdings
         for segment_id in list(holdings.indexes):
             holdings.drop_segment(segment_id)

@@ -1,4 +1,6 @@
-"""A password planted in every kind of URL: it is refused, or kept from every message, file, node, log line, repr and number."""
+"""A password planted in every kind of URL: it is refused, or kept from every message, file, node,
+log line, repr and number.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def everything_said(error: BaseException, caplog: pytest.LogCaptureFixture) -> s
 
 
 def files_that_hold_it(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    return [
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("url", TIER2_URLS)
@@ -79,7 +85,9 @@ def files_that_hold_it(folder: Path) -> list[str]:
 def test_a_tier2_url_with_a_secret_makes_no_store(
     url: str, by: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options, environment = ({"tier2": url}, {}) if by == "option" else ({}, {"SEGMENTSTORE_TIER2": url})
+    options, environment = (
+        ({"tier2": url}, {}) if by == "option" else ({}, {"SEGMENTSTORE_TIER2": url})
+    )
     opening = OpeningStore(str(tmp_path / "s"), options, environment, Runtime())
 
     async def body() -> None:
@@ -93,7 +101,9 @@ def test_a_tier2_url_with_a_secret_makes_no_store(
 
 
 @pytest.mark.parametrize("url", TIER1_URLS)
-def test_a_tier1_url_with_a_secret_makes_no_store(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tier1_url_with_a_secret_makes_no_store(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         await open_lazy(tmp_path / "s", tier1=url)
 
@@ -118,9 +128,15 @@ def test_a_command_line_with_a_secret_is_refused_and_not_repeated(url: str, tmp_
 
 def test_the_refusal_says_what_to_do_instead() -> None:
     for url, instead in (
-        (f"sftp://me:{SECRET}@h/x", "key_filename=/path, or name a file with it by password_file=/path"),
+        (
+            f"sftp://me:{SECRET}@h/x",
+            "key_filename=/path, or name a file with it by password_file=/path",
+        ),
         (f"sftp://me@h/x?passphrase={SECRET}", "FSSPEC_SFTP_PASSPHRASE"),
-        (f"abfs://c@a/x?account_key={SECRET}", "account_key_file=/path, or set FSSPEC_ABFS_ACCOUNT_KEY"),
+        (
+            f"abfs://c@a/x?account_key={SECRET}",
+            "account_key_file=/path, or set FSSPEC_ABFS_ACCOUNT_KEY",
+        ),
         (f"s3://me:{SECRET}@b/x", "AWS_ACCESS_KEY_ID"),
     ):
         with pytest.raises(ConfigError, match=instead):
@@ -136,7 +152,8 @@ def made_of_old(folder: Path) -> Path:
     folder.mkdir()
     file = folder / "store.toml"
     file.write_text(
-        'version = 1\nstore_id = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"\ncontainers = 1\ntier1 = "file"\n'
+        'version = 1\nstore_id = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"\ncontainers = '
+        '1\ntier1 = "file"\n'
         f'tier2 = "{KEPT}"\n'
     )
     file.chmod(0o644)
@@ -166,7 +183,9 @@ def test_a_store_of_old_opens_and_keeps_its_secret_from_everybody(
             assert SECRET not in said
             GuardedFileSystem.away = False
             await flushing
-            assert SECRET not in repr(store) + repr(store.config) + repr(store._parts) + repr(store._parts.storage)
+            assert SECRET not in repr(store) + repr(store.config) + repr(store._parts) + repr(
+                store._parts.storage
+            )
             assert await read_all(store, "a") == b"before and after"
 
     with caplog.at_level(logging.DEBUG):
@@ -175,7 +194,13 @@ def test_a_store_of_old_opens_and_keeps_its_secret_from_everybody(
     assert files_that_hold_it(folder) == [str(folder / "store.toml")]
     assert stat.S_IMODE((folder / "store.toml").stat().st_mode) == 0o600
     assert SECRET not in repr(parse_store_file((folder / "store.toml").read_text()))
-    for arguments in (("ls", folder), ("verify", folder), ("objects", folder), ("gc", folder), ("info", folder, "a")):
+    for arguments in (
+        ("ls", folder),
+        ("verify", folder),
+        ("objects", folder),
+        ("gc", folder),
+        ("info", folder, "a"),
+    ):
         result = command(*arguments)
         assert result.code == ExitCode.DONE
         assert SECRET not in result.err + result.out.decode()
@@ -193,7 +218,11 @@ def test_the_same_place_may_be_given_with_and_without_the_secret_of_old(tmp_path
                     await store.create_segment("a")
                 await store.append("a", b"x")
                 await store.flush()
-        for wrong in (f"guarded://me:other@h/place?color={SECRET}", "guarded://me@h/elsewhere", "memory://x"):
+        for wrong in (
+            f"guarded://me:other@h/place?color={SECRET}",
+            "guarded://me@h/elsewhere",
+            "memory://x",
+        ):
             with pytest.raises(ConfigError) as caught:
                 await open_lazy(folder, tier2=wrong)
             assert SECRET not in str(caught.value).replace(f"color={SECRET}", "")
@@ -231,7 +260,9 @@ def test_a_new_store_keeps_its_file_to_its_owner(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "s" / "store.toml").stat().st_mode) == 0o600
 
 
-def test_a_password_that_is_exchanged_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_that_is_exchanged_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("of yesterday")
     url = f"{PLAIN}?password_file={secret}"
@@ -239,7 +270,8 @@ def test_a_password_that_is_exchanged_is_read_again(tmp_path: Path, caplog: pyte
     async def body() -> None:
         with pytest.raises(ConfigError, match="refuses") as caught:
             await open_lazy(tmp_path / "s", tier2=url)
-        # Also where the file system quotes it: neither in the message, nor in the causes that a traceback shows.
+        # Also where the file system quotes it: neither in the message, nor in the causes that a
+        # traceback shows.
         assert "of yesterday" not in everything_said(caught.value, caplog)
         secret.write_text(SECRET)
         async with open_lazy(tmp_path / "s", tier2=url) as store:
@@ -273,14 +305,21 @@ def test_a_node_of_old_is_told_of_and_a_folder_may_say_it_without(tmp_path: Path
         async with await world.open(tmp_path / "joiner", tier2=by_file) as store:
             assert await read_all(store, "a") == b"x"
             assert SECRET not in str(store.stats())
-        assert files_that_hold_it(tmp_path / "maker") == files_that_hold_it(tmp_path / "joiner") == []
+        assert (
+            files_that_hold_it(tmp_path / "maker") == files_that_hold_it(tmp_path / "joiner") == []
+        )
 
     run(body())
 
 
 def test_what_is_printed_of_settings_holds_no_secret() -> None:
     identity = StoreIdentity("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10", 1, KEPT)
-    for shown in (repr(StoreConfig(tier2=KEPT)), str(StoreConfig(tier2=KEPT)), repr(identity), f"{identity}"):
+    for shown in (
+        repr(StoreConfig(tier2=KEPT)),
+        str(StoreConfig(tier2=KEPT)),
+        repr(identity),
+        f"{identity}",
+    ):
         assert SECRET not in shown
         assert redacted(KEPT) in shown
 

@@ -1,4 +1,6 @@
-"""Loss that a read has seen is in health and in the metrics, also after reopening, until it is over. On a real S3 server."""
+"""Loss that a read has seen is in health and in the metrics, also after reopening, until it is
+over. On a real S3 server.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Server:
         return [entry["Key"].removeprefix(self._prefix) for entry in found]
 
     def objects(self) -> dict[str, bytes]:
-        return {name: self.get(name) for name in self.names() if parse_object_name(name) is not None}
+        return {
+            name: self.get(name) for name in self.names() if parse_object_name(name) is not None
+        }
 
     def get(self, name: str) -> bytes:
         body: bytes = self._client.get_object(Bucket=BUCKET, Key=self._prefix + name)["Body"].read()
@@ -58,7 +62,11 @@ class Folder:
 
     def objects(self) -> dict[str, bytes]:
         names = [path.relative_to(self._root).as_posix() for path in files_below(self._root)]
-        return {name: (self._root / name).read_bytes() for name in names if parse_object_name(name) is not None}
+        return {
+            name: (self._root / name).read_bytes()
+            for name in names
+            if parse_object_name(name) is not None
+        }
 
     def put(self, name: str, data: bytes) -> None:
         (self._root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -88,13 +96,17 @@ def told(store: SegmentStore) -> list[str]:
 
 def lost_objects(store: SegmentStore) -> int:
     (line,) = [
-        line for line in store.metrics_text().decode().splitlines() if line.startswith("segmentstore_lost_objects ")
+        line
+        for line in store.metrics_text().decode().splitlines()
+        if line.startswith("segmentstore_lost_objects ")
     ]
     assert float(line.split()[1]) == store.stats()["losses"]["objects"]
     return store.stats()["losses"]["objects"]
 
 
-def test_on_s3_a_lost_object_is_told_of_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_s3_a_lost_object_is_told_of_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable, value in credentials().items():
         monkeypatch.setenv(variable, value)
     server, location = Server(tmp_path.name), tmp_path / "s"
@@ -156,7 +168,9 @@ def test_each_kind_of_loss_is_known_again(tmp_path: Path, damage: str) -> None:
     run(main())
 
 
-def test_it_is_found_whole_again_without_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_found_whole_again_without_a_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recovery.loss_keeper.FIRST_RECHECK_S", 0.0)
     monkeypatch.setattr("recovery.loss_keeper.RECHECK_S", 0.0)
     monkeypatch.setattr("recovery.loss_keeper.SAVE_AFTER_S", 0.0)

@@ -83,7 +83,9 @@ class TestRead:
         ("offset", "length", "wait"),
         [(-1, 1, None), (0, 0, None), (0, -5, None), (0, 1, -1), (0.0, 1, None), (0, 1, "1")],
     )
-    def test_arguments_that_are_none(self, tmp_path: Path, offset: int, length: int, wait: float | None) -> None:
+    def test_arguments_that_are_none(
+        self, tmp_path: Path, offset: int, length: int, wait: float | None
+    ) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
@@ -192,21 +194,36 @@ class TestSealTruncateDelete:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
-                futures = [store.append("x", b"abc"), asyncio.ensure_future(store.seal("x")), store.append("x", b"no")]
+                futures = [
+                    store.append("x", b"abc"),
+                    asyncio.ensure_future(store.seal("x")),
+                    store.append("x", b"no"),
+                ]
                 results = await asyncio.gather(*futures, return_exceptions=True)
                 assert results[0] == 0
                 # The coroutine of `seal` begins a turn later than the appends' own calls.
                 assert results[1] in {3, 5}
                 length = (await store.get_info("x")).length
-                for call in (store.append("x", b""), store.append_batch("x", [b"y"]), store.seal("x")):
+                for call in (
+                    store.append("x", b""),
+                    store.append_batch("x", [b"y"]),
+                    store.seal("x"),
+                ):
                     with pytest.raises(SegmentSealedError):
                         await call
                 with pytest.raises(SegmentSealedError):
-                    await store.update_attributes("x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)])
+                    await store.update_attributes(
+                        "x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)]
+                    )
                 await store.truncate("x", 2)
                 await store.flush()
                 info = await store.get_info("x")
-                assert (info.sealed, info.sealed_in_storage, info.length, info.start_offset) == (True, True, length, 2)
+                assert (info.sealed, info.sealed_in_storage, info.length, info.start_offset) == (
+                    True,
+                    True,
+                    length,
+                    2,
+                )
             async with open_tiny(tmp_path / "s") as store:
                 assert (await store.get_info("x")).sealed
                 with pytest.raises(SegmentSealedError):
@@ -261,7 +278,9 @@ class TestSealTruncateDelete:
     def test_a_name_made_again_is_another_segment(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
-                old = await store.create_segment("x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)])
+                old = await store.create_segment(
+                    "x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)]
+                )
                 await store.append("x", b"old bytes")
                 await store.flush()
                 reader = store.reader("x", 4)
@@ -303,7 +322,9 @@ class TestSealTruncateDelete:
                     lambda: store.merge("there", "x"),
                     lambda: store.get_attributes("x"),
                     lambda: store.update_attributes("x", []),
-                    lambda: store.update_attributes("x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)]),
+                    lambda: store.update_attributes(
+                        "x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 1)]
+                    ),
                     lambda: store.flush("x"),
                 ]
                 for call in calls:

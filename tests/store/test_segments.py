@@ -27,7 +27,12 @@ class TestCreateAndList:
             async with open_tiny(tmp_path / "s") as store:
                 before = datetime.now(UTC)
                 info = await store.create_segment("logs/web-1")
-                assert (info.name, info.start_offset, info.length, info.storage_length) == ("logs/web-1", 0, 0, 0)
+                assert (info.name, info.start_offset, info.length, info.storage_length) == (
+                    "logs/web-1",
+                    0,
+                    0,
+                    0,
+                )
                 assert not info.sealed
                 assert not info.sealed_in_storage
                 assert info.container_id == 0
@@ -41,12 +46,16 @@ class TestCreateAndList:
     def test_a_name_is_taken_once(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
-                results = await asyncio.gather(*(store.create_segment("x") for _ in range(5)), return_exceptions=True)
+                results = await asyncio.gather(
+                    *(store.create_segment("x") for _ in range(5)), return_exceptions=True
+                )
                 assert [type(result) for result in results].count(SegmentExistsError) == 4
 
         run(main())
 
-    @pytest.mark.parametrize("name", ["", "x" * 1025, "é" * 513, "a\nb", "a\x00", "a\x7f", "\ud800", 7, None, b"x"])
+    @pytest.mark.parametrize(
+        "name", ["", "x" * 1025, "é" * 513, "a\nb", "a\x00", "a\x7f", "\ud800", 7, None, b"x"]
+    )
     def test_names_that_are_none(self, tmp_path: Path, name: str) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
@@ -63,7 +72,9 @@ class TestCreateAndList:
 
         run(main())
 
-    @pytest.mark.parametrize("name", ["x" * 1024, "é" * 512, "日志/网络", " ", "a/../b", "🦫", "%2f#?"])
+    @pytest.mark.parametrize(
+        "name", ["x" * 1024, "é" * 512, "日志/网络", " ", "a/../b", "🦫", "%2f#?"]
+    )
     def test_unusual_names_live_through_a_restart(self, tmp_path: Path, name: str) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
@@ -83,7 +94,12 @@ class TestCreateAndList:
                 for name in ("b/2", "a/1", "b/1", "c", "b"):
                     await store.create_segment(name)
                 await store.delete("c")
-                assert [info.name async for info in store.list_segments()] == ["a/1", "b", "b/1", "b/2"]
+                assert [info.name async for info in store.list_segments()] == [
+                    "a/1",
+                    "b",
+                    "b/1",
+                    "b/2",
+                ]
                 assert [info.name async for info in store.list_segments("b/")] == ["b/1", "b/2"]
                 assert [info.name async for info in store.list_segments("z")] == []
 
@@ -125,7 +141,10 @@ class TestAppend:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
-                for future in (store.append("x", bytes(4097)), store.append_batch("x", [bytes(4000), bytes(97)])):
+                for future in (
+                    store.append("x", bytes(4097)),
+                    store.append_batch("x", [bytes(4000), bytes(97)]),
+                ):
                     with pytest.raises(AppendTooLargeError) as caught:
                         await future
                     assert (caught.value.length, caught.value.length_max) == (4097, 4096)
@@ -147,7 +166,9 @@ class TestAppend:
         run(main())
 
     @pytest.mark.parametrize("data", ["text", None, 7, [b"x"]])
-    def test_what_is_not_bytes_is_refused_through_the_future(self, tmp_path: Path, data: bytes) -> None:
+    def test_what_is_not_bytes_is_refused_through_the_future(
+        self, tmp_path: Path, data: bytes
+    ) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
@@ -171,7 +192,9 @@ class TestAppend:
                 await asyncio.gather(*(caller(bytes([65 + number])) for number in range(10)))
                 data = await read_all(store, "x")
                 assert len(data) == 10 * 20 * 7
-                assert all(len(set(data[start : start + 7])) == 1 for start in range(0, len(data), 7))
+                assert all(
+                    len(set(data[start : start + 7])) == 1 for start in range(0, len(data), 7)
+                )
 
         run(main())
 
@@ -194,7 +217,9 @@ class TestAppend:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
                 calls = [(b"abc", 0), (b"no", 0), (b"def", 3), (b"no", 7)]
-                futures = [store.append("x", data, expected_offset=offset) for data, offset in calls]
+                futures = [
+                    store.append("x", data, expected_offset=offset) for data, offset in calls
+                ]
                 results = await asyncio.gather(*futures, return_exceptions=True)
                 assert results[0::2] == [0, 3]
                 for result, given, there in ((results[1], 0, 3), (results[3], 7, 6)):
@@ -217,7 +242,9 @@ class TestAppend:
     def test_attributes_are_checked_before_the_offset(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
-                await store.create_segment("x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 5)])
+                await store.create_segment(
+                    "x", [AttributeUpdate(attribute(1), UpdateType.REPLACE, 5)]
+                )
                 bad = [AttributeUpdate(attribute(1), UpdateType.NONE, 6)]
                 with pytest.raises(BadAttributeUpdateError):
                     await store.append("x", b"", expected_offset=99, attributes=bad)

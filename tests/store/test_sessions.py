@@ -157,10 +157,16 @@ class TestWriter:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
                 sessions = [store.writer("x", WRITER) for _ in range(3)]
-                futures = [session.append(b"<%d>" % number, number) for number in range(100) for session in sessions]
+                futures = [
+                    session.append(b"<%d>" % number, number)
+                    for number in range(100)
+                    for session in sessions
+                ]
                 results = await asyncio.gather(*futures)
                 assert sum(result is not None for result in results) == 100
-                assert await read_all(store, "x") == b"".join(b"<%d>" % number for number in range(100))
+                assert await read_all(store, "x") == b"".join(
+                    b"<%d>" % number for number in range(100)
+                )
 
         run(main())
 
@@ -206,7 +212,9 @@ class TestWriter:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")
                 writer = store.writer("x", WRITER)
-                await asyncio.gather(*(writer.append(bytes([number]) * 900, number) for number in (0, 1, 1, 2, 0)))
+                await asyncio.gather(
+                    *(writer.append(bytes([number]) * 900, number) for number in (0, 1, 1, 2, 0))
+                )
                 assert await read_all(store, "x") == b"\0" * 900 + b"\1" * 900 + b"\2" * 900
                 with pytest.raises(AppendTooLargeError):
                     await writer.append(bytes(4097))

@@ -22,12 +22,18 @@ APPENDS = 30
 
 
 class Pair:
-    """Two stores on one Tier 2; the second says that it is meant. `settings` are what it needs else to be opened."""
+    """Two stores on one Tier 2; the second says that it is meant.
+
+    `settings` are what it needs else to be opened.
+    """
 
     def __init__(self, one: Path, two: Path, place: Path, **settings: Any) -> None:
         self.locations = (one, two)
         self.place = place
-        self._settings: tuple[dict[str, Any], dict[str, Any]] = ({}, {**settings, "shared_tier2": True})
+        self._settings: tuple[dict[str, Any], dict[str, Any]] = (
+            {},
+            {**settings, "shared_tier2": True},
+        )
 
     async def open(self, number: int, **more: object) -> SegmentStore:
         return await open_tiny(self.locations[number], **{**self._settings[number], **more})
@@ -93,7 +99,8 @@ def test_each_store_sweeps_and_the_other_one_loses_nothing(tmp_path: Path, pair_
             await fill(store, number)
 
     async def sweep(number: int) -> None:
-        # Of a later epoch than all that the other one has: to it each of those objects is of a dead owner.
+        # Of a later epoch than all that the other one has: to it each of those objects is of a dead
+        # owner.
         for _ in range(3):
             async with await pair.open(number) as store:
                 theirs = pair.objects(1 - number)
@@ -111,7 +118,9 @@ def test_each_store_sweeps_and_the_other_one_loses_nothing(tmp_path: Path, pair_
 
 @pytest.mark.parametrize("pair_of", PAIRS)
 def test_the_tag_alone_is_enough(tmp_path: Path, pair_of: Any) -> None:
-    """A store that an older version runs has no marker: what it does not carry the tag of is left alone all the same."""
+    """A store that an older version runs has no marker: what it does not carry the tag of is left
+    alone all the same.
+    """
     pair = pair_of(tmp_path)
 
     async def live(number: int) -> None:
@@ -158,7 +167,9 @@ def test_orphans_go_that_carry_the_tag_and_others_are_named(tmp_path: Path) -> N
     made = [path.relative_to(place).as_posix() for path in place.rglob("flush-*")]
     assert made
     assert all(is_of_store(name, tag) for name in made)
-    own, unknown = (object_name(0, 1, "flush", unique_id) for unique_id in (tag + bytes(8), bytes(range(16))))
+    own, unknown = (
+        object_name(0, 1, "flush", unique_id) for unique_id in (tag + bytes(8), bytes(range(16)))
+    )
     for name in (own, unknown):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(b"left over")
@@ -167,7 +178,9 @@ def test_orphans_go_that_carry_the_tag_and_others_are_named(tmp_path: Path) -> N
     report = run(sweep())
     assert not (place / own).exists()
     assert (place / unknown).exists()
-    assert [problem for problem in report.problems if unknown in problem and "unknown owner" in problem]
+    assert [
+        problem for problem in report.problems if unknown in problem and "unknown owner" in problem
+    ]
     shown = command("verify", location)
     assert shown.code == 0
     assert "unknown-owner" in shown.out.decode()

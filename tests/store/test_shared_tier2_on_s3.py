@@ -1,4 +1,6 @@
-"""A second store on a prefix, on a real S3 server: refused, or meant; and a marker that somebody deleted."""
+"""A second store on a prefix, on a real S3 server: refused, or meant; and a marker that somebody
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,16 @@ async def fill(location: Path, data: bytes, **options: Any) -> None:
         await store.flush()
 
 
-def test_a_second_store_is_refused_or_meant_and_both_can_be_told_apart(place: Place, tmp_path: Path) -> None:
+def test_a_second_store_is_refused_or_meant_and_both_can_be_told_apart(
+    place: Place, tmp_path: Path
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     run(fill(one, b"of the first " * 20, tier2=place.url))
     before = place.names()
-    with pytest.raises(ConfigError, match=f"store {read_store_id(one)} keeps its objects there.*shared_tier2 = true"):
+    with pytest.raises(
+        ConfigError,
+        match=f"store {read_store_id(one)} keeps its objects there.*shared_tier2 = true",
+    ):
         run(fill(two, b"", tier2=place.url))
     assert not two.exists()
     assert place.names() == before
@@ -75,13 +82,18 @@ def test_a_second_store_is_refused_or_meant_and_both_can_be_told_apart(place: Pl
         assert "other-store" in segmentstore("verify", mine).out.decode()
 
     refused = segmentstore("restore", place.url, tmp_path / "new")
-    assert (refused.code, all(each in refused.err for each in ids.values())) == (ExitCode.USAGE, True)
+    assert (refused.code, all(each in refused.err for each in ids.values())) == (
+        ExitCode.USAGE,
+        True,
+    )
     for location, data in ((one, b"of the first " * 20), (two, b"of the second " * 20)):
         new = tmp_path / f"new-{location.name}"
         shown = segmentstore("restore", place.url, new, "--store-id", ids[location], "--json")
         assert (shown.code, shown.json()["others_objects"] > 0) == (ExitCode.DONE, True)
         assert segmentstore("cat", new, "a").out == data
-    nobody = segmentstore("restore", place.url, tmp_path / "no", "--store-id", "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10")
+    nobody = segmentstore(
+        "restore", place.url, tmp_path / "no", "--store-id", "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
+    )
     assert nobody.code == ExitCode.REFUSED
 
 
@@ -103,7 +115,9 @@ def test_where_sharing_is_meant_each_store_is_swept(place: Place, tmp_path: Path
     assert place.of(read_store_id(two)) == theirs
 
 
-def test_a_store_that_is_not_known_there_is_not_opened_beside_another(place: Place, tmp_path: Path) -> None:
+def test_a_store_that_is_not_known_there_is_not_opened_beside_another(
+    place: Place, tmp_path: Path
+) -> None:
     """Somebody deleted all that it had, and then another store was made there."""
     one, two = tmp_path / "one", tmp_path / "two"
     run(fill(one, b"bytes " * 30, tier2=place.url))

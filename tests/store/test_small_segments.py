@@ -55,7 +55,9 @@ async def time_of(call: asyncio.Future[int]) -> float:
 def test_small_appends_do_not_wait_for_the_heavy_segment(tmp_path: Path) -> None:
     async def main() -> None:
         runtime = Runtime(executor=inline_executor)
-        store = SegmentStore(await open_store(str(tmp_path / "s"), OPTIONS, {}, runtime, SlowTier2()))
+        store = SegmentStore(
+            await open_store(str(tmp_path / "s"), OPTIONS, {}, runtime, SlowTier2())
+        )
         writer = store._parts.containers[0].writer
         await store.create_segment("heavy")
         for number in range(100):
@@ -64,10 +66,14 @@ def test_small_appends_do_not_wait_for_the_heavy_segment(tmp_path: Path) -> None
         while writer.unflushed_bytes < 0.8 * BOUND:  # noqa: ASYNC110 - in virtual time
             await asyncio.sleep(0.1)
         await asyncio.sleep(3)
-        assert any("held back by" in each for each in store.stats()["health"]), store.stats()["health"]
+        assert any("held back by" in each for each in store.stats()["health"]), store.stats()[
+            "health"
+        ]
         took: list[float] = []
         for _ in range(3):
-            took += await asyncio.gather(*(time_of(store.append(f"small-{n}", b"x" * 100)) for n in range(100)))
+            took += await asyncio.gather(
+                *(time_of(store.append(f"small-{n}", b"x" * 100)) for n in range(100))
+            )
             await asyncio.sleep(1.7)
             assert writer.unflushed_bytes <= BOUND
         assert statistics.median(took) < 0.05
@@ -87,7 +93,9 @@ def test_small_appends_do_not_wait_for_the_heavy_segment(tmp_path: Path) -> None
 def test_who_is_held_goes_on_as_soon_as_tier2_has_taken_bytes(tmp_path: Path) -> None:
     async def main() -> None:
         runtime = Runtime(executor=inline_executor)
-        store = SegmentStore(await open_store(str(tmp_path / "s"), OPTIONS, {}, runtime, SlowTier2()))
+        store = SegmentStore(
+            await open_store(str(tmp_path / "s"), OPTIONS, {}, runtime, SlowTier2())
+        )
         await store.create_segment("heavy")
         heavy = [store.append("heavy", bytes(8192)) for _ in range(300)]
         await asyncio.sleep(6 * PUT_S)

@@ -1,4 +1,6 @@
-"""A store whose maker takes it back, the place of its objects being none, while another owner has come: the lock was lost."""
+"""A store whose maker takes it back, the place of its objects being none, while another owner has
+come: the lock was lost.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_the_store_stays_with_who_has_it_open(monkeypatch: pytest.MonkeyPatch) -
             raise StorageUnavailableError("probe", "connection reset")
 
     monkeypatch.setattr(SimulatedObjectStorage, "check", check)
-    world = StoreWorld("taken back", settings={"containers": 1, "tier2": "s3://bucket/prefix"}, tier1="file")
+    world = StoreWorld(
+        "taken back", settings={"containers": 1, "tier2": "s3://bucket/prefix"}, tier1="file"
+    )
     maker, owner, next_owner = (world.process(name) for name in ("maker", "owner", "next owner"))
     making = maker.start(world.open_store(maker))
     world.run(lambda: bool(asked))

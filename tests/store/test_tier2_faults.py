@@ -1,5 +1,6 @@
-"""Stores under load while Tier 2 fails in every way a network, a provider or a disk has: writers are slowed at most, what was
-acknowledged is there with the right bytes, health says what was wrong and then nothing, and nothing leaks for good.
+"""Stores under load while Tier 2 fails in every way a network, a provider or a disk has: writers
+are slowed at most, what was acknowledged is there with the right bytes, health says what was wrong
+and then nothing, and nothing leaks for good.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ RECORD = 50
 PHASE = 40
 """Records that each writer appends before the trouble, and again after it."""
 FAILURES = 4
-"""Uploads that must fail before an outage ends: with growing pauses between them that is a minute of the loop's time."""
+"""Uploads that must fail before an outage ends: with growing pauses between them that is a minute
+of the loop's time.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,10 @@ def content(segment: int, count: int) -> bytes:
 
 
 class Load:
-    """A writer and a reader for each of a few segments, until told to stop. An append that fails fails the test."""
+    """A writer and a reader for each of a few segments, until told to stop.
+
+    An append that fails fails the test.
+    """
 
     def __init__(self, store: SegmentStore) -> None:
         self.acknowledged = [0] * SEGMENTS
@@ -104,7 +110,9 @@ class Load:
         for segment in range(SEGMENTS):
             await self._store.create_segment(f"s{segment}")
         tasks = [
-            asyncio.ensure_future(each(segment)) for each in (self._write, self._read) for segment in range(SEGMENTS)
+            asyncio.ensure_future(each(segment))
+            for each in (self._write, self._read)
+            for segment in range(SEGMENTS)
         ]
         try:
             await self._written(PHASE)
@@ -116,12 +124,18 @@ class Load:
 
     async def _written(self, more: int) -> None:
         goal = [count + more for count in self.acknowledged]
-        await until(lambda: all(count >= wanted for count, wanted in zip(self.acknowledged, goal, strict=True)))
+        await until(
+            lambda: all(
+                count >= wanted for count, wanted in zip(self.acknowledged, goal, strict=True)
+            )
+        )
 
     async def _write(self, segment: int) -> None:
         while not self._stopping:
             number = self.acknowledged[segment]
-            assert await self._store.append(f"s{segment}", record(segment, number)) == number * RECORD
+            assert (
+                await self._store.append(f"s{segment}", record(segment, number)) == number * RECORD
+            )
             self.acknowledged[segment] = number + 1
             await asyncio.sleep(0.001 * SPEED)
 
@@ -133,7 +147,9 @@ class Load:
             try:
                 got = await self._store.read(f"s{segment}", offset, 400, wait=0)
             except TierUnavailableError:
-                continue  # What is neither in memory nor in the cache cannot be read now: said so, and no more.
+                # What is neither in memory nor in the cache cannot be read now: said so, and no
+                # more.
+                continue
             self.reads += 1
             wanted = content(segment, self.acknowledged[segment] + 1)
             assert got == wanted[offset : offset + len(got)]
@@ -155,15 +171,22 @@ def upload_failures(store: SegmentStore) -> int:
 
 
 def data_objects(names: Iterable[str]) -> set[str]:
-    """Without what is kept for a rebuild from Tier 2 alone (who writes there, a few copies of checkpoints) and probes
-    that were cut off, which go after a day."""
-    data = {name for name in names if not name.startswith(("checkpoints/", PROBE_PREFIX, "stores/"))}
+    """Without what is kept for a rebuild from Tier 2 alone (who writes there, a few copies of
+    checkpoints) and probes that were cut off, which go after a day.
+    """
+    data = {
+        name for name in names if not name.startswith(("checkpoints/", PROBE_PREFIX, "stores/"))
+    }
     assert [name for name in data if parse_object_name(name) is None] == []
     return data
 
 
 def known_objects(store: SegmentStore) -> set[str]:
-    return {name for each in store._containers for name in (*each.metadata.objects, *each.metadata.garbage)}
+    return {
+        name
+        for each in store._containers
+        for name in (*each.metadata.objects, *each.metadata.garbage)
+    }
 
 
 async def settle(store: SegmentStore) -> None:
@@ -172,7 +195,9 @@ async def settle(store: SegmentStore) -> None:
 
 
 async def collect(s3: FaultyS3, store: SegmentStore) -> GarbageReport:
-    """What nobody knows is found and deleted, in the bucket and among the uploads in parts; the rest stays."""
+    """What nobody knows is found and deleted, in the bucket and among the uploads in parts; the
+    rest stays.
+    """
     report = await store.collect_garbage()
     assert report.problems == ()
     assert data_objects(s3.names()) == known_objects(store)
@@ -182,9 +207,14 @@ async def collect(s3: FaultyS3, store: SegmentStore) -> GarbageReport:
 
 
 def through_trouble(
-    folder: Path, s3: FaultyS3, trouble: Callable[[SegmentStore], Awaitable[None]], **options: object
+    folder: Path,
+    s3: FaultyS3,
+    trouble: Callable[[SegmentStore], Awaitable[None]],
+    **options: object,
 ) -> None:
-    """A life of a store with the trouble in it, and a second life that must find everything in Tier 2."""
+    """A life of a store with the trouble in it, and a second life that must find everything in Tier
+    2.
+    """
     settings: dict[str, Any] = {**SETTINGS, "tier2": f"{s3.url}&multipart_bytes=2500", **options}
 
     async def main() -> None:
@@ -204,7 +234,7 @@ def through_trouble(
     run_hurried(main())
 
 
-# --- the provider does not answer, or not with what was asked for ----------------------------------------------------
+# --- the provider does not answer, or not with what was asked for ---------------------------------
 
 BURSTS: dict[str, tuple[Fault, str]] = {
     "503": (SLOW_DOWN, "SlowDown"),
@@ -260,7 +290,11 @@ def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     tmp_path: Path, s3: FaultyS3, fault: Fault
 ) -> None:
     async def trouble(store: SegmentStore) -> None:
-        rules = [s3.proxy.fault(fault, operation, skip=number) for operation in MAKING for number in range(3)]
+        rules = [
+            s3.proxy.fault(fault, operation, skip=number)
+            for operation in MAKING
+            for number in range(3)
+        ]
         await until(lambda: rules[0].taken == 1 and rules[9].taken == 1)
         await until(lambda: sum(rule.taken for rule in rules) >= 8)
         s3.proxy.heal(rules)
@@ -268,8 +302,12 @@ def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     through_trouble(tmp_path, s3, trouble)
 
 
-@pytest.mark.parametrize("fault", [Truncate(), Truncate(lying=True), FlipBit("reply")], ids=["short", "lying", "bit"])
-def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(tmp_path: Path, s3: FaultyS3, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [Truncate(), Truncate(lying=True), FlipBit("reply")], ids=["short", "lying", "bit"]
+)
+def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(
+    tmp_path: Path, s3: FaultyS3, fault: Fault
+) -> None:
     struck: set[str] = set()
 
     def is_first_of_its_object(head: Head) -> bool:
@@ -286,7 +324,11 @@ def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(tmp_path: Path
 
 
 def test_a_server_that_is_killed_and_restarted(tmp_path: Path) -> None:
-    with S3Proxy(tmp_path / "server") as server, faulty_s3(server) as service, own_part(service) as world:
+    with (
+        S3Proxy(tmp_path / "server") as server,
+        faulty_s3(server) as service,
+        own_part(service) as world,
+    ):
 
         async def trouble(store: SegmentStore) -> None:
             before = upload_failures(store)
@@ -302,7 +344,9 @@ def test_a_server_that_is_killed_and_restarted(tmp_path: Path) -> None:
 def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listing_finds(
     tmp_path: Path, s3: FaultyS3
 ) -> None:
-    """The replies of all uploads are lost and then the store closes: objects may be there that nobody committed."""
+    """The replies of all uploads are lost and then the store closes: objects may be there that
+    nobody committed.
+    """
     settings = {**SETTINGS, "tier2": f"{s3.url}&multipart_bytes=2500"}
 
     async def main() -> None:
@@ -325,19 +369,27 @@ def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listi
     run_hurried(main())
 
 
-# --- the file adapter ------------------------------------------------------------------------------------------------
+# --- the file adapter -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["pwrite", "open", "sync", "link"])
-def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(tmp_path: Path, call: str) -> None:
+def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(
+    tmp_path: Path, call: str
+) -> None:
     disk = WorldDisk()
     folder = f"{os.sep}tier2{os.sep}"
 
     def full(reached: str, path: str) -> OSError | None:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) if reached == call and folder in path else None
+        return (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            if reached == call and folder in path
+            else None
+        )
 
     async def main() -> None:
-        async with segmentstore.open(tmp_path / "store", runtime=Runtime(disk=disk), **SETTINGS) as store:
+        async with segmentstore.open(
+            tmp_path / "store", runtime=Runtime(disk=disk), **SETTINGS
+        ) as store:
             load = Load(store)
 
             async def trouble() -> None:
@@ -351,8 +403,12 @@ def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(tmp_pat
             await load.check(store)
             root = tmp_path / "store" / "tier2"
             there = [str(path.relative_to(root)) for path in files_below(root)]
-            assert data_objects(name for name in there if not name.startswith("~")) == known_objects(store)
-        async with segmentstore.open(tmp_path / "store", runtime=Runtime(disk=disk), **SETTINGS) as again:
+            assert data_objects(
+                name for name in there if not name.startswith("~")
+            ) == known_objects(store)
+        async with segmentstore.open(
+            tmp_path / "store", runtime=Runtime(disk=disk), **SETTINGS
+        ) as again:
             await load.check(again)
 
     run_hurried(main())

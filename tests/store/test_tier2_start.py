@@ -31,7 +31,9 @@ class Storage(MemoryObjectStorage):
 
 def run(case: Callable[[Storage, Tier2Start], Awaitable[None]]) -> None:
     async def whole() -> None:
-        storage = Storage(Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor))
+        storage = Storage(
+            Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
+        )
         await case(storage, Tier2Start(storage, StoreMarkers(storage, STORE)))
 
     run_virtual(whole())

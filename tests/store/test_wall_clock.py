@@ -1,4 +1,6 @@
-"""A wall clock that is years off: nothing goes early, nothing stays for ever, times of segments come back, and it is told."""
+"""A wall clock that is years off: nothing goes early, nothing stays for ever, times of segments
+come back, and it is told.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,16 @@ async def filled_and_deleted(store: SegmentStore, clock: OffClock, ahead_ms: int
 
 @pytest.mark.parametrize("ahead_ms", [AHEAD_MS, -AHEAD_MS])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_one_operation_at_a_wrong_time_keeps_no_garbage(tmp_path: Path, ahead_ms: int, restarted: bool) -> None:
+def test_one_operation_at_a_wrong_time_keeps_no_garbage(
+    tmp_path: Path, ahead_ms: int, restarted: bool
+) -> None:
     async def main() -> None:
         clock = OffClock()
         runtime = Runtime(clock=clock)
         folder = tmp_path / "s"
-        async with open_lazy(folder, runtime=runtime, deletion_lag_s=0.3 if not restarted else 3600.0) as store:
+        async with open_lazy(
+            folder, runtime=runtime, deletion_lag_s=0.3 if not restarted else 3600.0
+        ) as store:
             await filled_and_deleted(store, clock, ahead_ms)
             clock.offset_ms = 0
             if not restarted:

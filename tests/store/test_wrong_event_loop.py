@@ -1,4 +1,6 @@
-"""An asyncio store belongs to the event loop that opened it; elsewhere every call is refused at once."""
+"""An asyncio store belongs to the event loop that opened it; elsewhere every call is refused at
+once.
+"""
 
 from __future__ import annotations
 

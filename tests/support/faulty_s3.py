@@ -1,4 +1,6 @@
-"""A bucket on a real S3 server with the fault proxy in front: what the engine talks to, and a look around it."""
+"""A bucket on a real S3 server with the fault proxy in front: what the engine talks to, and a look
+around it.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +80,17 @@ class FaultyS3:
     client: S3Client
     prefix: str = ""
     was_killed: bool = False
-    """S3Proxy, killed in the middle of an upload, leaves files of its own in the bucket: an empty one for an upload in parts,
-    the file that it would have renamed for a whole object. Their names end with an id of its making, which none of ours does."""
+    """S3Proxy, killed in the middle of an upload, leaves files of its own in the bucket: an empty
+    one for an upload in parts, the file that it would have renamed for a whole object. Their names
+    end with an id of its making, which none of ours does.
+    """
 
     @property
     def url(self) -> str:
         """Tier 2 through the proxy."""
-        query = urlencode({"endpoint_url": self.proxy.endpoint_url, "region": REGION, "payload_signing": "off"})
+        query = urlencode(
+            {"endpoint_url": self.proxy.endpoint_url, "region": REGION, "payload_signing": "off"}
+        )
         return f"s3://{BUCKET}/{self.prefix}?{query}"
 
     def objects(self) -> dict[str, bytes]:
@@ -98,7 +104,9 @@ class FaultyS3:
 
     def names(self) -> list[str]:
         """Names of what is there."""
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{self.prefix}/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=BUCKET, Prefix=f"{self.prefix}/"
+        )
         return [
             each["Key"].removeprefix(f"{self.prefix}/")
             for page in pages
@@ -110,7 +118,9 @@ class FaultyS3:
         """Names of the uploads in parts that nobody finished."""
         reply = self.client.list_multipart_uploads(Bucket=BUCKET)
         keys = [each["Key"] for each in reply.get("Uploads", ())]
-        return [key.removeprefix(f"{self.prefix}/") for key in keys if key.startswith(f"{self.prefix}/")]
+        return [
+            key.removeprefix(f"{self.prefix}/") for key in keys if key.startswith(f"{self.prefix}/")
+        ]
 
 
 @contextmanager
@@ -129,8 +139,12 @@ def faulty_s3(server: S3Server) -> Iterator[FaultyS3]:
 
 @contextmanager
 def own_part(world: FaultyS3) -> Iterator[FaultyS3]:
-    """A place in the bucket that belongs to one test alone; a fault that was queued and never happened fails the test."""
-    mine = FaultyS3(world.server, world.proxy, world.client, f"{random.SystemRandom().getrandbits(64):016x}")
+    """A place in the bucket that belongs to one test alone; a fault that was queued and never
+    happened fails the test.
+    """
+    mine = FaultyS3(
+        world.server, world.proxy, world.client, f"{random.SystemRandom().getrandbits(64):016x}"
+    )
     try:
         yield mine
         unused = world.proxy.unused()
@@ -141,7 +155,9 @@ def own_part(world: FaultyS3) -> Iterator[FaultyS3]:
 
 
 def new_storage(world: FaultyS3) -> S3ObjectStorage:
-    location = dataclasses.replace(parse_s3_url(world.url), part_bytes=PART_BYTES, multipart_bytes=MULTIPART_BYTES)
+    location = dataclasses.replace(
+        parse_s3_url(world.url), part_bytes=PART_BYTES, multipart_bytes=MULTIPART_BYTES
+    )
     return S3ObjectStorage(location, Runtime())
 
 
@@ -157,7 +173,9 @@ def run(world: FaultyS3, case: Callable[[S3ObjectStorage], Awaitable[None]]) -> 
 
 
 async def settled(call: Callable[[], Awaitable[Any]]) -> tuple[Any, list[StorageUnavailableError]]:
-    """What the engine does: again and again with a pause, until it succeeds; with the failures before that."""
+    """What the engine does: again and again with a pause, until it succeeds; with the failures
+    before that.
+    """
     failures: list[StorageUnavailableError] = []
     pause = 0.5
     while True:

@@ -1,4 +1,6 @@
-"""A file system of fsspec whose URLs have a user and a password, as SFTP's: in memory, and it says what it was asked with."""
+"""A file system of fsspec whose URLs have a user and a password, as SFTP's: in memory, and it says
+what it was asked with.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class GuardedFileSystem(MemoryFileSystem):  # type: ignore[misc]
     pseudo_dirs: ClassVar[list[str]] = [""]
     away: ClassVar[bool] = False
 
-    def __init__(self, host: str, username: str = "", password: str = "", *, color: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, host: str, username: str = "", password: str = "", *, color: str = "", **kwargs: Any
+    ) -> None:
         self._asked = f"guarded://{username}:{password}@{host}/?color={color}"
         super().__init__(**kwargs)
         if password != SECRET:
@@ -32,7 +36,9 @@ class GuardedFileSystem(MemoryFileSystem):  # type: ignore[misc]
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
         options: dict[str, Any] = infer_storage_options(path)
-        return {key: value for key, value in options.items() if key in {"host", "username", "password"}}
+        return {
+            key: value for key, value in options.items() if key in {"host", "username", "password"}
+        }
 
     def info(self, path: str, **kwargs: Any) -> Any:
         self._answer()

@@ -1,7 +1,9 @@
-"""An event loop whose clock runs faster than the world's: for engines that talk to real servers and wait in between.
+"""An event loop whose clock runs faster than the world's: for engines that talk to real servers and
+wait in between.
 
-Waiting (back-off, ages, time-outs of the loop) takes a fraction of its length; what threads and sockets do takes as
-long as it does. So a time-out handed to such a loop means that much less of real time.
+Waiting (back-off, ages, time-outs of the loop) takes a fraction of its length; what threads and
+sockets do takes as long as it does. So a time-out handed to such a loop means that much less of
+real time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class HurriedLoop(asyncio.SelectorEventLoop):
 
 
 def run_hurried(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on such a loop, with a bound: a call that hangs fails its test instead of the whole run."""
+    """`asyncio.run` on such a loop, with a bound: a call that hangs fails its test instead of the
+    whole run.
+    """
 
     async def bounded() -> T:
         async with asyncio.timeout(_BOUND_S * SPEED):

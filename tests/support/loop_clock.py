@@ -18,7 +18,9 @@ class LoopClock:
 
 
 class LoopBoot:
-    """A machine whose time goes on with the running virtual loop; `number` may be counted up to start it anew."""
+    """A machine whose time goes on with the running virtual loop; `number` may be counted up to
+    start it anew.
+    """
 
     def __init__(self) -> None:
         self.number = 1

@@ -67,9 +67,13 @@ class FaultyDisk(OsDisk):
         if error is not None:
             raise error
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> OsFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
         self.reach("open", path)
-        return FaultyFile(self, super().open(path, write=write, create=create, exclusive=exclusive), path)
+        return FaultyFile(
+            self, super().open(path, write=write, create=create, exclusive=exclusive), path
+        )
 
     def lock(self, path: str) -> OsFile:
         self.reach("lock", path)

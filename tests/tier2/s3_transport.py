@@ -1,7 +1,8 @@
-"""Faults between boto3 and a real server, without a proxy: a session that loses, repeats, holds back and forges.
+"""Faults between boto3 and a real server, without a proxy: a session that loses, repeats, holds
+back and forges.
 
-FaultyTransport stands where botocore's http session stands, in front of it. Faults are asked for by operation and used up in
-order; what is not asked for goes through untouched.
+FaultyTransport stands where botocore's http session stands, in front of it. Faults are asked for by
+operation and used up in order; what is not asked for goes through untouched.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ def passes(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSRespon
 
 
 def tells(event: asyncio.Event) -> Fault:
-    """It goes through, and whoever waits for that hears of it. Asked for on the event's loop, sent from a thread."""
+    """It goes through, and whoever waits for that hears of it.
+
+    Asked for on the event's loop, sent from a thread.
+    """
     loop = asyncio.get_running_loop()
 
     def fault(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSResponse:
@@ -141,7 +145,9 @@ class _Raw(BytesIO):
 
 def forged(status: int, body: bytes, **headers: str) -> AWSResponse:
     message = HTTPMessage()
-    fields = {"Content-Length": str(len(body))} | {key.replace("_", "-"): value for key, value in headers.items()}
+    fields = {"Content-Length": str(len(body))} | {
+        key.replace("_", "-"): value for key, value in headers.items()
+    }
     for key, value in fields.items():
         message[key] = value
     shown: Any = HeadersDict(message.items())
@@ -154,7 +160,11 @@ def says(status: int, code: str, *, after_effect: bool = False) -> Fault:
     def fault(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSResponse:
         if after_effect:
             transport.forward(request).content  # noqa: B018 - read to its end
-        body = f"<Error><Code>{code}</Code><Message>it is said</Message></Error>".encode() if code else b""
+        body = (
+            f"<Error><Code>{code}</Code><Message>it is said</Message></Error>".encode()
+            if code
+            else b""
+        )
         return forged(status, body)
 
     return fault
@@ -166,7 +176,9 @@ def answers(status: int, body: bytes, **headers: str) -> Fault:
 
 
 class S3World:
-    """A storage on a bucket of its own, with a faulty transport, and a plain client to look around it."""
+    """A storage on a bucket of its own, with a faulty transport, and a plain client to look around
+    it.
+    """
 
     def __init__(
         self,
@@ -180,8 +192,12 @@ class S3World:
         self.plain = plain_client(kind)
         self.bucket = f"s3-bucket-{next(_buckets)}"
         self.plain.create_bucket(Bucket=self.bucket)
-        self.location: S3Location = replace(parse_s3_url(server.location(self.bucket, "some/prefix")), **changes)
-        self.storage = S3ObjectStorage(self.location, runtime or Runtime(), page_objects=page_objects)
+        self.location: S3Location = replace(
+            parse_s3_url(server.location(self.bucket, "some/prefix")), **changes
+        )
+        self.storage = S3ObjectStorage(
+            self.location, runtime or Runtime(), page_objects=page_objects
+        )
         holder: ClientHolder = self.storage._requests._client
         client: Any
         client, session = shared_client(kind)
@@ -192,9 +208,9 @@ class S3World:
     def raw(self) -> dict[str, bytes]:
         found = self.plain.list_objects_v2(Bucket=self.bucket).get("Contents", [])
         return {
-            each["Key"].removeprefix("some/prefix/"): self.plain.get_object(Bucket=self.bucket, Key=each["Key"])[
-                "Body"
-            ].read()
+            each["Key"].removeprefix("some/prefix/"): self.plain.get_object(
+                Bucket=self.bucket, Key=each["Key"]
+            )["Body"].read()
             for each in found
         }
 

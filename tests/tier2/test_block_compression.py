@@ -1,4 +1,6 @@
-"""Compressed blocks: what is stored how, any stretch of them, and nothing believed that does not fit."""
+"""Compressed blocks: what is stored how, any stretch of them, and nothing believed that does not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,12 @@ def test_extents_are_stored_smaller_or_as_they_are() -> None:
     assert (payload, header.codec, header.version) == (MIXED, CODEC_ZSTD, 1)
     assert len(block) == header.block_length < header.prefix_length + len(MIXED)
     table = parse_extent_table(block, header)
-    assert [table.entry(index)[0] == header.extent_length(index) for index in range(4)] == [False, True, False, True]
+    assert [table.entry(index)[0] == header.extent_length(index) for index in range(4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     start = header.prefix_length + table.stored_place(1)
     assert block[start : start + 64] == NOISE
     verify_extents(header, table, 0, block[header.prefix_length :])
@@ -108,11 +115,15 @@ def test_the_settings_are_the_codecs() -> None:
 def test_extents_are_cut_at_their_places(parts: list[bytes], extent_bytes: int) -> None:
     whole = b"".join(parts)
     cut = [bytes(extent) for extent in cut_extents(parts, extent_bytes)]
-    assert cut == [whole[place : place + extent_bytes] for place in range(0, len(whole), extent_bytes)]
+    assert cut == [
+        whole[place : place + extent_bytes] for place in range(0, len(whole), extent_bytes)
+    ]
 
 
 @given(
-    payload=st.lists(st.sampled_from([b"aaaaaaaaaaaaaaaa", b"0123456789", NOISE[:20]]), min_size=1, max_size=30),
+    payload=st.lists(
+        st.sampled_from([b"aaaaaaaaaaaaaaaa", b"0123456789", NOISE[:20]]), min_size=1, max_size=30
+    ),
     extent_bytes=st.integers(1, 200),
 )
 def test_any_payload_comes_back(payload: list[bytes], extent_bytes: int) -> None:
@@ -160,7 +171,9 @@ def test_what_does_not_fit_is_refused_though_all_checksums_are_right(
 
 
 @pytest.mark.parametrize("length", [63, 65, 1 << 40])
-def test_a_frame_that_promises_another_length_is_refused_before_it_takes_memory(length: int) -> None:
+def test_a_frame_that_promises_another_length_is_refused_before_it_takes_memory(
+    length: int,
+) -> None:
     if length < 1000:
         frame = zstandard.ZstdCompressor().compress(b"a" * length)
     else:
@@ -169,7 +182,9 @@ def test_a_frame_that_promises_another_length_is_refused_before_it_takes_memory(
         decode(rebuilt([(len(frame), frame)], 64))
 
 
-def stored(payload: bytes, extent_bytes: int) -> tuple[MemoryObjectStorage, BlockReader, ChunkRecord, int]:
+def stored(
+    payload: bytes, extent_bytes: int
+) -> tuple[MemoryObjectStorage, BlockReader, ChunkRecord, int]:
     storage = MemoryObjectStorage(Runtime())
     builder = ObjectBuilder(3, 5, extent_bytes, codec=CODEC_ZSTD)
     builder.add(9, 0, [b"before" * 20])
@@ -177,7 +192,9 @@ def stored(payload: bytes, extent_bytes: int) -> tuple[MemoryObjectStorage, Bloc
     record, chunks = builder.finish("o", 0)
     storage.bucket.objects["o"] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
     assert len(storage.bucket.objects["o"].data) == record.size
-    reader = BlockReader(storage, 3, Runtime(), extent_bytes=extent_bytes, object_size=lambda _: record.size)
+    reader = BlockReader(
+        storage, 3, Runtime(), extent_bytes=extent_bytes, object_size=lambda _: record.size
+    )
     assert chunks[1][1].length == len(payload)
     return storage, reader, chunks[1][1], record.size
 

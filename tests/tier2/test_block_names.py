@@ -1,4 +1,6 @@
-"""Blocks that say what their segment is called: golden files, old blocks and later fields, one fetch whatever the name."""
+"""Blocks that say what their segment is called: golden files, old blocks and later fields, one
+fetch whatever the name.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,18 @@ def named(name: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "header_length"), [("block-object-2.bin", SHORT, 128), ("block-object-3.bin", LONG, 160)]
+    ("file", "name", "header_length"),
+    [("block-object-2.bin", SHORT, 128), ("block-object-3.bin", LONG, 160)],
 )
 def test_golden_files(file: str, name: str, header_length: int) -> None:
     golden = (GOLDEN / file).read_bytes()
     assert named(name) == golden
     header, payload = decode(golden)
-    assert (header.segment_name, header.header_length, payload) == (name, header_length, b"0123456789")
+    assert (header.segment_name, header.header_length, payload) == (
+        name,
+        header_length,
+        b"0123456789",
+    )
     assert header.version == 1
 
 
@@ -64,10 +71,19 @@ def test_a_block_without_a_name_is_what_it_always_was() -> None:
     assert parse_block_header(golden).segment_name == ""
 
 
-@given(name=st.text(st.characters(exclude_categories=["Cs"]), max_size=200), payload=st.binary(min_size=1, max_size=20))
+@given(
+    name=st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    payload=st.binary(min_size=1, max_size=20),
+)
 def test_any_name_comes_back(name: str, payload: bytes) -> None:
     parts = encode_block(
-        container_id=0, epoch=0, segment_id=0, start_offset=0, parts=[payload], extent_bytes=3, segment_name=name
+        container_id=0,
+        epoch=0,
+        segment_id=0,
+        start_offset=0,
+        parts=[payload],
+        extent_bytes=3,
+        segment_name=name,
     )
     header, back = decode(b"".join(parts))
     assert (header.segment_name, back) == (name, payload)
@@ -77,7 +93,10 @@ def test_any_name_comes_back(name: str, payload: bytes) -> None:
 
 def test_the_longest_name_fits_and_a_longer_one_is_refused() -> None:
     header, _ = decode(named("n" * NAME_BYTES_MAX))
-    assert (header.header_length, len(header.segment_name)) == (NAMED_HEADER_BYTES_MAX, NAME_BYTES_MAX)
+    assert (header.header_length, len(header.segment_name)) == (
+        NAMED_HEADER_BYTES_MAX,
+        NAME_BYTES_MAX,
+    )
     with pytest.raises(ValueError, match="1025 bytes"):
         named("n" * (NAME_BYTES_MAX + 1))
 
@@ -127,7 +146,9 @@ def test_a_block_is_whole_whatever_bytes_its_name_has() -> None:
 
 @pytest.mark.parametrize("name", ["", SHORT, LONG, "n" * NAME_BYTES_MAX])
 @pytest.mark.parametrize("size_known", [False, True])
-def test_one_fetch_whatever_the_name_if_the_objects_size_is_known(name: str, size_known: bool) -> None:
+def test_one_fetch_whatever_the_name_if_the_objects_size_is_known(
+    name: str, size_known: bool
+) -> None:
     async def body() -> None:
         storage = MemoryObjectStorage(Runtime())
         builder = ObjectBuilder(3, 5, 16, codec=CODEC_NONE)
@@ -139,12 +160,16 @@ def test_one_fetch_whatever_the_name_if_the_objects_size_is_known(name: str, siz
         for start, length in ((0, 100), (90, 10), (50, 1)):
             for index, (_, chunk) in enumerate(chunks):
                 reader = BlockReader(
-                    storage, 3, Runtime(), extent_bytes=16, object_size=lambda _: record.size if size_known else None
+                    storage,
+                    3,
+                    Runtime(),
+                    extent_bytes=16,
+                    object_size=lambda _: record.size if size_known else None,
                 )
                 before = storage.statistics().requests("get")
-                assert await reader.read(chunk, start, length) == bytes(range(100))[start : start + length].translate(
-                    bytes((value + 100 * index) % 256 for value in range(256))
-                )
+                assert await reader.read(chunk, start, length) == bytes(range(100))[
+                    start : start + length
+                ].translate(bytes((value + 100 * index) % 256 for value in range(256)))
                 requests = storage.statistics().requests("get") - before
                 assert requests == 1 if size_known or len(name) < 40 else requests <= 4
                 await reader.close()

@@ -100,7 +100,12 @@ def test_the_page_shows_the_golden_file() -> None:
     start_offset=st.integers(0, 2**63),
 )
 def test_round_trip(
-    parts: list[bytes], extent_bytes: int, container_id: int, epoch: int, segment_id: int, start_offset: int
+    parts: list[bytes],
+    extent_bytes: int,
+    container_id: int,
+    epoch: int,
+    segment_id: int,
+    start_offset: int,
 ) -> None:
     encoded = encode_block(
         container_id=container_id,
@@ -110,14 +115,22 @@ def test_round_trip(
         parts=parts,
         extent_bytes=extent_bytes,
     )
-    assert all(given is kept for given, kept in zip(filter(None, parts), encoded[1:], strict=True)), "not copied"
+    assert all(
+        given is kept for given, kept in zip(filter(None, parts), encoded[1:], strict=True)
+    ), "not copied"
     block = b"".join(encoded)
     header, payload = decode(block + b"the next block")
     assert payload == b"".join(parts)
-    assert (header.container_id, header.epoch, header.segment_id) == (container_id, epoch, segment_id)
+    assert (header.container_id, header.epoch, header.segment_id) == (
+        container_id,
+        epoch,
+        segment_id,
+    )
     assert (header.start_offset, header.end_offset) == (start_offset, start_offset + len(payload))
     assert header.block_length == len(block)
-    assert header.prefix_length == len(encoded[0]) == block_prefix_length(len(payload), extent_bytes)
+    assert (
+        header.prefix_length == len(encoded[0]) == block_prefix_length(len(payload), extent_bytes)
+    )
     lengths = [header.extent_length(index) for index in range(header.extent_count)]
     assert sum(lengths) == len(payload)
     table = parse_extent_table(block, header)

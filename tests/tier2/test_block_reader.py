@@ -39,7 +39,9 @@ def flip(storage: MemoryObjectStorage, position: int, bits: int = 1) -> None:
     replace_object(storage, bytes(data))
 
 
-def run(case: Case, *, extent_bytes: int = 8, expected_extent_bytes: int = 8, cache_blocks: int = 4) -> None:
+def run(
+    case: Case, *, extent_bytes: int = 8, expected_extent_bytes: int = 8, cache_blocks: int = 4
+) -> None:
     async def body() -> None:
         storage = MemoryObjectStorage(Runtime())
         builder = ObjectBuilder(CONTAINER, 5, extent_bytes)
@@ -48,7 +50,11 @@ def run(case: Case, *, extent_bytes: int = 8, expected_extent_bytes: int = 8, ca
         await storage.put(NAME, builder.parts, bytes(16))
         _, chunks = builder.finish(NAME, 0)
         reader = BlockReader(
-            storage, CONTAINER, Runtime(), header_cache_blocks=cache_blocks, extent_bytes=expected_extent_bytes
+            storage,
+            CONTAINER,
+            Runtime(),
+            header_cache_blocks=cache_blocks,
+            extent_bytes=expected_extent_bytes,
         )
         await case(storage, reader, [chunk for _, chunk in chunks])
         assert reader.objects_in_use() == Counter()
@@ -60,7 +66,9 @@ def run(case: Case, *, extent_bytes: int = 8, expected_extent_bytes: int = 8, ca
 @pytest.mark.parametrize("cache_blocks", [0, 1, 4])
 @pytest.mark.parametrize("expected_extent_bytes", [1, 8, 64])
 def test_every_stretch_of_every_chunk(cache_blocks: int, expected_extent_bytes: int) -> None:
-    async def case(_storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        _storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         for chunk, (_, start_offset, payload) in zip(chunks, PAYLOADS, strict=True):
             for start in range(len(payload)):
                 for end in range(start + 1, len(payload) + 1):
@@ -74,7 +82,9 @@ def test_every_stretch_of_every_chunk(cache_blocks: int, expected_extent_bytes: 
 
 
 def test_the_calls_a_read_costs() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         await reader.read(chunks[0], 110, 20)
         assert storage.statistics().requests("get") == 1
         await reader.read(chunks[0], 102, 48)
@@ -99,7 +109,9 @@ def test_the_calls_a_read_costs() -> None:
 
 
 def test_a_piece_of_whole_extents_is_given_out_without_a_copy() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         given_out: list[bytes] = []
         get_range = storage.get_range
 
@@ -115,7 +127,9 @@ def test_a_piece_of_whole_extents_is_given_out_without_a_copy() -> None:
 
 
 def test_a_merged_chunk_and_a_part_of_a_block() -> None:
-    async def case(_storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        _storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         merged = chunks[0]._replace(start_offset=5000)
         assert await reader.read(merged, 5003, 4) == bytes([3, 4, 5, 6])
         part = chunks[0]._replace(start_offset=9000, length=20, block_start_offset=110)
@@ -126,7 +140,9 @@ def test_a_merged_chunk_and_a_part_of_a_block() -> None:
 
 
 def test_stretches_outside_of_the_chunk_are_refused() -> None:
-    async def case(_storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        _storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         for offset, length in ((99, 1), (150, 1), (100, 51), (100, 0)):
             with pytest.raises(ValueError):
                 await reader.read(chunks[0], offset, length)
@@ -136,7 +152,9 @@ def test_stretches_outside_of_the_chunk_are_refused() -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_every_flipped_bit_is_found_and_named(cached: bool) -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         chunk = chunks[2]
         whole = storage.bucket.objects[NAME].data
         prefix = len(whole) - chunk.block_offset - chunk.length
@@ -163,7 +181,9 @@ def test_every_flipped_bit_is_found_and_named(cached: bool) -> None:
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
 def test_two_bad_fetches_are_made_good_by_the_third(bad: int) -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         get_range = storage.get_range
         fetched = 0
 
@@ -196,7 +216,9 @@ def test_two_bad_fetches_are_made_good_by_the_third(bad: int) -> None:
     ],
 )
 def test_a_block_that_is_not_the_records_is_refused(wrong: dict[str, Any]) -> None:
-    async def case(_storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        _storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         for _ in range(2):
             with pytest.raises(DataCorruptionError):
                 await reader.read(chunks[0]._replace(**wrong), 100, 50)
@@ -206,7 +228,9 @@ def test_a_block_that_is_not_the_records_is_refused(wrong: dict[str, Any]) -> No
 
 
 def test_a_block_of_another_container_is_refused() -> None:
-    async def case(storage: MemoryObjectStorage, _reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, _reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         other = BlockReader(storage, CONTAINER + 1, Runtime())
         with pytest.raises(DataCorruptionError, match="container 3, not 4"):
             await other.read(chunks[0], 100, 50)
@@ -216,7 +240,9 @@ def test_a_block_of_another_container_is_refused() -> None:
 
 
 def test_every_cut_of_the_object_is_found() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         whole = storage.bucket.objects[NAME].data
         for length in range(chunks[2].block_offset, len(whole)):
             replace_object(storage, whole[:length])
@@ -253,7 +279,9 @@ def test_a_header_that_promises_more_than_the_object_has_asks_for_nothing_more()
             return await get_range(name, offset, length)
 
         storage.get_range = noting  # type: ignore[method-assign]
-        reader = BlockReader(storage, CONTAINER, Runtime(), extent_bytes=8, object_size=lambda _: len(whole))
+        reader = BlockReader(
+            storage, CONTAINER, Runtime(), extent_bytes=8, object_size=lambda _: len(whole)
+        )
         with pytest.raises(DataCorruptionError, match="reach beyond the object's"):
             await reader.read(chunks[0], 100, 10)
         assert max(asked) <= len(whole)
@@ -263,19 +291,30 @@ def test_a_header_that_promises_more_than_the_object_has_asks_for_nothing_more()
 
 
 def test_a_later_programs_longer_header_is_read() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         block = encode_block(
-            container_id=CONTAINER, epoch=9, segment_id=11, start_offset=100, parts=[PAYLOADS[0][2]], extent_bytes=8
+            container_id=CONTAINER,
+            epoch=9,
+            segment_id=11,
+            start_offset=100,
+            parts=[PAYLOADS[0][2]],
+            extent_bytes=8,
         )
         replace_object(storage, longer_header(b"".join(block), 100))
         for start in (0, 40):
-            assert await reader.read(chunks[0], 100 + start, 10) == PAYLOADS[0][2][start : start + 10]
+            assert (
+                await reader.read(chunks[0], 100 + start, 10) == PAYLOADS[0][2][start : start + 10]
+            )
 
     run(case, cache_blocks=0)
 
 
 def test_errors_of_the_store_pass_through_and_are_not_corruption() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         storage.fail("get_range")
         with pytest.raises(StorageUnavailableError):
             await reader.read(chunks[0], 100, 50)
@@ -288,7 +327,9 @@ def test_errors_of_the_store_pass_through_and_are_not_corruption() -> None:
 
 
 def test_readers_of_one_block_share_its_header_and_hold_its_object() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         reads = [asyncio.create_task(reader.read(chunks[0], 100 + n, 2)) for n in range(10)]
         await asyncio.sleep(0)
         assert reader.in_use(NAME)
@@ -303,19 +344,29 @@ def test_readers_of_one_block_share_its_header_and_hold_its_object() -> None:
 
 
 def test_a_cancelled_reader_does_not_take_the_others_with_it() -> None:
-    async def case(_storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        _storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         reads = [asyncio.create_task(reader.read(chunks[0], 100, 50)) for _ in range(5)]
         await asyncio.sleep(0)
         reads[0].cancel()
         reads[3].cancel()
         outcomes = await asyncio.gather(*reads, return_exceptions=True)
-        assert [outcome == PAYLOADS[0][2] for outcome in outcomes] == [False, True, True, False, True]
+        assert [outcome == PAYLOADS[0][2] for outcome in outcomes] == [
+            False,
+            True,
+            True,
+            False,
+            True,
+        ]
 
     run(case)
 
 
 def test_readers_who_wait_for_a_header_share_its_failure() -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         storage.fail("get_range")
         reads = (reader.read(chunks[0], 100, 50) for _ in range(5))
         outcomes = await asyncio.gather(*reads, return_exceptions=True)
@@ -326,7 +377,9 @@ def test_readers_who_wait_for_a_header_share_its_failure() -> None:
 
 
 def test_the_cache_is_bounded_in_bytes_too() -> None:
-    async def case(storage: MemoryObjectStorage, _reader: BlockReader, chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, _reader: BlockReader, chunks: list[ChunkRecord]
+    ) -> None:
         reader = BlockReader(storage, CONTAINER, Runtime(), header_cache_bytes=1100)
         for _ in range(3):
             for chunk in chunks:
@@ -341,7 +394,9 @@ def test_the_cache_is_bounded_in_bytes_too() -> None:
 def test_large_pieces_are_checked_in_the_thread() -> None:
     payload = bytes(range(256)) * 12_000
 
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, _chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, _chunks: list[ChunkRecord]
+    ) -> None:
         builder = ObjectBuilder(CONTAINER, 5)
         builder.add(1, 0, [payload])
         await storage.put("large", builder.parts, bytes(16))
@@ -365,7 +420,9 @@ def test_large_pieces_are_checked_in_the_thread() -> None:
 def test_any_extent_size_against_any_expected(
     payload: bytes, extent_bytes: int, expected: int, stretches: list[tuple[int, int]]
 ) -> None:
-    async def case(storage: MemoryObjectStorage, reader: BlockReader, _chunks: list[ChunkRecord]) -> None:
+    async def case(
+        storage: MemoryObjectStorage, reader: BlockReader, _chunks: list[ChunkRecord]
+    ) -> None:
         builder = ObjectBuilder(CONTAINER, 5, extent_bytes)
         builder.add(1, 50, [payload])
         await storage.put("other", builder.parts, bytes(16))

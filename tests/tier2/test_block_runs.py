@@ -1,4 +1,6 @@
-"""Many chunks of one object in few fetches: what is planned, and that only checked bytes come out."""
+"""Many chunks of one object in few fetches: what is planned, and that only checked bytes come
+out.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_any_choice_of_chunks_in_runs_of_any_size(
         for run in stored.reader.plan("o", stored.size, chunks, run_bytes):
             assert run.end - run.start <= max(run_bytes, 0)
             assert run.end <= stored.size
-        assert await stored.read(chunks, run_bytes) == [stored.payloads[number] for number in chosen]
+        assert await stored.read(chunks, run_bytes) == [
+            stored.payloads[number] for number in chosen
+        ]
         await stored.reader.close()
 
     asyncio.run(body())
@@ -116,8 +120,12 @@ def test_chunks_that_are_parts_of_one_block() -> None:
         stored = Stored([40, 200, 40])
         whole = stored.chunks[1]
         parts = [
-            whole._replace(start_offset=0, length=30, block_start_offset=whole.block_start_offset + 5),
-            whole._replace(start_offset=30, length=100, block_start_offset=whole.block_start_offset + 100),
+            whole._replace(
+                start_offset=0, length=30, block_start_offset=whole.block_start_offset + 5
+            ),
+            whole._replace(
+                start_offset=30, length=100, block_start_offset=whole.block_start_offset + 100
+            ),
         ]
         found = await stored.read([stored.chunks[0], *parts, stored.chunks[2]])
         payload = stored.payloads[1]
@@ -128,7 +136,10 @@ def test_chunks_that_are_parts_of_one_block() -> None:
 
 
 def test_far_chunks_are_not_fetched_with_what_lies_between() -> None:
-    chunks = [ChunkRecord(0, 100, "o", place, 1, 0) for place in (0, 10_000, 10_000 + GAP_BYTES_MAX + 5000)]
+    chunks = [
+        ChunkRecord(0, 100, "o", place, 1, 0)
+        for place in (0, 10_000, 10_000 + GAP_BYTES_MAX + 5000)
+    ]
     runs = plan_runs("o", 1 << 30, chunks)
     assert [len(run.stretches) for run in runs] == [2, 1]
     assert runs[0].end < 20_000

@@ -1,4 +1,6 @@
-"""The walk through an object in pieces of any length: each fault at its place, each byte once, one piece at a time."""
+"""The walk through an object in pieces of any length: each fault at its place, each byte once, one
+piece at a time.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,13 @@ class Place(MemoryObjectStorage):
         return data
 
 
-async def walk(place: Place, piece_bytes: int, *, threads: bool = False) -> tuple[BlockWalk, list[BlockFault]]:
+async def walk(
+    place: Place, piece_bytes: int, *, threads: bool = False
+) -> tuple[BlockWalk, list[BlockFault]]:
     executor = inline_executor("checksums", 1) if threads else None
-    walked = BlockWalk(place, CONTAINER, place.record, place.chunks, piece_bytes=piece_bytes, executor=executor)
+    walked = BlockWalk(
+        place, CONTAINER, place.record, place.chunks, piece_bytes=piece_bytes, executor=executor
+    )
     return walked, await walked.run()
 
 
@@ -71,7 +77,9 @@ def test_every_byte_is_read_once(codec: int, piece_bytes: int) -> None:
 
 @pytest.mark.parametrize("codec", [CODEC_NONE, CODEC_ZSTD])
 @pytest.mark.parametrize("piece_bytes", PIECES)
-def test_a_flipped_byte_is_a_fault_of_its_block_and_of_no_other(codec: int, piece_bytes: int) -> None:
+def test_a_flipped_byte_is_a_fault_of_its_block_and_of_no_other(
+    codec: int, piece_bytes: int
+) -> None:
     place = Place(codec)
     borders = [*(chunk.block_offset for chunk in place.chunks), place.record.size]
 
@@ -102,7 +110,9 @@ def test_a_fault_names_its_extent_and_says_how_many_there_are(piece_bytes: int) 
 
 
 @pytest.mark.parametrize("piece_bytes", PIECES)
-def test_of_an_object_that_is_cut_what_is_there_is_right_and_the_rest_is_beyond_its_end(piece_bytes: int) -> None:
+def test_of_an_object_that_is_cut_what_is_there_is_right_and_the_rest_is_beyond_its_end(
+    piece_bytes: int,
+) -> None:
     place = Place()
     ends = [*(chunk.block_offset for chunk in place.chunks[1:]), place.record.size]
 
@@ -120,7 +130,9 @@ def test_of_an_object_that_is_cut_what_is_there_is_right_and_the_rest_is_beyond_
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("flipped", [None, 3, 200, 300, 2000])
 @pytest.mark.parametrize("piece_bytes", [300, 600, 2000])
-def test_a_piece_is_let_go_before_the_next_is_fetched(piece_bytes: int, flipped: int | None, threads: bool) -> None:
+def test_a_piece_is_let_go_before_the_next_is_fetched(
+    piece_bytes: int, flipped: int | None, threads: bool
+) -> None:
     place = Place(extent_bytes=256, payloads=[(1, 0, bytes(4000)), (2, 0, bytes(3000))])
     if flipped is not None:
         place.have(place.whole[:flipped] + b"?" + place.whole[flipped + 1 :])

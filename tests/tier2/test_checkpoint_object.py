@@ -1,4 +1,6 @@
-"""The object that keeps a container's metadata in Tier 2: its name, its bytes, and what is refused."""
+"""The object that keeps a container's metadata in Tier 2: its name, its bytes, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def test_the_name_of_the_format_page() -> None:
 
 
 @given(
-    st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16)
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.binary(min_size=16, max_size=16),
 )
 def test_names_round_trip_and_are_no_names_of_blocks(
     container_id: int, epoch: int, sequence_number: int, unique_id: bytes
@@ -76,7 +81,14 @@ def test_names_sort_as_they_were_written() -> None:
 
 
 def test_foreign_names_are_not_parsed() -> None:
-    for name in (EXAMPLE.upper(), EXAMPLE[1:], EXAMPLE + "0", EXAMPLE.replace("-", "/"), EXAMPLE + "\n", ""):
+    for name in (
+        EXAMPLE.upper(),
+        EXAMPLE[1:],
+        EXAMPLE + "0",
+        EXAMPLE.replace("-", "/"),
+        EXAMPLE + "\n",
+        "",
+    ):
         assert parse_checkpoint_name(name) is None
 
 

@@ -14,7 +14,12 @@ import pytest
 from recovery.harness.simulation.virtual_loop import inline_executor
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.runtime import Runtime, thread_executor
-from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, listed, unique_id
+from tests.contracts.object_storage_contract import (
+    PAGE_OBJECTS,
+    ObjectStorageContract,
+    listed,
+    unique_id,
+)
 from tests.tier2.faulty_disk import FaultyDisk
 from tier2.file_object_storage import FileObjectStorage
 from tier2.file_staging import FOLDER, StagingFolder
@@ -29,7 +34,11 @@ def objects_in(root: Path) -> dict[str, bytes]:
 
 def staged_in(root: Path) -> list[str]:
     folder = root / FOLDER
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock") if folder.exists() else []
+    return (
+        sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+        if folder.exists()
+        else []
+    )
 
 
 class TestFileObjectStorage(ObjectStorageContract):
@@ -78,7 +87,9 @@ def run(root: Path, case: Callable[[FileObjectStorage, FaultyDisk], Awaitable[No
 
 
 @pytest.mark.parametrize("call", ["lock", "open", "pwrite", "sync", "link"])
-def test_a_process_that_dies_before_the_link_leaves_nothing_visible(tmp_path: Path, call: str) -> None:
+def test_a_process_that_dies_before_the_link_leaves_nothing_visible(
+    tmp_path: Path, call: str
+) -> None:
     async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
         disk.stop_at(call)
         with pytest.raises(StorageUnavailableError):
@@ -98,7 +109,9 @@ def test_a_process_that_dies_before_the_link_leaves_nothing_visible(tmp_path: Pa
 
 @pytest.mark.parametrize("call", ["pwrite", "sync", "link", "sync_directory"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_errors_of_the_disk_are_named_and_the_put_can_be_tried_again(tmp_path: Path, call: str, code: int) -> None:
+def test_errors_of_the_disk_are_named_and_the_put_can_be_tried_again(
+    tmp_path: Path, call: str, code: int
+) -> None:
     async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
         disk.fail_once(call, code)
         with pytest.raises(StorageUnavailableError, match=errno.errorcode[code]):
@@ -139,7 +152,9 @@ def test_a_delete_that_could_not_be_made_durable_is_made_so_by_the_next(tmp_path
 
 
 def test_a_delete_whose_folder_another_one_prunes_makes_that_durable(tmp_path: Path) -> None:
-    """Else a power cut could bring the folder back, and with it an object that the log has forgotten."""
+    """Else a power cut could bring the folder back, and with it an object that the log has
+    forgotten.
+    """
     synced: list[str] = []
 
     class Disk(OsDisk):
@@ -171,14 +186,18 @@ def test_every_folder_of_a_name_is_synced_before_the_put_returns(tmp_path: Path)
         await storage.put("a/b/x", [b"1"], unique_id(1))
         link = disk.calls.index(("link", str(tmp_path / "a/b/x")))
         synced = {path for call, path in disk.calls[:link] if call == "sync_directory"}
-        assert {str(tmp_path), str(tmp_path / "a")} <= synced, "folders found there are not taken for durable"
+        assert {str(tmp_path), str(tmp_path / "a")} <= synced, (
+            "folders found there are not taken for durable"
+        )
         assert ("sync_directory", str(tmp_path / "a/b")) in disk.calls[link:]
         file_sync = next(number for number, (call, _) in enumerate(disk.calls) if call == "sync")
         assert file_sync < link
 
         disk.calls.clear()
         await storage.put("a/b/y", [b"2"], unique_id(2))
-        assert [path for call, path in disk.calls if call == "sync_directory"] == [str(tmp_path / "a/b")]
+        assert [path for call, path in disk.calls if call == "sync_directory"] == [
+            str(tmp_path / "a/b")
+        ]
 
     run(tmp_path, case)
 
@@ -221,14 +240,18 @@ def test_a_folder_taken_away_from_outside_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("removed", [FOLDER, ""])
-def test_a_staging_folder_taken_away_from_outside_is_made_again_durably(tmp_path: Path, removed: str) -> None:
+def test_a_staging_folder_taken_away_from_outside_is_made_again_durably(
+    tmp_path: Path, removed: str
+) -> None:
     root = tmp_path / "root"
 
     async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
         await storage.put("a/x", [b"1"], unique_id(1))
         shutil.rmtree(root / removed)
         disk.calls.clear()
-        await asyncio.gather(*(storage.put(f"b/{number}", [b"2"], unique_id(number)) for number in range(2, 6)))
+        await asyncio.gather(
+            *(storage.put(f"b/{number}", [b"2"], unique_id(number)) for number in range(2, 6))
+        )
         assert {f"b/{number}": b"2" for number in range(2, 6)}.items() <= objects_in(root).items()
         link = next(number for number, (call, _) in enumerate(disk.calls) if call == "link")
         assert ("sync_directory", str(root)) in disk.calls[:link]
@@ -274,7 +297,9 @@ def test_leftovers_of_the_dead_are_removed_and_of_the_living_are_not(tmp_path: P
 
     run(tmp_path, case)
     alive.close()
-    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == sorted([living.name, "notes"])
+    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == sorted(
+        [living.name, "notes"]
+    )
 
 
 def test_two_owners_with_one_tag_keep_apart(tmp_path: Path) -> None:

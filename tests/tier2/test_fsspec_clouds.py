@@ -1,4 +1,6 @@
-"""Object storage through fsspec on servers that speak as Google's and Microsoft's do: the contract, and a store on each."""
+"""Object storage through fsspec on servers that speak as Google's and Microsoft's do: the contract,
+and a store on each.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class CloudContract(FsspecContract):
 def _configure(server: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """fsspec reads its own variables when it is imported."""
     if isinstance(server, FakeGcs):
-        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": server.environment()["FSSPEC_GS_TOKEN"]})
+        monkeypatch.setitem(
+            fsspec.config.conf, "gs", {"token": server.environment()["FSSPEC_GS_TOKEN"]}
+        )
 
 
 if FakeGcs in KINDS:

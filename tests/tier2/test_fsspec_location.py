@@ -1,4 +1,6 @@
-"""Where a URL that fsspec has to reach points, what is refused with which sentence, and what is believed of whom."""
+"""Where a URL that fsspec has to reach points, what is refused with which sentence, and what is
+believed of whom.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_a_url_is_a_file_system_a_folder_and_options() -> None:
     assert parse_fsspec_url("memory://a/b").file_system is MemoryFileSystem
     assert parse_fsspec_url("memory://a/b").root == "/a/b"
     hadoop = parse_fsspec_url("webhdfs://me@node:9870/data?kerberos=true")
-    assert (hadoop.root, hadoop.options) == ("/data", {"host": "node", "port": 9870, "user": "me", "kerberos": True})
+    assert (hadoop.root, hadoop.options) == (
+        "/data",
+        {"host": "node", "port": 9870, "user": "me", "kerberos": True},
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,12 @@ def test_what_is_refused_is_refused_with_its_reason(url: str, reason: str) -> No
 
 
 def test_refusals_tell_no_secret() -> None:
-    for url in ("oss://me:sesame@b/x?token=sesame", "memory://a?sesame", "memory://a?x=sesame&x=1", "me:sesame@host"):
+    for url in (
+        "oss://me:sesame@b/x?token=sesame",
+        "memory://a?sesame",
+        "memory://a?x=sesame&x=1",
+        "me:sesame@host",
+    ):
         with pytest.raises(ConfigError) as caught:
             check_fsspec_url(url)
         assert "sesame" not in str(caught.value).replace("me:sesame@host", "")
@@ -127,5 +137,7 @@ def test_of_whom_nothing_is_known_nothing_is_believed() -> None:
         ({}, 7),
     ],
 )
-def test_when_a_file_changed_last_whatever_its_back_end_calls_that(info: dict[str, Any], expected: int) -> None:
+def test_when_a_file_changed_last_whatever_its_back_end_calls_that(
+    info: dict[str, Any], expected: int
+) -> None:
     assert modified_ms(info, 7) == expected

@@ -1,4 +1,6 @@
-"""Object storage through fsspec: the contract in fsspec's own memory and on a real SFTP server, and what goes wrong."""
+"""Object storage through fsspec: the contract in fsspec's own memory and on a real SFTP server, and
+what goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
-from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, listed, unique_id
+from tests.contracts.object_storage_contract import (
+    PAGE_OBJECTS,
+    ObjectStorageContract,
+    listed,
+    unique_id,
+)
 from tier2.fsspec_object_storage import FsspecObjectStorage
 from tier2.locations import open_object_storage
 from tier2.object_storage import (
@@ -71,7 +78,9 @@ class TestFsspecMemory(FsspecContract):
 
     def raw(self, storage: ObjectStorage) -> dict[str, bytes]:
         below = self.root + "/"
-        files = {path: file for path, file in MemoryFileSystem.store.items() if path.startswith(below)}
+        files = {
+            path: file for path, file in MemoryFileSystem.store.items() if path.startswith(below)
+        }
         return {path.removeprefix(below): file.getvalue() for path, file in files.items()}
 
 
@@ -84,14 +93,20 @@ class TestFsspecSftp(FsspecContract):
         server = shared_server(Sftp)
         space = f"space-{next(SPACES)}"
         self.root = server.root / space
-        return FsspecObjectStorage(server.location(space), Runtime(), page_objects=PAGE_OBJECTS, threads=4)
+        return FsspecObjectStorage(
+            server.location(space), Runtime(), page_objects=PAGE_OBJECTS, threads=4
+        )
 
     def raw(self, storage: ObjectStorage) -> dict[str, bytes]:
         return files_in(self.root)
 
 
 def files_in(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def run(url: str, case: Callable[[FsspecObjectStorage], Awaitable[None]], **options: Any) -> None:
@@ -115,7 +130,9 @@ def url_of(root: Path) -> str:
     return shared_server(Sftp).location(root.name)
 
 
-def test_a_part_that_a_cut_upload_left_is_replaced_by_the_put_that_is_tried_again(root: Path) -> None:
+def test_a_part_that_a_cut_upload_left_is_replaced_by_the_put_that_is_tried_again(
+    root: Path,
+) -> None:
     async def case(storage: FsspecObjectStorage) -> None:
         for number, left in enumerate((b"", DATA[:1], DATA[:-1])):
             path = root / f"a/{number}"
@@ -130,7 +147,11 @@ def test_a_part_that_a_cut_upload_left_is_replaced_by_the_put_that_is_tried_agai
 def test_what_is_no_part_of_ours_is_not_replaced(root: Path) -> None:
     async def case(storage: FsspecObjectStorage) -> None:
         (root / "folder/x").mkdir(parents=True)
-        for name, there in (("other", b"other"), ("longer", DATA + b"1"), ("as-long", DATA[:-1] + b"!")):
+        for name, there in (
+            ("other", b"other"),
+            ("longer", DATA + b"1"),
+            ("as-long", DATA[:-1] + b"!"),
+        ):
             (root / name).write_bytes(there)
             with pytest.raises(ObjectExistsError):
                 await storage.put(name, [DATA], unique_id(1))
@@ -167,7 +188,10 @@ def test_several_storages_make_the_same_folders_at_once(root: Path) -> None:
         storages = [FsspecObjectStorage(url, Runtime(), threads=2) for _ in range(4)]
         try:
             await asyncio.gather(
-                *(storage.put(f"d/e/f/g/{n}", [DATA], unique_id(n)) for n, storage in enumerate(storages * 2))
+                *(
+                    storage.put(f"d/e/f/g/{n}", [DATA], unique_id(n))
+                    for n, storage in enumerate(storages * 2)
+                )
             )
         finally:
             for storage in storages:
@@ -214,7 +238,9 @@ def test_nobody_listens() -> None:
 
 def test_wrong_credentials_are_a_refusal_and_no_secret_is_told(root: Path) -> None:
     server = shared_server(Sftp)
-    url = f"sftp://nobody:sesame@127.0.0.1:{server.port}{root}?look_for_keys=false&allow_agent=false"
+    url = (
+        f"sftp://nobody:sesame@127.0.0.1:{server.port}{root}?look_for_keys=false&allow_agent=false"
+    )
 
     async def case(storage: FsspecObjectStorage) -> None:
         with pytest.raises(StorageRefusedError, match="Authentication") as caught:
@@ -229,7 +255,9 @@ class LyingFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
     lie = ""
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
         data: bytes = super().cat_file(path, None, None)
         if self.lie == "ignores ranges":
             return data
@@ -251,7 +279,9 @@ class LyingFileSystem(MemoryFileSystem):  # type: ignore[misc]
         return [] if self.lie == "lists nothing" else super().ls(path, detail)
 
 
-def test_a_server_with_another_key_than_the_known_one_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_server_with_another_key_than_the_known_one_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     server = shared_server(Sftp)
     others = tmp_path / "known"
     others.write_text(f"[127.0.0.1]:{server.port} {server.key.with_suffix('.pub').read_text()}")
@@ -260,10 +290,18 @@ def test_a_server_with_another_key_than_the_known_one_is_refused(root: Path, tmp
         with pytest.raises(StorageRefusedError, match="known_hosts"):
             await storage.check()
 
-    run(url_of(root).replace(quote(str(server.known_hosts), safe=""), quote(str(others), safe="")), case)
+    run(
+        url_of(root).replace(quote(str(server.known_hosts), safe=""), quote(str(others), safe="")),
+        case,
+    )
 
     async def no_file(storage: FsspecObjectStorage) -> None:
-        for call in (storage.check(), storage.head("x"), storage.get_range("x", 0, 1), listed(storage)):
+        for call in (
+            storage.check(),
+            storage.head("x"),
+            storage.get_range("x", 0, 1),
+            listed(storage),
+        ):
             with pytest.raises(StorageUnavailableError, match="ENOENT"):
                 await call
 
@@ -275,7 +313,9 @@ def lying_storage() -> FsspecObjectStorage:
     storage = FsspecObjectStorage(f"memory://lies-{next(SPACES)}", Runtime())
     files = storage._files
     # As a scheme of which nothing is known.
-    files._location = dataclasses.replace(files._location, file_system=LyingFileSystem, scheme="of-nobody")
+    files._location = dataclasses.replace(
+        files._location, file_system=LyingFileSystem, scheme="of-nobody"
+    )
     files._back_end = files._location.back_end
     return storage
 
@@ -297,7 +337,9 @@ def test_a_back_end_that_does_not_keep_its_word_does_not_pass_the_check(
     asyncio.run(case())
 
 
-def test_a_disk_that_is_full_is_named_and_the_put_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_is_named_and_the_put_can_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def case() -> None:
         storage = lying_storage()
         monkeypatch.setattr(LyingFileSystem, "lie", "is full")
@@ -350,7 +392,9 @@ def test_a_server_of_webhdfs_that_says_nothing_is_given_up(monkeypatch: pytest.M
         asyncio.run(asyncio.wait_for(body(silent.getsockname()[1]), 30))
 
 
-def test_closing_has_its_patience_with_a_back_end_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_has_its_patience_with_a_back_end_that_never_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tier2.fsspec_object_storage.CLOSE_PATIENCE_S", 0.01)
     answer = threading.Event()
 
@@ -386,7 +430,9 @@ def test_the_passphrase_of_a_key_comes_from_a_file(root: Path, tmp_path: Path) -
     key, secret = tmp_path / "key", tmp_path / "secret"
     key.write_bytes(server.key.read_bytes())
     key.chmod(0o600)
-    subprocess.run([ssh_keygen(), "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)], check=True)
+    subprocess.run(
+        [ssh_keygen(), "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)], check=True
+    )
     url = url_of(root).replace(quote(str(server.key), safe=""), quote(str(key), safe=""))
 
     async def refused(storage: FsspecObjectStorage) -> None:

@@ -10,7 +10,12 @@ import pytest
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, unique_id
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
-from tier2.object_storage import ObjectExistsError, ObjectNotFoundError, ObjectStorage, StorageUnavailableError
+from tier2.object_storage import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageUnavailableError,
+)
 
 
 class TestMemoryObjectStorage(ObjectStorageContract):

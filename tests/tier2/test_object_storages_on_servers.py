@@ -1,7 +1,9 @@
-"""The S3 adapter on real servers: the contract of every object storage on S3Proxy, moto and, where Go is, VersityGW.
+"""The S3 adapter on real servers: the contract of every object storage on S3Proxy, moto and, where
+Go is, VersityGW.
 
-The other implementations run the same contract beside their own tests: memory, file, fsspec in memory and on SFTP,
-the simulated one. What a server does otherwise than S3 stands in QUIRKS, and nowhere else.
+The other implementations run the same contract beside their own tests: memory, file, fsspec in
+memory and on SFTP, the simulated one. What a server does otherwise than S3 stands in QUIRKS, and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import pytest
 
 from recovery.harness.services.fault_proxy import FaultProxy
 from recovery.harness.services.fault_rules import DropReply, FlipBit
-from recovery.harness.services.s3_servers import Moto, S3Proxy, S3Server, VersityGateway, credentials
+from recovery.harness.services.s3_servers import (
+    Moto,
+    S3Proxy,
+    S3Server,
+    VersityGateway,
+    credentials,
+)
 from recovery.harness.services.server import HOST
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
@@ -39,7 +47,8 @@ PREFIXES: Final = itertools.count()
 
 
 QUIRKS: Final[Mapping[type[S3Server], Mapping[str, Any]]] = {
-    # Its file system answers "not a directory" below an object, and that becomes a 500. No name of ours lies there.
+    # Its file system answers "not a directory" below an object, and that becomes a 500. No name of
+    # ours lies there.
     S3Proxy: {"absent_names": ("gone", "there/gone", "there")},
     # It computes no checksum of what it is sent, and takes any secret.
     Moto: {"checks_checksums": False, "checks_secrets": False},
@@ -90,7 +99,10 @@ class S3Contract(ObjectStorageContract):
         below = f"{self.prefix}/"
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=below)
         keys = [found["Key"] for page in pages for found in page.get("Contents", ())]
-        return {key.removeprefix(below): self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+        return {
+            key.removeprefix(below): self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            for key in keys
+        }
 
     def expect_losses(self) -> None:
         self.proxy = self.closing.enter_context(FaultProxy(HOST, shared_server(self.kind).port))
@@ -120,7 +132,9 @@ class S3Contract(ObjectStorageContract):
         self.expect_losses()
         self.run(tmp_path, case)
 
-    def test_a_wrong_secret_is_a_refusal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_secret_is_a_refusal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def case(storage: ObjectStorage) -> None:
             if self.checks_secrets:
                 with pytest.raises(StorageRefusedError):

@@ -13,7 +13,16 @@ from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_storage import ObjectRange, ObjectStorage, StorageRefusedError, UnfinishedUpload
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
 
-READS = {"close", "get_bytes_best", "get_range", "head", "list", "list_unfinished", "statistics", "url"}
+READS = {
+    "close",
+    "get_bytes_best",
+    "get_range",
+    "head",
+    "list",
+    "list_unfinished",
+    "statistics",
+    "url",
+}
 REFUSED = {"abort_unfinished", "check", "compose", "delete", "put"}
 
 

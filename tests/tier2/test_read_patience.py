@@ -44,7 +44,9 @@ def test_nothing_is_late_before_there_is_a_measure() -> None:
     ("usual", "late", "dead"),
     [(0.001, LATE_MIN_S, 5), (0.1, 0.3, 5), (0.4, 1.2, 10), (1.0, 3.0, 30), (60.0, 180.0, 30)],
 )
-def test_both_follow_what_nearly_all_took_within_bounds(usual: float, late: float, dead: int) -> None:
+def test_both_follow_what_nearly_all_took_within_bounds(
+    usual: float, late: float, dead: int
+) -> None:
     patience = measured(usual)
     assert patience.late_after_s(1) == pytest.approx(late)
     assert patience.dead_after_s() == dead
@@ -67,7 +69,9 @@ def test_second_requests_are_a_share_of_all_reads() -> None:
     assert sent == pytest.approx(SAVED_MAX + 1000 * SHARE, abs=1)
 
 
-def test_a_provider_that_is_slow_as_a_whole_is_given_longer_until_a_row_of_reads_succeeded() -> None:
+def test_a_provider_that_is_slow_as_a_whole_is_given_longer_until_a_row_of_reads_succeeded() -> (
+    None
+):
     patience = measured(0.02)
     for patience_s, longer in zip(PATIENCES_S, (*PATIENCES_S[1:], PATIENCES_S[-1]), strict=True):
         for _ in range(DEAD_IN_A_ROW):
@@ -89,7 +93,9 @@ def test_one_connection_that_is_dead_among_others_that_live_is_no_reason_to_wait
 
 
 def test_an_object_that_begins_slowly_gets_longer_while_others_answer_at_once() -> None:
-    """Else it could not be read at all: it would be given up for ever, and others end each row of dead connections."""
+    """Else it could not be read at all: it would be given up for ever, and others end each row of
+    dead connections.
+    """
     patience = measured(0.02)
     patience.timed_out(PATIENCES_S[0], "slow")
     patience.timed_out(PATIENCES_S[0], "slow")

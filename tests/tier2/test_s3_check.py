@@ -1,4 +1,6 @@
-"""The check at the beginning: what a good store passes, and the one sentence about each that is not."""
+"""The check at the beginning: what a good store passes, and the one sentence about each that is
+not.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any
 import pytest
 
 from recovery.harness.services.s3_servers import credentials
-from tests.tier2.s3_transport import Fault, FaultyTransport, S3World, answers, cut, passes, run_case, says
+from tests.tier2.s3_transport import (
+    Fault,
+    FaultyTransport,
+    S3World,
+    answers,
+    cut,
+    passes,
+    run_case,
+    says,
+)
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError
 from tier2.request_meter import Operation
 
@@ -56,21 +67,47 @@ def test_a_good_store_passes_and_nothing_is_left() -> None:
             "PutObject answers If-None-Match with Strange: use another store, or cond",
         ),
         ("put", [passes, says(501, "NotImplemented")], "PutObject is refused with NotImplemented"),
-        ("get", [answers(206, b"x" * 20, Content_Range="bytes 5-24/73")], "GetObject gives other bytes than were put"),
+        (
+            "get",
+            [answers(206, b"x" * 20, Content_Range="bytes 5-24/73")],
+            "GetObject gives other bytes than were put",
+        ),
         ("get", [says(403, "AccessDenied")], "GetObject is refused with AccessDenied"),
         ("head", [says(403, "")], "does not show what was just put"),
         ("list", [says(403, "AccessDenied")], "permission for ListObjectsV2 on the bucket"),
-        ("list", [answers(200, b"<ListBucketResult></ListBucketResult>")], "ListObjectsV2 does not show"),
-        ("list_uploads", [says(403, "AccessDenied")], "permission for ListMultipartUploads on the bucket"),
-        ("begin_upload", [says(403, "AccessDenied")], "permission for CreateMultipartUpload on the bucket"),
+        (
+            "list",
+            [answers(200, b"<ListBucketResult></ListBucketResult>")],
+            "ListObjectsV2 does not show",
+        ),
+        (
+            "list_uploads",
+            [says(403, "AccessDenied")],
+            "permission for ListMultipartUploads on the bucket",
+        ),
+        (
+            "begin_upload",
+            [says(403, "AccessDenied")],
+            "permission for CreateMultipartUpload on the bucket",
+        ),
         ("put_part", [says(403, "AccessDenied")], "permission for UploadPart on the bucket"),
-        ("complete_upload", [unconditional], "CompleteMultipartUpload overwrites an object in spite of If-None-Match"),
-        ("abort_upload", [says(403, "AccessDenied")], "permission for AbortMultipartUpload on the bucket"),
+        (
+            "complete_upload",
+            [unconditional],
+            "CompleteMultipartUpload overwrites an object in spite of If-None-Match",
+        ),
+        (
+            "abort_upload",
+            [says(403, "AccessDenied")],
+            "permission for AbortMultipartUpload on the bucket",
+        ),
         ("delete", [says(403, "AccessDenied")], "permission for DeleteObject on the bucket"),
         ("delete", [answers(204, b"")], "DeleteObject says done and the object is still there"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(operation: Operation, faults: list[Fault], said: str) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(
+    operation: Operation, faults: list[Fault], said: str
+) -> None:
     async def case(world: S3World) -> None:
         world.transport.fail(operation, *faults)
         if operation == "head":

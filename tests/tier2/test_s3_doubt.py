@@ -1,4 +1,6 @@
-"""What became of a put: lost replies, names suddenly taken, uploads suddenly gone, all on a real server."""
+"""What became of a put: lost replies, names suddenly taken, uploads suddenly gone, all on a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,23 @@ import pytest
 
 from recovery.harness.services.s3_servers import credentials
 from tests.contracts.object_storage_contract import unique_id
-from tests.tier2.s3_transport import Fault, S3World, cut, late, passes, reply_lost, run_case, says, twice
-from tier2.object_storage import ObjectExistsError, ObjectRange, StorageRefusedError, StorageUnavailableError
+from tests.tier2.s3_transport import (
+    Fault,
+    S3World,
+    cut,
+    late,
+    passes,
+    reply_lost,
+    run_case,
+    says,
+    twice,
+)
+from tier2.object_storage import (
+    ObjectExistsError,
+    ObjectRange,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
 from tier2.s3.s3_location import MIB
 
 IN_PARTS = {"multipart_bytes": 6 * MIB, "part_bytes": 5 * MIB}
@@ -20,7 +37,9 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(key, value)
 
 
-@pytest.mark.parametrize("fault", [reply_lost, twice, says(500, "InternalError", after_effect=True)])
+@pytest.mark.parametrize(
+    "fault", [reply_lost, twice, says(500, "InternalError", after_effect=True)]
+)
 def test_a_put_that_landed_has_succeeded(fault: Fault) -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", fault)
@@ -107,7 +126,10 @@ def test_throttling_is_not_looked_into_and_slows_everybody() -> None:
 def test_a_body_that_the_server_kept_in_part_is_replaced() -> None:
     async def case(world: S3World) -> None:
         world.plain.put_object(
-            Bucket=world.bucket, Key="some/prefix/x", Body=b"mi", Metadata={"unique-id": unique_id(1).hex()}
+            Bucket=world.bucket,
+            Key="some/prefix/x",
+            Body=b"mi",
+            Metadata={"unique-id": unique_id(1).hex()},
         )
         with pytest.raises(StorageUnavailableError) as caught:
             await world.storage.put("x", [b"mine"], unique_id(1))
@@ -185,7 +207,9 @@ def test_an_upload_over_another_writers_object_is_refused_and_aborted() -> None:
 
 def test_parts_are_tried_again_by_themselves() -> None:
     async def case(world: S3World) -> None:
-        world.transport.fail("put_part", cut, reply_lost, says(400, "BadDigest"), says(503, "SlowDown"), twice)
+        world.transport.fail(
+            "put_part", cut, reply_lost, says(400, "BadDigest"), says(503, "SlowDown"), twice
+        )
         await world.storage.put("x", LARGE, unique_id(1))
         assert world.raw() == {"x": b"".join(LARGE)}
         statistics = world.storage.statistics().operations

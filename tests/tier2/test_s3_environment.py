@@ -1,4 +1,6 @@
-"""What the environment says to the S3 adapter: botocore's own variables, as docs/tier2.md has them, on a real server."""
+"""What the environment says to the S3 adapter: botocore's own variables, as docs/tier2.md has them,
+on a real server.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def put_and_read(url: str) -> None:
 
 
 @pytest.mark.usefixtures("_keys")
-def test_the_endpoint_is_the_environment_s_where_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_endpoint_is_the_environment_s_where_the_url_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", shared_server(Moto).url)
     put_and_read(f"{BARE}&addressing=path")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", NOWHERE)
@@ -75,9 +79,12 @@ def test_bodies_are_signed_over_plain_http_wherever_the_endpoint_is_said(
     client.close()
 
 
-def test_a_profile_has_keys_and_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_has_keys_and_an_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config").write_text(
-        f"[profile lab]\nservices = lab\n[services lab]\ns3 =\n  endpoint_url = {shared_server(Moto).url}\n"
+        "[profile lab]\nservices = lab\n[services lab]\ns3 =\n  endpoint_url = "
+        f"{shared_server(Moto).url}\n"
     )
     (tmp_path / "credentials").write_text(
         f"[lab]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"

@@ -16,7 +16,14 @@ from tier2.object_storage import ObjectRange, ObjectStorageError, StorageRefused
 from tier2.s3.copy_upload import COPY_BYTES_MAX, COPY_BYTES_MIN, cut_ranges
 from tier2.s3.parts_upload import cut, part_bytes_for
 from tier2.s3.s3_client import JOIN_BYTES, PIECE_BYTES, PartsBody, body_of, checksum_of, taken_apart
-from tier2.s3.s3_errors import MOVES, S3AnswerError, S3RefusedError, S3UnavailableError, Verdict, error_of
+from tier2.s3.s3_errors import (
+    MOVES,
+    S3AnswerError,
+    S3RefusedError,
+    S3UnavailableError,
+    Verdict,
+    error_of,
+)
 from tier2.s3.s3_location import GIB, KIB, MIB
 
 
@@ -59,7 +66,9 @@ def test_answers_are_told_from_failures(code: str, status: int, verdict: Verdict
         ("a code with <markup>", 400, Verdict.FAILED, "other"),
     ],
 )
-def test_failures_say_whether_they_took_effect(code: str, status: int | None, verdict: Verdict, kind: str) -> None:
+def test_failures_say_whether_they_took_effect(
+    code: str, status: int | None, verdict: Verdict, kind: str
+) -> None:
     found = error(code, status)
     assert isinstance(found, S3UnavailableError)
     assert not isinstance(found, StorageRefusedError)
@@ -70,13 +79,17 @@ def test_failures_say_whether_they_took_effect(code: str, status: int | None, ve
 def test_what_a_person_must_mend_is_one_sentence_with_call_code_and_move(code: str) -> None:
     found = error(code, int(code) if code.isdigit() else 403, "as the provider\n says it")
     assert isinstance(found, S3RefusedError)
-    assert str(found).startswith(f"name: PutObject is refused with {code} (as the provider says it): ")
+    assert str(found).startswith(
+        f"name: PutObject is refused with {code} (as the provider says it): "
+    )
     assert "{" not in str(found)
     assert "\n" not in str(found)
 
 
 @pytest.mark.parametrize(("code", "status"), [("XAdminUserNotFound", 404), ("WhoAreYou", 401)])
-def test_an_access_key_that_nobody_knows_is_a_matter_of_credentials_whatever_the_code(code: str, status: int) -> None:
+def test_an_access_key_that_nobody_knows_is_a_matter_of_credentials_whatever_the_code(
+    code: str, status: int
+) -> None:
     found = error(code, status)
     assert isinstance(found, S3RefusedError)
     assert found.credentials
@@ -91,8 +104,18 @@ def test_a_403_of_a_code_that_nobody_knows_is_a_refusal() -> None:
 
 
 def test_only_new_credentials_are_looked_for_again() -> None:
-    again = {code for code in MOVES if isinstance(found := error(code), S3RefusedError) and found.credentials}
-    assert {"ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "no-credentials", "credentials"} <= again
+    again = {
+        code
+        for code in MOVES
+        if isinstance(found := error(code), S3RefusedError) and found.credentials
+    }
+    assert {
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "no-credentials",
+        "credentials",
+    } <= again
     assert not {"AccessDenied", "NoSuchBucket", "RequestTimeTooSkewed"} & again
 
 
@@ -112,14 +135,23 @@ def test_exceptions_of_the_client_are_taken_apart() -> None:
         (boto.IncompleteReadError(actual_bytes=1, expected_bytes=2), "truncated"),
         (boto.ResponseStreamingError(error="x"), "truncated"),
         (boto.SSLError(endpoint_url=url, error=OSError("EOF")), "connection"),
-        (boto.SSLError(endpoint_url=url, error=OSError("CERTIFICATE_VERIFY_FAILED")), "certificate"),
+        (
+            boto.SSLError(endpoint_url=url, error=OSError("CERTIFICATE_VERIFY_FAILED")),
+            "certificate",
+        ),
         (boto.ProfileNotFound(profile="x"), "client"),
         (ConnectionResetError("x"), "connection"),
         (KeyError("ETag"), "odd-reply"),
-        (boto.ChecksumError(checksum_type="x", expected_checksum="y", actual_checksum="z"), "ChecksumError"),
+        (
+            boto.ChecksumError(checksum_type="x", expected_checksum="y", actual_checksum="z"),
+            "ChecksumError",
+        ),
     ):
         assert taken_apart(raised)[:2] == (code, None), raised
-    reply: Any = {"Error": {"Code": "Odd", "Message": "it is"}, "ResponseMetadata": {"HTTPStatusCode": 418}}
+    reply: Any = {
+        "Error": {"Code": "Odd", "Message": "it is"},
+        "ResponseMetadata": {"HTTPStatusCode": 418},
+    }
     assert taken_apart(boto.ClientError(reply, "PutObject")) == ("Odd", 418, "it is")
     assert taken_apart(boto.ClientError({}, "PutObject")) == ("", None, "")
 
@@ -184,5 +216,7 @@ def test_ranges_too_long_to_copy_are_cut_evenly() -> None:
     assert [each.name for each in cut_up] == ["a", "b", "b", "b"]
     assert all(COPY_BYTES_MIN < each.length <= COPY_BYTES_MAX for each in cut_up[1:])
     assert cut_up[1].offset == 5
-    assert all(after.offset == before.offset + before.length for before, after in pairwise(cut_up[1:]))
+    assert all(
+        after.offset == before.offset + before.length for before, after in pairwise(cut_up[1:])
+    )
     assert sum(each.length for each in cut_up[1:]) == 12 * GIB + 1

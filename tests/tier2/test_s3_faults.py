@@ -1,5 +1,5 @@
-"""The S3 adapter through a real fault proxy in front of a real server: whatever a network does to a request, nothing is
-lost, doubled or changed, and one's own object is never taken for another's.
+"""The S3 adapter through a real fault proxy in front of a real server: whatever a network does to a
+request, nothing is lost, doubled or changed, and one's own object is never taken for another's.
 """
 
 from __future__ import annotations
@@ -75,18 +75,23 @@ async def abort_all(world: FaultyS3, storage: S3ObjectStorage) -> None:
     """What a slow background sweep does with uploads that nobody finished."""
     for upload in await storage.list_unfinished():
         await storage.abort_unfinished(upload)
-    # S3Proxy, killed in the middle of one, was seen to go on listing an upload that it aborts without a complaint.
+    # S3Proxy, killed in the middle of one, was seen to go on listing an upload that it aborts
+    # without a complaint.
     assert world.was_killed or world.uploads() == []
 
 
-# --- writing: every fault of every kind of request ------------------------------------------------------------------
+# --- writing: every fault of every kind of request ------------------------------------------------
 
 MAKING: list[Operation] = ["put", "begin_upload", "put_part", "complete_upload"]
 """Kinds of requests that putting an object takes."""
 
 
-async def put_through(world: FaultyS3, storage: S3ObjectStorage, operation: Operation, fault: Fault, when: str) -> None:
-    """One put, one of whose requests suffers the fault, and everything that must be right after it."""
+async def put_through(
+    world: FaultyS3, storage: S3ObjectStorage, operation: Operation, fault: Fault, when: str
+) -> None:
+    """One put, one of whose requests suffers the fault, and everything that must be right after
+    it.
+    """
     data = WHOLE if operation == "put" else IN_PARTS
     name = f"{operation}/{when}"
     number = unique_id(random.getrandbits(100))
@@ -107,7 +112,9 @@ async def put_through(world: FaultyS3, storage: S3ObjectStorage, operation: Oper
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_put_is_stored_once_whatever_happens_to_one_of_its_requests(s3: FaultyS3, fault: Fault) -> None:
+def test_a_put_is_stored_once_whatever_happens_to_one_of_its_requests(
+    s3: FaultyS3, fault: Fault
+) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         for operation in MAKING:
             await put_through(s3, storage, operation, fault, "once")
@@ -115,7 +122,9 @@ def test_a_put_is_stored_once_whatever_happens_to_one_of_its_requests(s3: Faulty
     run(s3, case)
 
 
-@pytest.mark.parametrize("fault", [DropReply(), Twice(), Late()], ids=["reply lost", "applied twice", "applied late"])
+@pytest.mark.parametrize(
+    "fault", [DropReply(), Twice(), Late()], ids=["reply lost", "applied twice", "applied late"]
+)
 def test_any_server_will_do_for_the_faults_that_leave_doubt(any_s3: FaultyS3, fault: Fault) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         await put_through(any_s3, storage, "put", fault, "once")
@@ -124,7 +133,9 @@ def test_any_server_will_do_for_the_faults_that_leave_doubt(any_s3: FaultyS3, fa
     run(any_s3, case)
 
 
-def test_a_request_that_comes_late_but_before_the_retry_is_found_to_be_ones_own(s3: FaultyS3) -> None:
+def test_a_request_that_comes_late_but_before_the_retry_is_found_to_be_ones_own(
+    s3: FaultyS3,
+) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         for operation in MAKING:
             await put_through(s3, storage, operation, Late(), "late-before-the-retry")
@@ -147,7 +158,9 @@ def test_a_copy_made_by_the_store_is_stored_once_whatever_happens_to_one_of_its_
             await settled(partial(storage.compose, operation, ranges, unique_id(len(operation))))
             s3.proxy.release_late()
         await abort_all(s3, storage)
-        assert s3.objects() == {"source": LARGE} | dict.fromkeys(kinds, LARGE[3 : PART_BYTES + 4] + LARGE[:10])
+        assert s3.objects() == {"source": LARGE} | dict.fromkeys(
+            kinds, LARGE[3 : PART_BYTES + 4] + LARGE[:10]
+        )
 
     run(s3, case)
 
@@ -165,18 +178,25 @@ def test_a_bit_that_changes_on_the_way_up_is_noticed_by_the_server(s3: FaultyS3)
     run(s3, case)
 
 
-# --- many requests failing ------------------------------------------------------------------------------------------
+# --- many requests failing ------------------------------------------------------------------------
 
 
 def test_a_burst_of_503_for_thirty_seconds_only_slows_down(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         loop = asyncio.get_running_loop()
         assert await storage.head("none") is None
-        wanted = {f"{number}": random.Random(number).randbytes(1000 + 500 * number) for number in range(4)}
+        wanted = {
+            f"{number}": random.Random(number).randbytes(1000 + 500 * number) for number in range(4)
+        }
         burst = s3.proxy.fault(SLOW_DOWN, times=None)
         loop.call_later(30, lambda: s3.proxy.heal([burst]))
         begun = loop.time()
-        await asyncio.gather(*(settled(partial(storage.put, name, [data], data[:16])) for name, data in wanted.items()))
+        await asyncio.gather(
+            *(
+                settled(partial(storage.put, name, [data], data[:16]))
+                for name, data in wanted.items()
+            )
+        )
         assert loop.time() - begun >= 30
         # The shared rate may hold the others back for as long as the burst lasts.
         assert burst.taken >= 2
@@ -190,7 +210,9 @@ def test_a_burst_of_503_for_thirty_seconds_only_slows_down(s3: FaultyS3) -> None
 
 
 @pytest.mark.parametrize("skip", range(4))
-def test_credentials_that_expire_in_the_middle_are_named_and_new_ones_go_on(s3: FaultyS3, skip: int) -> None:
+def test_credentials_that_expire_in_the_middle_are_named_and_new_ones_go_on(
+    s3: FaultyS3, skip: int
+) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         await storage.put("before", [WHOLE], unique_id(1))
         expired = s3.proxy.fault(EXPIRED_TOKEN, times=None, skip=skip)
@@ -249,7 +271,11 @@ def test_a_store_that_is_gone_and_comes_back(s3: FaultyS3) -> None:
 
 
 def test_a_server_that_is_killed_and_restarted_under_load(tmp_path: Path) -> None:
-    with S3Proxy(tmp_path / "server") as server, faulty_s3(server) as service, own_part(service) as world:
+    with (
+        S3Proxy(tmp_path / "server") as server,
+        faulty_s3(server) as service,
+        own_part(service) as world,
+    ):
 
         async def case(storage: S3ObjectStorage) -> None:
             loop = asyncio.get_running_loop()
@@ -259,10 +285,14 @@ def test_a_server_that_is_killed_and_restarted_under_load(tmp_path: Path) -> Non
                 nonlocal failures
                 for number, data in enumerate([WHOLE, IN_PARTS] * 4):
                     name = f"{writer}/{number}"
-                    _, failed = await settled(partial(storage.put, name, [data], unique_id(writer * 100 + number)))
+                    _, failed = await settled(
+                        partial(storage.put, name, [data], unique_id(writer * 100 + number))
+                    )
                     failures += len(failed)
                     if number == 2 and not writer:
-                        restarting.append(loop.run_in_executor(None, partial(server.restart, kill=True)))
+                        restarting.append(
+                            loop.run_in_executor(None, partial(server.restart, kill=True))
+                        )
 
             world.was_killed = True
             restarting: list[asyncio.Future[None]] = []
@@ -271,7 +301,9 @@ def test_a_server_that_is_killed_and_restarted_under_load(tmp_path: Path) -> Non
             assert failures
             await abort_all(world, storage)
             assert world.objects() == {
-                f"{writer}/{number}": data for writer in range(3) for number, data in enumerate([WHOLE, IN_PARTS] * 4)
+                f"{writer}/{number}": data
+                for writer in range(3)
+                for number, data in enumerate([WHOLE, IN_PARTS] * 4)
             }
 
         run(world, case)

@@ -1,4 +1,6 @@
-"""Reads from a real server some of whose connections are accepted and never answered: who answered, and what it cost."""
+"""Reads from a real server some of whose connections are accepted and never answered: who answered,
+and what it cost.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def s3(service: FaultyS3) -> Iterator[FaultyS3]:
 
 
 def run(
-    s3: FaultyS3, case: Callable[[S3ObjectStorage], Awaitable[None]], *, connections: int = 16, measured: bool = True
+    s3: FaultyS3,
+    case: Callable[[S3ObjectStorage], Awaitable[None]],
+    *,
+    connections: int = 16,
+    measured: bool = True,
 ) -> None:
     """The case with a storage that has an object, and has measured what reading it takes."""
 
@@ -101,7 +107,9 @@ def test_a_second_request_that_fails_is_no_answer(s3: FaultyS3) -> None:
 
 
 def test_connections_that_hang_leave_all_others_to_the_reads_behind_them(s3: FaultyS3) -> None:
-    """With one connection, and one beside it: what hangs has the place of the second request, not of the first."""
+    """With one connection, and one beside it: what hangs has the place of the second request, not
+    of the first.
+    """
 
     async def case(storage: S3ObjectStorage) -> None:
         s3.proxy.fault(Stall(), "get")
@@ -129,7 +137,9 @@ def test_a_provider_that_hangs_as_a_whole_gets_few_second_requests_and_readers_a
         s3.proxy.fault(Stall(), "get", times=None)
         found = await asyncio.gather(*(read(storage) for _ in range(30)), return_exceptions=True)
         assert {type(each).__name__ for each in found} == {"S3UnavailableError"}
-        assert all(isinstance(each, StorageUnavailableError) and each.kind == "timeout" for each in found)
+        assert all(
+            isinstance(each, StorageUnavailableError) and each.kind == "timeout" for each in found
+        )
         now = gets(storage)
         assert now.hedges <= SAVED_MAX
         assert now.hedges_won == 0

@@ -13,7 +13,11 @@ def test_a_bucket_is_enough() -> None:
     assert location == S3Location("my-bucket")
     assert (location.connections, location.bytes_in_flight) == (16, 256 * MIB)
     assert (location.part_bytes, location.multipart_bytes) == (64 * MIB, 128 * MIB)
-    assert (location.payload_signing, location.conditional_writes, location.addressing) == (True, "required", "virtual")
+    assert (location.payload_signing, location.conditional_writes, location.addressing) == (
+        True,
+        "required",
+        "virtual",
+    )
     assert location.secure
     assert location.url == "s3://my-bucket"
 
@@ -37,12 +41,18 @@ def test_every_key_is_read() -> None:
         conditional_writes="emulated",
     )
     assert not location.secure
-    assert location.url == "s3://b.x/some/pre_fix?endpoint_url=http://127.0.0.1:9000&region=eu-central-1"
+    assert (
+        location.url
+        == "s3://b.x/some/pre_fix?endpoint_url=http://127.0.0.1:9000&region=eu-central-1"
+    )
 
 
 def test_an_endpoint_of_ones_own_is_spoken_to_by_path() -> None:
     assert parse_s3_url("s3://bucket?endpoint_url=https://s3.example").addressing == "path"
-    assert parse_s3_url("s3://bucket?endpoint_url=https%3A%2F%2Fs3.example").endpoint_url == "https://s3.example"
+    assert (
+        parse_s3_url("s3://bucket?endpoint_url=https%3A%2F%2Fs3.example").endpoint_url
+        == "https://s3.example"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +70,10 @@ def test_an_endpoint_of_ones_own_is_spoken_to_by_path() -> None:
         ("s3://bucket/" + "x" * 501, "is not a prefix"),
         ("s3://bucket#x", "no fragment"),
         ("s3://bucket?x", "key=value"),
-        ("s3://bucket?aws_secret_access_key=secret", "no key 'aws_secret_access_key', only endpoint_url, region"),
+        (
+            "s3://bucket?aws_secret_access_key=secret",
+            "no key 'aws_secret_access_key', only endpoint_url, region",
+        ),
         ("s3://bucket?region=eu&region=us", "stands twice"),
         ("s3://bucket?region=EU west", "not the name of a region"),
         ("s3://bucket?endpoint_url=127.0.0.1:9000", "not http://host:port"),

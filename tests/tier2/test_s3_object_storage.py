@@ -121,7 +121,11 @@ def test_objects_are_composed_by_the_store() -> None:
         data = b"".join(parts_of(12))
         await storage.put("source", [data], unique_id(1))
         await storage.put("tail", [b"0123456789"], unique_id(2))
-        ranges = [ObjectRange("source", 5, 6 * MIB), ObjectRange("source", MIB, 11 * MIB), ObjectRange("tail", 2, 7)]
+        ranges = [
+            ObjectRange("source", 5, 6 * MIB),
+            ObjectRange("source", MIB, 11 * MIB),
+            ObjectRange("tail", 2, 7),
+        ]
         expected = data[5 : 5 + 6 * MIB] + data[MIB:] + b"2345678"
         for _ in range(2):
             await storage.compose("made", ranges, unique_id(3))
@@ -131,7 +135,9 @@ def test_objects_are_composed_by_the_store() -> None:
         with pytest.raises(ObjectExistsError):
             await storage.compose("made", ranges, unique_id(4))
         with pytest.raises(ValueError):
-            await storage.compose("other", [ObjectRange("tail", 0, 5), ObjectRange("source", 0, 5)], unique_id(5))
+            await storage.compose(
+                "other", [ObjectRange("tail", 0, 5), ObjectRange("source", 0, 5)], unique_id(5)
+            )
 
     run_case(case)
 
@@ -141,10 +147,26 @@ def test_composing_what_is_not_there_stores_nothing() -> None:
         storage = world.storage
         await storage.put("source", [bytes(6 * MIB)], unique_id(1))
         for ranges, error, name in (
-            ([ObjectRange("gone", 0, 6 * MIB), ObjectRange("source", 0, 1)], ObjectNotFoundError, "gone"),
-            ([ObjectRange("source", 0, 6 * MIB), ObjectRange("gone", 0, 1)], ObjectNotFoundError, "gone"),
-            ([ObjectRange("source", 0, 7 * MIB), ObjectRange("source", 0, 1)], InvalidRangeError, "made"),
-            ([ObjectRange("source", 0, 6 * MIB), ObjectRange("source", 6 * MIB - 1, 2)], InvalidRangeError, "source"),
+            (
+                [ObjectRange("gone", 0, 6 * MIB), ObjectRange("source", 0, 1)],
+                ObjectNotFoundError,
+                "gone",
+            ),
+            (
+                [ObjectRange("source", 0, 6 * MIB), ObjectRange("gone", 0, 1)],
+                ObjectNotFoundError,
+                "gone",
+            ),
+            (
+                [ObjectRange("source", 0, 7 * MIB), ObjectRange("source", 0, 1)],
+                InvalidRangeError,
+                "made",
+            ),
+            (
+                [ObjectRange("source", 0, 6 * MIB), ObjectRange("source", 6 * MIB - 1, 2)],
+                InvalidRangeError,
+                "source",
+            ),
         ):
             with pytest.raises(error) as caught:
                 await storage.compose("made", ranges, unique_id(2))
@@ -172,7 +194,13 @@ def test_unfinished_uploads_are_found_and_aborted() -> None:
 
 def test_folders_made_by_consoles_are_not_listed() -> None:
     async def case(world: S3World) -> None:
-        for key in ("some/prefix/", "some/prefix/a/", "some/prefix/a/x", "some/prefix/a/y y", "some/prefixed"):
+        for key in (
+            "some/prefix/",
+            "some/prefix/a/",
+            "some/prefix/a/x",
+            "some/prefix/a/y y",
+            "some/prefixed",
+        ):
             world.plain.put_object(Bucket=world.bucket, Key=key, Body=b"")
         assert [found.name for found in await listed(world.storage)] == ["a/x"]
 
@@ -195,8 +223,9 @@ def test_a_bucket_that_is_gone_is_said_by_every_call() -> None:
         ):
             with pytest.raises(StorageRefusedError) as caught:
                 await call()
-            assert f"NoSuchBucket (The specified bucket does not exist): the bucket {world.bucket} does not" in str(
-                caught.value
+            assert (
+                "NoSuchBucket (The specified bucket does not exist): the bucket "
+                f"{world.bucket} does not" in str(caught.value)
             )
 
     run_case(case, multipart_bytes=10 * MIB)

@@ -93,7 +93,9 @@ def test_requests_wait_for_the_granted_rate_one_behind_another() -> None:
 
 
 def test_a_provider_of_a_fixed_rate_is_found_and_used() -> None:
-    """A server grants 20 requests a second and refuses the rest: most of what it grants is used, little is refused."""
+    """A server grants 20 requests a second and refuses the rest: most of what it grants is used,
+    little is refused.
+    """
 
     async def case() -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +136,8 @@ def test_a_gate_lets_in_what_fits_first_come_first_served() -> None:
             await asyncio.sleep(1)
             gate.leave(weight)
 
-        # The fourth is heavier than the gate and goes alone; the fifth would fit beside the third, and waits.
+        # The fourth is heavier than the gate and goes alone; the fifth would fit beside the third,
+        # and waits.
         await asyncio.gather(*(one(n, weight) for n, weight in enumerate([4, 4, 4, 50, 1, 0])))
         assert order == [0, 1, 5, 2, 3, 4]
         assert gate.inside == 0

@@ -1,4 +1,6 @@
-"""Reads, listings and deletions of the S3 adapter through the fault proxy: right bytes or an error, never wrong ones."""
+"""Reads, listings and deletions of the S3 adapter through the fault proxy: right bytes or an error,
+never wrong ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import until
-from tests.support.faulty_s3 import BUCKET, FAULTS, WHOLE, FaultyS3, faulty_s3, own_part, run, settled, unique_id
+from tests.support.faulty_s3 import (
+    BUCKET,
+    FAULTS,
+    WHOLE,
+    FaultyS3,
+    faulty_s3,
+    own_part,
+    run,
+    settled,
+    unique_id,
+)
 from tier2.block_reader import BlockReader
 from tier2.object_builder import ObjectBuilder
 from tier2.s3.s3_object_storage import S3ObjectStorage
@@ -32,7 +44,7 @@ def s3(service: FaultyS3) -> Iterator[FaultyS3]:
         yield world
 
 
-# --- reading, looking, deleting -------------------------------------------------------------------------------------
+# --- reading, looking, deleting -------------------------------------------------------------------
 
 READ_FAULTS: dict[str, Fault] = {
     **FAULTS,
@@ -43,7 +55,9 @@ READ_FAULTS: dict[str, Fault] = {
 
 
 def with_each(
-    world: FaultyS3, faults: dict[str, Fault], case: Callable[[S3ObjectStorage, Fault], Awaitable[None]]
+    world: FaultyS3,
+    faults: dict[str, Fault],
+    case: Callable[[S3ObjectStorage, Fault], Awaitable[None]],
 ) -> None:
     """The case with one fault after another, through one storage."""
 
@@ -100,19 +114,22 @@ def test_uploads_that_nobody_finished_are_found_and_aborted_whatever_happens(s3:
         s3.proxy.fault(fault, "abort_upload")
         await settled(lambda: storage.abort_unfinished(found[0]))
         s3.proxy.release_late()
-        # A request that was cut may still be at work in the server when the next one has found nothing to do.
+        # A request that was cut may still be at work in the server when the next one has found
+        # nothing to do.
         await until(lambda: s3.uploads() == [])
 
     with_each(s3, FAULTS, case)
 
 
-# --- blocks ---------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 CONTAINER = 3
 PAYLOADS = [random.Random(number).randbytes(4000) for number in range(2)]
 
 
-def blocks(world: FaultyS3, case: Callable[[BlockReader, list[ChunkRecord]], Awaitable[None]]) -> None:
+def blocks(
+    world: FaultyS3, case: Callable[[BlockReader, list[ChunkRecord]], Awaitable[None]]
+) -> None:
     """A reader of one object with two blocks of equal length."""
 
     async def body(storage: S3ObjectStorage) -> None:
@@ -131,7 +148,9 @@ def blocks(world: FaultyS3, case: Callable[[BlockReader, list[ChunkRecord]], Awa
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.02, 0.5, 0.99])
-def test_a_bit_that_changes_on_the_way_down_is_noticed_and_read_again(s3: FaultyS3, share: float) -> None:
+def test_a_bit_that_changes_on_the_way_down_is_noticed_and_read_again(
+    s3: FaultyS3, share: float
+) -> None:
     async def case(reader: BlockReader, chunks: list[ChunkRecord]) -> None:
         s3.proxy.fault(FlipBit("reply", share), "get")
         assert await reader.read(chunks[0], 0, 4000) == PAYLOADS[0]

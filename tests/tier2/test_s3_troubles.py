@@ -1,4 +1,6 @@
-"""Replies that are no answer, credentials, bounds and throttling: what the S3 adapter does when things are not well."""
+"""Replies that are no answer, credentials, bounds and throttling: what the S3 adapter does when
+things are not well.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +63,16 @@ def test_refused_credentials_are_looked_for_again() -> None:
 
 def test_without_credentials_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def case(world: S3World) -> None:
-        storage = S3ObjectStorage(world.location, Runtime(clock=LoopClock(), executor=inline_executor))
+        storage = S3ObjectStorage(
+            world.location, Runtime(clock=LoopClock(), executor=inline_executor)
+        )
         for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(key)
         with pytest.raises(StorageRefusedError) as caught:
             await storage.head("x")
-        assert "no-credentials (Unable to locate credentials): set AWS_ACCESS_KEY_ID" in str(caught.value)
+        assert "no-credentials (Unable to locate credentials): set AWS_ACCESS_KEY_ID" in str(
+            caught.value
+        )
         for key, value in credentials().items():
             monkeypatch.setenv(key, value)
         # A new client for every request that is refused would cost more than the requests.
@@ -176,7 +182,9 @@ def test_an_endpoint_that_nobody_can_use_is_said() -> None:
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     async def case(world: S3World) -> None:
-        storage = S3ObjectStorage(replace(world.location, endpoint_url="http://127.0.0.1:1"), Runtime())
+        storage = S3ObjectStorage(
+            replace(world.location, endpoint_url="http://127.0.0.1:1"), Runtime()
+        )
         with pytest.raises(StorageUnavailableError) as caught:
             await storage.put("x", [b"1"], unique_id(1))
         assert caught.value.kind == "connection"
@@ -188,7 +196,9 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 def test_requests_and_bytes_under_way_are_bounded() -> None:
     async def case(world: S3World) -> None:
-        await asyncio.gather(*(world.storage.put(f"{n}", [bytes(1000)], unique_id(n)) for n in range(12)))
+        await asyncio.gather(
+            *(world.storage.put(f"{n}", [bytes(1000)], unique_id(n)) for n in range(12))
+        )
         gates = world.storage._requests
         most = 0
 
@@ -217,7 +227,11 @@ def test_a_throttled_storage_closes_at_once() -> None:
         await world.storage.close()
         await asyncio.wait(reads)
         assert loop.time() - begun < 1
-        kinds = {error.kind for read in reads if isinstance(error := read.exception(), StorageUnavailableError)}
+        kinds = {
+            error.kind
+            for read in reads
+            if isinstance(error := read.exception(), StorageUnavailableError)
+        }
         assert kinds == {"SlowDown", "closed"}
 
     run_case(case)

@@ -20,7 +20,11 @@ ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
 def with_storage(body: Callable[[MemoryObjectStorage], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await body(MemoryObjectStorage(Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)))
+        await body(
+            MemoryObjectStorage(
+                Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
+            )
+        )
 
     run_virtual(main())
 
@@ -58,7 +62,9 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         await StoreMarkers(storage, ONE).ensure()
         for call in (StoreMarkers.look, StoreMarkers.ensure, StoreMarkers.make):
-            with pytest.raises(PlaceTakenError, match=f"store {ONE} keeps its objects there.*shared_tier2"):
+            with pytest.raises(
+                PlaceTakenError, match=f"store {ONE} keeps its objects there.*shared_tier2"
+            ):
                 await call(StoreMarkers(storage, TWO))
             assert list(storage.bucket.objects) == [marker_name(ONE)]
         meant = StoreMarkers(storage, TWO, is_meant=True)
@@ -113,5 +119,11 @@ def test_a_marker_whose_id_a_copy_lost_is_there_all_the_same() -> None:
 
 def test_what_is_a_marker() -> None:
     assert is_marker(marker_name(ONE))
-    for name in ("stores/", "stores/" + "g" * 32, "stores/" + "0" * 31, "store/" + "0" * 32, marker_name(ONE).upper()):
+    for name in (
+        "stores/",
+        "stores/" + "g" * 32,
+        "stores/" + "0" * 31,
+        "store/" + "0" * 32,
+        marker_name(ONE).upper(),
+    ):
         assert not is_marker(name)

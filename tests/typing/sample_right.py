@@ -70,7 +70,9 @@ def threads() -> None:
     """The blocking calls, by both ways in."""
     with segmentstore.blocking.open("store", tier2="s3://bucket/prefix") as store:
         offset: int = store.append("logs/web-1", bytearray(b"hello"))
-        pending: concurrent.futures.Future[int] = store.append_nowait("logs/web-1", memoryview(b"hello"))
+        pending: concurrent.futures.Future[int] = store.append_nowait(
+            "logs/web-1", memoryview(b"hello")
+        )
         requests: int = store.stats()["tier2"]["requests"]
         print(offset, pending.result(), requests, [info.length for info in store.list_segments()])
     with blocking.open(Path("store")) as again:

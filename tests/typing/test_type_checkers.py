@@ -1,7 +1,7 @@
 """User code under mypy and pyright, both strict: what is right passes, each mistake is reported.
 
-pyright runs as basedpyright, which is the same program with its own Node.js: pyright's own package fetches both when it
-first runs.
+pyright runs as basedpyright, which is the same program with its own Node.js: pyright's own package
+fetches both when it first runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ def user_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_mypy_sees_what_a_user_sees(user_code: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", *SAMPLES]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--no-error-summary",
+        *SAMPLES,
+    ]
     done = subprocess.run(command, cwd=user_code, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     reported: dict[str, dict[int, str]] = {sample: {} for sample in SAMPLES}

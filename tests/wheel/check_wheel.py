@@ -1,10 +1,12 @@
-"""Build the wheel, install it into empty environments beside what users have, and run a smoke test in each.
+"""Build the wheel, install it into empty environments beside what users have, and run a smoke test
+in each.
 
     python tests/wheel/check_wheel.py
 
-One environment for each Python from 3.11 to 3.14 that is found, with the newest versions pip chooses beside s3fs and FastAPI,
-and one with the lower bounds of the metadata. Only ready-made wheels are installed: nothing is compiled.
-Ends with 1 if anything fails, or if there is no Python 3.11.
+One environment for each Python from 3.11 to 3.14 that is found, with the newest versions pip
+chooses beside s3fs and FastAPI, and one with the lower bounds of the metadata. Only ready-made
+wheels are installed: nothing is compiled. Ends with 1 if anything fails, or if there is no Python
+3.11.
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 BESIDE = ("s3fs", "fastapi")
 """What users have beside the store: s3fs pins botocore, with which S3 works without the extra."""
 EXTRAS = "bookkeeper,cli,metrics,sftp"
-"""All but the large ones. With the lower bounds `s3` and `harness` too, which brings `arrow`; Spark's never."""
+"""All but the large ones.
+
+With the lower bounds `s3` and `harness` too, which brings `arrow`; Spark's never.
+"""
 PACKAGES = {"segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery"}
-NOT_FOR_USERS = re.compile(r"(^|/)(bench|tests|examples|mutants|services|main_job\w*\.py|spark_demo\.py)(/|$)")
+NOT_FOR_USERS = re.compile(
+    r"(^|/)(bench|tests|examples|mutants|services|main_job\w*\.py|spark_demo\.py)(/|$)"
+)
 PATIENCE_S = 600
 
 
@@ -51,9 +58,19 @@ class Python(NamedTuple):
 
 def run(*command: str, cwd: Path | None = None) -> str:
     """Run a command; its output. Raises CheckError with what it said."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SEGMENTSTORE_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "SEGMENTSTORE_"))
+    }
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     if done.returncode:
         said = "\n".join(f"    {line}" for line in (done.stdout + done.stderr).splitlines()[-25:])
@@ -78,7 +95,9 @@ def find(version: tuple[int, int]) -> Python | None:
     for path in candidates(version):
         if not os.access(path, os.X_OK):
             continue
-        done = subprocess.run([path, "-I", "-c", asked], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [path, "-I", "-c", asked], capture_output=True, text=True, check=False
+        )
         if not done.returncode and done.stdout.split() == [str(number) for number in version]:
             return Python(version, path)
     return None
@@ -86,7 +105,15 @@ def find(version: tuple[int, int]) -> Python | None:
 
 def build(folder: Path) -> Path:
     """The wheel of this tree."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+    )
     run(*pip, "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("segmentstore-*.whl")
     return wheel
@@ -129,7 +156,16 @@ def check_environment(python: Python, wheel: Path, folder: Path, constraints: li
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", inside]
     limits = folder / "limits.txt"
     limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
-    install = [*pip, "install", "--quiet", "--no-compile", "--only-binary", ":all:", "--constraint", str(limits)]
+    install = [
+        *pip,
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--only-binary",
+        ":all:",
+        "--constraint",
+        str(limits),
+    ]
     work = folder / "work"
     work.mkdir()
     run(*install, str(wheel), cwd=work)
@@ -141,9 +177,14 @@ def check_environment(python: Python, wheel: Path, folder: Path, constraints: li
     run(inside, "-I", str(HERE / "smoke_extras.py"), cwd=work)
     chosen = dict(line.split("==") for line in run(*pip, "freeze").splitlines() if "==" in line)
     shown = ", ".join(
-        f"{name} {chosen[name]}" for name in ("boto3", "botocore", "rocksdict", "typer", "s3fs") if name in chosen
+        f"{name} {chosen[name]}"
+        for name in ("boto3", "botocore", "rocksdict", "typer", "s3fs")
+        if name in chosen
     )
-    return f"{python}: {'lower bounds' if constraints else 'newest'}: {shown}; {time.monotonic() - begun:.0f} s"
+    return (
+        f"{python}: {'lower bounds' if constraints else 'newest'}: {shown}; "
+        f"{time.monotonic() - begun:.0f} s"
+    )
 
 
 def main() -> int:
@@ -160,7 +201,9 @@ def main() -> int:
     try:
         wheel = build(folder)
         bounds = lowest(check_contents(wheel))
-        plans: list[tuple[Python, list[str]]] = [(python, []) for python in found.values() if python is not None]
+        plans: list[tuple[Python, list[str]]] = [
+            (python, []) for python in found.values() if python is not None
+        ]
         plans.insert(0, (first, bounds))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             futures = {

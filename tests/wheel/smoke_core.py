@@ -1,4 +1,6 @@
-"""In an environment that has the core alone: a store in a folder works, and what is missing is named with its extra."""
+"""In an environment that has the core alone: a store in a folder works, and what is missing is
+named with its extra.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ async def session() -> None:
         folder = f"store-{compression}"
         async with segmentstore.open(folder, compression=compression) as store:
             await store.create_segment("a")
-            offsets = await asyncio.gather(*(store.append("a", b"%04d" % number) for number in range(100)))
+            offsets = await asyncio.gather(
+                *(store.append("a", b"%04d" % number) for number in range(100))
+            )
             assert offsets == list(range(0, 400, 4))
             await store.flush()
         async with segmentstore.open(folder) as store:
@@ -57,9 +61,13 @@ def main() -> None:
     for tier2, extra in (("s3://bucket/prefix", "s3"), ("sftp://host/folder", "sftp")):
         refused(lambda tier2=tier2: segmentstore.blocking.open("other", tier2=tier2), extra)  # type: ignore[misc]
         assert not os.path.exists("other"), "a store that cannot be was begun"
-    refused(lambda: segmentstore.blocking.open("other", tier1="bookkeeper://zk:2181/a"), "bookkeeper")
+    refused(
+        lambda: segmentstore.blocking.open("other", tier1="bookkeeper://zk:2181/a"), "bookkeeper"
+    )
     refused(lambda: segmentstore.blocking.open("third", metrics_port=9), "metrics")
-    assert "fsspec" in str(error_of(lambda: segmentstore.blocking.open("fourth", tier2="gs://bucket/prefix")))
+    assert "fsspec" in str(
+        error_of(lambda: segmentstore.blocking.open("fourth", tier2="gs://bucket/prefix"))
+    )
     shown = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=False)
     assert shown.returncode == 2, shown
     assert len(shown.stderr.splitlines()) == 1, shown

@@ -1,4 +1,6 @@
-"""In an environment with the extras, but Spark's: the command line, every module of the wheel, and the adapters load."""
+"""In an environment with the extras, but Spark's: the command line, every module of the wheel, and
+the adapters load.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def load_everything() -> int:
             continue
         if "spark" in parts:
             continue
-        if not HARNESS and ({"harness", "catalog"} & set(parts) or parts[-1].startswith("crashtest_")):
+        if not HARNESS and (
+            {"harness", "catalog"} & set(parts) or parts[-1].startswith("crashtest_")
+        ):
             continue
         importlib.import_module(".".join(parts).removesuffix(".__init__"))
         count += 1

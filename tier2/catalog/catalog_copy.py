@@ -1,10 +1,12 @@
-"""What a snapshot is made of, copied from a container's metadata in one go: the part that the event loop does.
+"""What a snapshot is made of, copied from a container's metadata in one go: the part that the event
+loop does.
 
 Rules of this file:
 
-- a copy shares with the metadata only records that never change (chunks, objects); what does change is copied as a number;
-- it makes no object for each chunk or segment, but long lists of what is there: nothing for the collector of cyclic garbage
-  to walk through, and nothing that takes long to give back.
+- a copy shares with the metadata only records that never change (chunks, objects); what does change
+  is copied as a number;
+- it makes no object for each chunk or segment, but long lists of what is there: nothing for the
+  collector of cyclic garbage to walk through, and nothing that takes long to give back.
 
 Pure: no await, no clock, no I/O.
 """
@@ -20,7 +22,9 @@ from segmentstore.contracts.metadata import ContainerMetadata
 
 
 class CatalogCopy(NamedTuple):
-    """The metadata of a container as of one sequence number: nothing that is done to them later shows here."""
+    """The metadata of a container as of one sequence number: nothing that is done to them later
+    shows here.
+    """
 
     container_id: int
     sequence_number: int
@@ -38,7 +42,10 @@ class CatalogCopy(NamedTuple):
 
 
 def copy_catalog(metadata: ContainerMetadata) -> CatalogCopy:
-    """Copy what a snapshot needs. About half a microsecond a segment, a tenth an object, a hundredth a chunk."""
+    """Copy what a snapshot needs.
+
+    About half a microsecond a segment, a tenth an object, a hundredth a chunk.
+    """
     segments = [metadata.segments[segment_id] for segment_id in sorted(metadata.segments)]
     live, garbage = metadata.objects.values(), metadata.garbage.values()
     objects = [each.record for each in live]

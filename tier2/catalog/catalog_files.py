@@ -3,8 +3,10 @@
 Rules of this file:
 
 - equal tables make equal bytes: one thread, fixed options;
-- row groups are cut where readers cut: 16,384 rows, those of `objects` at the borders of shards too;
-- statistics stand for the columns that row groups are chosen by; pages carry checksums, for who reads only some of them;
+- row groups are cut where readers cut: 16,384 rows, those of `objects` at the borders of shards
+  too;
+- statistics stand for the columns that row groups are chosen by; pages carry checksums, for who
+  reads only some of them;
 - whatever pyarrow says of bytes that are no such table becomes CatalogFormatError.
 
 Pure: bytes and tables, no await, no clock, no I/O.
@@ -26,11 +28,15 @@ from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_schema import ADDED_IN, CHUNKS, OBJECTS, SEGMENTS, conform
 
 ROW_GROUP_ROWS: Final = 16_384
-"""Of the others: few enough that who wants the names of some segments' objects, which are most of it, need not read all."""
+"""Of the others: few enough that who wants the names of some segments' objects, which are most of
+it, need not read all.
+"""
 SHARD_ROWS_MAX: Final = 131_072
 """Of a row group of `objects`."""
 FOOTERS_KEPT: Final = 16
-"""Parsed, by a process: who reads one range after another asks for the same few, and a large one takes 10 ms."""
+"""Parsed, by a process: who reads one range after another asks for the same few, and a large one
+takes 10 ms.
+"""
 _FOOTER_END_BYTES: Final = 8
 _MERGED_GAP_BYTES: Final = 256 * 1024
 """Ranges so near to each other are fetched as one."""
@@ -57,7 +63,11 @@ def row_groups(name: str, table: pa.Table) -> list[int]:
     runs = pc.run_end_encode(table["shard"].combine_chunks())  # type: ignore[attr-defined] # not in the stubs
     ends = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
-    return [rows for start, end in zip(starts, ends, strict=True) for rows in _cut(end - start, SHARD_ROWS_MAX)]
+    return [
+        rows
+        for start, end in zip(starts, ends, strict=True)
+        for rows in _cut(end - start, SHARD_ROWS_MAX)
+    ]
 
 
 def _cut(rows: int, rows_max: int) -> list[int]:
@@ -102,10 +112,15 @@ def read_objects(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_whole(data: bytes, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a whole file, as `schema` has them, or only some columns. Raises CatalogFormatError."""
+    """The rows of a whole file, as `schema` has them, or only some columns.
+
+    Raises CatalogFormatError.
+    """
     wanted = chosen_schema(schema, columns)
     try:
-        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, page_checksum_verification=True)
+        file = pq.ParquetFile(
+            pa.BufferReader(data), pre_buffer=False, page_checksum_verification=True
+        )
         table = file.read(columns=_present(file.schema_arrow, wanted), use_threads=False)
     except _ARROW_ERRORS as error:
         raise CatalogFormatError(f"not the Parquet file that it should be: {error}") from error
@@ -113,7 +128,10 @@ def read_whole(data: bytes, schema: pa.Schema, columns: Sequence[str] | None = N
 
 
 def chosen_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """`schema` with these columns alone, in this order. ValueError for one that it does not have."""
+    """`schema` with these columns alone, in this order.
+
+    ValueError for one that it does not have.
+    """
     if columns is None:
         return schema
     unknown = [name for name in columns if name not in schema.names]
@@ -127,11 +145,14 @@ def _present(there: pa.Schema, wanted: pa.Schema) -> list[str]:
     return [field.name for field in wanted if field.name in there.names]
 
 
-# --- parts of a file -------------------------------------------------------------------------------------------------
+# --- parts of a file ------------------------------------------------------------------------------
 
 
 def footer_size(tail: bytes) -> int:
-    """How many bytes at a file's end its footer takes, told by its last 8 or more. Raises CatalogFormatError."""
+    """How many bytes at a file's end its footer takes, told by its last 8 or more.
+
+    Raises CatalogFormatError.
+    """
     if len(tail) < _FOOTER_END_BYTES or tail[-4:] != b"PAR1":
         raise CatalogFormatError("it does not end as a Parquet file")
     return int.from_bytes(tail[-8:-4], "little") + _FOOTER_END_BYTES
@@ -156,11 +177,18 @@ class _Footer:
     def leaves(self, columns: Sequence[str]) -> list[int]:
         """Where the parts of these columns are among the columns of a row group."""
         schema = self.metadata.schema
-        return [i for i in range(self.metadata.num_columns) if schema.column(i).path.partition(".")[0] in columns]
+        return [
+            i
+            for i in range(self.metadata.num_columns)
+            if schema.column(i).path.partition(".")[0] in columns
+        ]
 
     def _read_bounds(self, column: str) -> list[tuple[Any, Any] | None]:
         metadata = self.metadata
-        index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column), None)
+        index = next(
+            (i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column),
+            None,
+        )
         if index is None:
             return [None] * metadata.num_row_groups
         found: list[tuple[Any, Any] | None] = []
@@ -181,11 +209,17 @@ def _parse_footer(footer: bytes) -> _Footer:
 class PartialFile:
     """A file of which the footer is here, and the rest as far as it is asked for.
 
-    First `choose` row groups, then fetch `ranges`, then `read` them; or, of what is `fetched`, some and then others.
+    First `choose` row groups, then fetch `ranges`, then `read` them; or, of what is `fetched`, some
+    and then others.
     """
 
-    def __init__(self, size: int, footer: bytes, schema: pa.Schema, columns: Sequence[str] | None = None) -> None:
-        """`footer`: the last bytes of the file, of which there are `size`. Raises CatalogFormatError."""
+    def __init__(
+        self, size: int, footer: bytes, schema: pa.Schema, columns: Sequence[str] | None = None
+    ) -> None:
+        """`footer`: the last bytes of the file, of which there are `size`.
+
+        Raises CatalogFormatError.
+        """
         self._schema = chosen_schema(schema, columns)
         self._size = size
         self._footer = (size - len(footer), footer)
@@ -204,15 +238,21 @@ class PartialFile:
         return self._parsed.bounds("shard")
 
     def segments(self) -> list[tuple[Any, Any] | None]:
-        """The least and the greatest segment id of each row group; None of one that does not say."""
+        """The least and the greatest segment id of each row group; None of one that does not
+        say.
+        """
         return self._parsed.bounds("segment_id")
 
     def choose_shards(self, shards: Sequence[int], among: Sequence[int] | None = None) -> list[int]:
-        """The row groups, of all or some, that may hold rows of these shards, ascending; numbers are digits in hexadecimal."""
+        """The row groups, of all or some, that may hold rows of these shards, ascending; numbers
+        are digits in hexadecimal.
+        """
         return self._choose("shard", [f"{shard:02x}" for shard in shards], among) if shards else []
 
     def choose_segments(self, segment_ids: Sequence[int]) -> list[int]:
-        """The row groups that may hold rows of these segments, which are given in ascending order."""
+        """The row groups that may hold rows of these segments, which are given in ascending
+        order.
+        """
         return self._choose("segment_id", segment_ids)
 
     def row_count(self, groups: Sequence[int]) -> int:
@@ -231,15 +271,23 @@ class PartialFile:
         return found
 
     def read(self, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> pa.Table:
-        """The rows of these row groups; `pieces` are offsets and bytes of `ranges`. Raises CatalogFormatError."""
+        """The rows of these row groups; `pieces` are offsets and bytes of `ranges`.
+
+        Raises CatalogFormatError.
+        """
         return self.fetched(pieces).read(groups)
 
     def fetched(self, pieces: Sequence[tuple[int, bytes]]) -> FetchedGroups:
-        """The row groups whose `ranges` are among these offsets and bytes. Raises CatalogFormatError."""
+        """The row groups whose `ranges` are among these offsets and bytes.
+
+        Raises CatalogFormatError.
+        """
         source = _Sparse(self._size, [*pieces, self._footer])
         return FetchedGroups(source, self._parsed.metadata, self._columns, self._schema)
 
-    def _choose(self, column: str, wanted: Sequence[Any], among: Sequence[int] | None = None) -> list[int]:
+    def _choose(
+        self, column: str, wanted: Sequence[Any], among: Sequence[int] | None = None
+    ) -> list[int]:
         chosen = []
         every = self._parsed.bounds(column)
         for group in range(len(every)) if among is None else among:
@@ -265,14 +313,22 @@ class PartialFile:
 
 
 class FetchedGroups:
-    """Row groups whose bytes are here, decoded as they are asked for. Not for two threads at once."""
+    """Row groups whose bytes are here, decoded as they are asked for.
 
-    def __init__(self, source: _Sparse, metadata: pq.FileMetaData, columns: list[str], schema: pa.Schema) -> None:
+    Not for two threads at once.
+    """
+
+    def __init__(
+        self, source: _Sparse, metadata: pq.FileMetaData, columns: list[str], schema: pa.Schema
+    ) -> None:
         self._columns = columns
         self._schema = schema
         try:
             self._file = pq.ParquetFile(
-                pa.PythonFile(source, "r"), metadata=metadata, pre_buffer=False, page_checksum_verification=True
+                pa.PythonFile(source, "r"),
+                metadata=metadata,
+                pre_buffer=False,
+                page_checksum_verification=True,
             )
         except _ARROW_ERRORS as error:
             raise CatalogFormatError(f"its row groups cannot be read: {error}") from error
@@ -280,7 +336,9 @@ class FetchedGroups:
     def read(self, groups: Sequence[int]) -> pa.Table:
         """The rows of these row groups. Raises CatalogFormatError."""
         try:
-            table = self._file.read_row_groups(list(groups), columns=self._columns, use_threads=False)
+            table = self._file.read_row_groups(
+                list(groups), columns=self._columns, use_threads=False
+            )
         except _ARROW_ERRORS as error:
             raise CatalogFormatError(f"its row groups cannot be read: {error}") from error
         return conform(table, self._schema)

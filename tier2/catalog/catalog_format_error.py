@@ -4,4 +4,7 @@ from __future__ import annotations
 
 
 class CatalogFormatError(Exception):
-    """A snapshot, or a table of one, is not what it should be. The message names the object and what is wrong."""
+    """A snapshot, or a table of one, is not what it should be.
+
+    The message names the object and what is wrong.
+    """

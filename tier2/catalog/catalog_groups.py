@@ -1,8 +1,10 @@
-"""A table of a snapshot by its row groups: who plans by ranges knows from the footer where each segment lies.
+"""A table of a snapshot by its row groups: who plans by ranges knows from the footer where each
+segment lies.
 
 Rules of this file:
 
-- `segments` and `chunks` alone: their rows are sorted by segment, and their statistics say from which to which;
+- `segments` and `chunks` alone: their rows are sorted by segment, and their statistics say from
+  which to which;
 - the footer is fetched once; row groups as they are asked for, a few together.
 
 Coroutines over ObjectStorage. All may raise CatalogFormatError and StorageUnavailableError.
@@ -24,7 +26,9 @@ from tier2.object_storage import ObjectStorage
 
 
 class GroupRange(NamedTuple):
-    """Row groups [start, stop) of a table of segments, and what their neighbours say of the borders."""
+    """Row groups [start, stop) of a table of segments, and what their neighbours say of the
+    borders.
+    """
 
     start: int
     stop: int
@@ -46,7 +50,9 @@ class GroupRange(NamedTuple):
 class TableGroups:
     """Row groups of `segments` or `chunks`, with these columns. Made by `open_groups`."""
 
-    def __init__(self, storage: ObjectStorage, file: TableFile, partial: PartialFile, columns: Sequence[str]) -> None:
+    def __init__(
+        self, storage: ObjectStorage, file: TableFile, partial: PartialFile, columns: Sequence[str]
+    ) -> None:
         self._storage = storage
         self._file = file
         self._partial = partial
@@ -54,7 +60,9 @@ class TableGroups:
         self._bounds: list[tuple[int, int]] = []
         for group, bounds in enumerate(partial.segments()):
             if bounds is None:
-                raise CatalogFormatError(f"{file.object}: row group {group} does not say which segments it has")
+                raise CatalogFormatError(
+                    f"{file.object}: row group {group} does not say which segments it has"
+                )
             self._bounds.append(bounds)
 
     def __len__(self) -> int:
@@ -65,11 +73,18 @@ class TableGroups:
         return self._partial.row_count(range(start, stop))
 
     def range(self, part: int, parts: int) -> GroupRange | None:
-        """One of `parts` nearly equal ranges; None of one that is empty. Of an empty table the first is all of it."""
+        """One of `parts` nearly equal ranges; None of one that is empty.
+
+        Of an empty table the first is all of it.
+        """
         groups = len(self)
         start, stop = groups * part // parts, groups * (part + 1) // parts
         if start == stop:
-            return GroupRange(0, 0, None, None, continues=False, goes_on=False) if not groups and not part else None
+            return (
+                GroupRange(0, 0, None, None, continues=False, goes_on=False)
+                if not groups and not part
+                else None
+            )
         least = self._bounds[start][0] if start else None
         behind = self._bounds[stop][0] if stop < groups else None
         return GroupRange(
@@ -82,7 +97,9 @@ class TableGroups:
         )
 
     def of_segments(self, least: int | None, most: int | None) -> tuple[int, int]:
-        """The row groups [start, stop) that may hold segments `least` to `most`, both included; None: no such bound."""
+        """The row groups [start, stop) that may hold segments `least` to `most`, both included;
+        None: no such bound.
+        """
         chosen = [
             group
             for group, (first, last) in enumerate(self._bounds)
@@ -100,8 +117,15 @@ class TableGroups:
             raise CatalogFormatError(f"{self._file.object}: {error}") from error
 
 
-async def open_groups(storage: ObjectStorage, manifest: Manifest, name: str, columns: Sequence[str]) -> TableGroups:
-    """The table `segments` or `chunks` of a snapshot, none of its rows read yet. One request. ValueError for a column."""
+async def open_groups(
+    storage: ObjectStorage, manifest: Manifest, name: str, columns: Sequence[str]
+) -> TableGroups:
+    """The table `segments` or `chunks` of a snapshot, none of its rows read yet.
+
+    One request. ValueError for a column.
+    """
     file, schema = manifest.tables[name], SCHEMAS[name]
     chosen_schema(schema, columns)
-    return TableGroups(storage, file, await open_table(storage, file, schema, list(columns)), columns)
+    return TableGroups(
+        storage, file, await open_table(storage, file, schema, list(columns)), columns
+    )

@@ -1,11 +1,14 @@
-"""The manifest of a snapshot: what it is of, and which objects its tables are. JSON, with a checksum of itself.
+"""The manifest of a snapshot: what it is of, and which objects its tables are.
 
-    {"version": 1, "store_id": .., "containers": .., "container_id": .., "epoch": .., "sequence_number": .., "time_ms": ..,
+JSON, with a checksum of itself.
+
+    {"version": 1, "store_id": .., "containers": .., "container_id": .., "epoch": ..,
+    "sequence_number": .., "time_ms": ..,
      "tables": {name: {"object": .., "size": .., "rows": .., "schema_version": .., "crc32c": ..,
      "footer_size": .., "footer_crc32c": ..}}, "stopped": true, "crc32c": ..}
 
-Rules of this file: unknown members are skipped, so that they can be added; a higher version is refused. The checksum is of
-the document without it, written as `encode` writes: sorted, no spaces.
+Rules of this file: unknown members are skipped, so that they can be added; a higher version is
+refused. The checksum is of the document without it, written as `encode` writes: sorted, no spaces.
 
 Pure: no await, no clock, no I/O.
 """
@@ -47,7 +50,10 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One snapshot. It exists by its manifest alone: tables without one are of an export that did not end."""
+    """One snapshot.
+
+    It exists by its manifest alone: tables without one are of an export that did not end.
+    """
 
     store_id: str
     containers: int
@@ -55,7 +61,9 @@ class Manifest:
     container_id: int
     epoch: int
     sequence_number: int
-    """Of the last operation that the tables contain; they contain all before it, and nothing after."""
+    """Of the last operation that the tables contain; they contain all before it, and nothing
+    after.
+    """
     time_ms: int
     """Wall time of the copy, milliseconds since 1970 UTC."""
     tables: Mapping[str, TableFile]
@@ -94,7 +102,9 @@ def parse(data: bytes, name: str) -> Manifest:
         if type(version) is not int or version < 1:
             raise CatalogFormatError(f"version {version!r}")
         if version > VERSION:
-            raise CatalogFormatError(f"version {version} is newer than {VERSION}, the newest known here")
+            raise CatalogFormatError(
+                f"version {version} is newer than {VERSION}, the newest known here"
+            )
         actual = crc32c(_text(document))
         if recorded != actual:
             raise CatalogFormatError(f"checksum {actual} where {recorded} is recorded")
@@ -124,14 +134,18 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
     named = {name: parse_catalog_name(file.object) for name, file in manifest.tables.items()}
     for name, parts in named.items():
         if parts is None or parts[:3] != ours or parts != named[TABLES[0]]:
-            raise CatalogFormatError(f"table {name} is {manifest.tables[name].object}, of another snapshot")
+            raise CatalogFormatError(
+                f"table {name} is {manifest.tables[name].object}, of another snapshot"
+            )
     return manifest
 
 
 def _table(tables: Mapping[str, Any], name: str) -> TableFile:
     fields = _member(tables, name, dict)
     if not 0 < _number(fields, "footer_size") <= _number(fields, "size"):
-        raise CatalogFormatError(f"table {name} has a footer of {fields['footer_size']} bytes of {fields['size']}")
+        raise CatalogFormatError(
+            f"table {name} has a footer of {fields['footer_size']} bytes of {fields['size']}"
+        )
     return TableFile(
         object=_member(fields, "object", str),
         size=_number(fields, "size"),

@@ -1,9 +1,12 @@
-"""Names of the objects of catalog snapshots: `catalog/<container>/<epoch>-<sequence number>-<unique id>/<part>`.
+"""Names of the objects of catalog snapshots:
+`catalog/<container>/<epoch>-<sequence number>-<unique id>/<part>`.
 
 Rules of this file:
 
-- all names begin with one word, so that one short listing finds all snapshots, and sort as they were taken;
-- the unique id begins with what its store's id hashes to: stores that share a place leave each other's alone;
+- all names begin with one word, so that one short listing finds all snapshots, and sort as they
+  were taken;
+- the unique id begins with what its store's id hashes to: stores that share a place leave each
+  other's alone;
 - there is one spelling of each name: lower case, fixed widths.
 
 Pure: no await, no clock, no I/O.
@@ -62,7 +65,9 @@ class SnapshotName(NamedTuple):
 
 
 def new_snapshot_id(store_id: str, source: random.Random) -> bytes:
-    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn before."""
+    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn
+    before.
+    """
     drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
     return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
 
@@ -73,11 +78,15 @@ def container_prefix(container_id: int) -> str:
 
 
 def snapshot_prefix(container_id: int, epoch: int, sequence_number: int, unique_id: bytes) -> str:
-    """What the names of one snapshot's objects begin with, slash included; ValueError for parts out of range."""
+    """What the names of one snapshot's objects begin with, slash included; ValueError for parts out
+    of range.
+    """
     if not 0 <= container_id <= CONTAINER_ID_MAX:
         raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= sequence_number <= EPOCH_MAX:
-        raise ValueError(f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}")
+        raise ValueError(
+            f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}"
+        )
     check_unique_id(unique_id)
     return f"{container_prefix(container_id)}{epoch:016x}-{sequence_number:016x}-{unique_id.hex()}/"
 
@@ -103,7 +112,9 @@ def parse_catalog_name(name: str) -> SnapshotName | None:
     if match is None:
         return None
     container, epoch, sequence_number, unique, _ = match.groups()
-    return SnapshotName(int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique))
+    return SnapshotName(
+        int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique)
+    )
 
 
 def is_catalog_name(name: str) -> bool:

@@ -2,8 +2,10 @@
 
 Rules of this file:
 
-- no byte is decoded unchecked: a table by its checksum, a part of it by the footer's and those of its pages;
-- what is not there, or is other than the manifest says, is CatalogFormatError with the object's name.
+- no byte is decoded unchecked: a table by its checksum, a part of it by the footer's and those of
+  its pages;
+- what is not there, or is other than the manifest says, is CatalogFormatError with the object's
+  name.
 
 Coroutines over ObjectStorage, as in `catalog_snapshots`. All may raise StorageUnavailableError.
 """
@@ -39,11 +41,12 @@ async def read_table(
     shard: int | range | None = None,
     segment_ids: Collection[int] | None = None,
 ) -> pa.Table:
-    """A table of a snapshot, whole or in part: `shard` is for "objects", `segment_ids` for "segments" and "chunks".
+    """A table of a snapshot, whole or in part: `shard` is for "objects", `segment_ids` for
+    "segments" and "chunks".
 
-    Whole, every byte is fetched and checked; in part, the footer and the row groups that may hold such rows are, by one request
-    and one for each stretch of neighbours. The rows come as they lie in the table. ValueError for a column, shard or table there is
-    none of.
+    Whole, every byte is fetched and checked; in part, the footer and the row groups that may hold
+    such rows are, by one request and one for each stretch of neighbours. The rows come as they lie
+    in the table. ValueError for a column, shard or table there is none of.
     """
     schema = SCHEMAS.get(name)
     if schema is None:
@@ -51,7 +54,11 @@ async def read_table(
     if (shard is not None and name != "objects") or (segment_ids is not None and name == "objects"):
         raise ValueError(f"rows of {name} cannot be chosen so")
     if shard is not None:
-        first, last = (shard, shard) if isinstance(shard, int) else (min(shard, default=0), max(shard, default=-1))
+        first, last = (
+            (shard, shard)
+            if isinstance(shard, int)
+            else (min(shard, default=0), max(shard, default=-1))
+        )
         shards = range(first, last + 1)
         return (await fetch_shards(storage, manifest, shards, columns)).read(shards)
     file = manifest.tables[name]
@@ -67,9 +74,14 @@ async def read_table(
 
 
 class FetchedShards:
-    """Some shards of `objects`: their row groups' bytes, decoded as they are asked for. Not for two threads at once."""
+    """Some shards of `objects`: their row groups' bytes, decoded as they are asked for.
 
-    def __init__(self, name: str, partial: PartialFile, groups: Sequence[int], fetched: FetchedGroups) -> None:
+    Not for two threads at once.
+    """
+
+    def __init__(
+        self, name: str, partial: PartialFile, groups: Sequence[int], fetched: FetchedGroups
+    ) -> None:
         self._name = name
         self._partial = partial
         self._groups = groups
@@ -80,7 +92,10 @@ class FetchedShards:
         return self._partial.row_count(self._partial.choose_shards(shards, self._groups))
 
     def read(self, shards: Sequence[int]) -> pa.Table:
-        """The rows of these, as they lie in the table; none of shards that were not fetched. Raises CatalogFormatError."""
+        """The rows of these, as they lie in the table; none of shards that were not fetched.
+
+        Raises CatalogFormatError.
+        """
         try:
             return self._fetched.read(self._partial.choose_shards(shards, self._groups))
         except CatalogFormatError as error:
@@ -88,9 +103,14 @@ class FetchedShards:
 
 
 async def fetch_shards(
-    storage: ObjectStorage, manifest: Manifest, shards: Sequence[int], columns: Sequence[str] | None = None
+    storage: ObjectStorage,
+    manifest: Manifest,
+    shards: Sequence[int],
+    columns: Sequence[str] | None = None,
 ) -> FetchedShards:
-    """These shards of a snapshot's `objects`, ascending; the requests are those of `read_table`, and so is what it raises."""
+    """These shards of a snapshot's `objects`, ascending; the requests are those of `read_table`,
+    and so is what it raises.
+    """
     file, wanted = manifest.tables["objects"], None if columns is None else list(columns)
     chosen_schema(OBJECTS, wanted)
     if shards and not 0 <= shards[0] <= shards[-1] <= 0xFF:
@@ -108,7 +128,10 @@ async def fetch_shards(
 async def open_table(
     storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
 ) -> PartialFile:
-    """The footer of a table, checked. One request. Raises CatalogFormatError, which names the object."""
+    """The footer of a table, checked.
+
+    One request. Raises CatalogFormatError, which names the object.
+    """
     try:
         check_version(file.schema_version, "table")
         return await _open(storage, file, schema, columns)
@@ -121,7 +144,9 @@ async def _read_whole(
 ) -> pa.Table:
     data = b"".join(
         [
-            await _get(storage, file.object, Range(position, min(PIECE_BYTES, file.size - position)))
+            await _get(
+                storage, file.object, Range(position, min(PIECE_BYTES, file.size - position))
+            )
             for position in range(0, file.size, PIECE_BYTES)
         ]
     )
@@ -133,18 +158,27 @@ async def _read_whole(
 
 
 async def _read_segments(
-    storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None, segment_ids: list[int]
+    storage: ObjectStorage,
+    file: TableFile,
+    schema: pa.Schema,
+    columns: list[str] | None,
+    segment_ids: list[int],
 ) -> pa.Table:
     # The column that rows are chosen by is read even if nobody asked for it.
     fetched = None if columns is None else list(dict.fromkeys([*columns, "segment_id"]))
     partial = await _open(storage, file, schema, fetched)
     groups = partial.choose_segments(segment_ids)
-    table = _of_segments((await fetch_groups(storage, file, partial, groups)).read(groups), segment_ids)
+    table = _of_segments(
+        (await fetch_groups(storage, file, partial, groups)).read(groups), segment_ids
+    )
     return table if columns is None else table.select(columns)
 
 
 def _of_segments(table: pa.Table, segment_ids: list[int]) -> pa.Table:
-    """The rows of these segments. A segment's rows lie together, and so do mostly those of neighbours: no row is copied then."""
+    """The rows of these segments.
+
+    A segment's rows lie together, and so do mostly those of neighbours: no row is copied then.
+    """
     if not table.num_rows:
         return table
     column: Any = table["segment_id"].to_numpy()
@@ -161,7 +195,9 @@ def _of_segments(table: pa.Table, segment_ids: list[int]) -> pa.Table:
     return table.filter(pa.array(np.repeat(wanted, ends - starts)))
 
 
-async def _open(storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None) -> PartialFile:
+async def _open(
+    storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
+) -> PartialFile:
     footer = await _get(storage, file.object, Range(file.size - file.footer_size, file.footer_size))
     _check_sum("footer checksum", footer, file.footer_crc32c)
     return PartialFile(file.size, footer, schema, columns)

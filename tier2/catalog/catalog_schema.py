@@ -2,9 +2,11 @@
 
 Rules of this file:
 
-- numbers are int64, also those that are unsigned elsewhere: Spark has no unsigned 64 bits, and none reaches 2**63;
-- a column is added at the end, nullable, with the minor version it came with (`_since`); a table without it is older, and
-  gets nulls. A column never changes its meaning or its type: that is another major version, which is refused.
+- numbers are int64, also those that are unsigned elsewhere: Spark has no unsigned 64 bits, and none
+  reaches 2**63;
+- a column is added at the end, nullable, with the minor version it came with (`_since`); a table
+  without it is older, and gets nulls. A column never changes its meaning or its type: that is
+  another major version, which is refused.
 
 Pure: Arrow tables in and out.
 """
@@ -21,7 +23,10 @@ from tier2.catalog.catalog_format_error import CatalogFormatError
 SCHEMA_VERSION: Final = "1.0"
 """Major and minor, of all tables together."""
 ADDED_IN: Final = b"added_in"
-"""Metadata of a field that came after the first minor version: which one. Tables may lack such a column."""
+"""Metadata of a field that came after the first minor version: which one.
+
+Tables may lack such a column.
+"""
 
 
 def _must(name: str, kind: pa.DataType) -> pa.Field[Any]:
@@ -88,24 +93,34 @@ OBJECTS: Final = pa.schema(
 LIVE: Final = "live"
 GARBAGE: Final = "garbage"
 
-SCHEMAS: Final[Mapping[str, pa.Schema]] = {"segments": SEGMENTS, "chunks": CHUNKS, "objects": OBJECTS}
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "segments": SEGMENTS,
+    "chunks": CHUNKS,
+    "objects": OBJECTS,
+}
 
 
 def check_version(version: str, of_what: str) -> None:
-    """Raise CatalogFormatError for a version whose tables this program cannot read. A newer minor one only has more."""
+    """Raise CatalogFormatError for a version whose tables this program cannot read.
+
+    A newer minor one only has more.
+    """
     major, dot, minor = version.partition(".")
     if not dot or not major.isdecimal() or not minor.isdecimal():
         raise CatalogFormatError(f"{of_what}: {version!r} is no schema version")
     known = SCHEMA_VERSION.partition(".")[0]
     if major != known:
-        raise CatalogFormatError(f"{of_what}: schema version {version}; this program reads {known}.x")
+        raise CatalogFormatError(
+            f"{of_what}: schema version {version}; this program reads {known}.x"
+        )
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with exactly the columns of `schema`, in its order and of its types.
 
-    Columns that the schema does not have are left out; one that came with a later minor version than the table is
-    null throughout. Raises CatalogFormatError for a column that is missing, of another type, or null where none may be.
+    Columns that the schema does not have are left out; one that came with a later minor version
+    than the table is null throughout. Raises CatalogFormatError for a column that is missing, of
+    another type, or null where none may be.
     """
     return pa.Table.from_arrays([_column(table, field) for field in schema], schema=schema)
 
@@ -116,14 +131,18 @@ def _column(table: pa.Table, field: pa.Field[Any]) -> pa.ChunkedArray[Any]:
         raise CatalogFormatError(f"column {field.name} is there {len(places)} times")
     if not places:
         if ADDED_IN not in (field.metadata or {}):
-            raise CatalogFormatError(f"column {field.name} is missing; there are {', '.join(table.column_names)}")
+            raise CatalogFormatError(
+                f"column {field.name} is missing; there are {', '.join(table.column_names)}"
+            )
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(places[0])
     if column.type != field.type:
         try:
             column = column.cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise CatalogFormatError(f"column {field.name} is {column.type}, not {field.type}: {error}") from None
+            raise CatalogFormatError(
+                f"column {field.name} is {column.type}, not {field.type}: {error}"
+            ) from None
     if not field.nullable and column.null_count:
         raise CatalogFormatError(f"column {field.name} has {column.null_count:,} nulls")
     return column

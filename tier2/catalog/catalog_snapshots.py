@@ -2,14 +2,16 @@
 
 Rules of this file (docs/formats/catalog.md):
 
-- the tables are put first and the manifest last: a snapshot exists when its manifest does. It is deleted the other way
-  round, so that at no moment there is a manifest whose tables are gone;
-- names are never used again, so an attempt that failed is given up; what it left is deleted with the old ones;
-- who deletes touches only snapshots of its own store, of its own epoch or an older one: a stale owner can harm nothing
-  that its successor wrote.
+- the tables are put first and the manifest last: a snapshot exists when its manifest does. It is
+  deleted the other way round, so that at no moment there is a manifest whose tables are gone;
+- names are never used again, so an attempt that failed is given up; what it left is deleted with
+  the old ones;
+- who deletes touches only snapshots of its own store, of its own epoch or an older one: a stale
+  owner can harm nothing that its successor wrote.
 
-Coroutines over ObjectStorage and Runtime: a task of a job, the engine and a simulated world run the same ones. All may raise
-StorageUnavailableError; what is there and is no snapshot is CatalogFormatError.
+Coroutines over ObjectStorage and Runtime: a task of a job, the engine and a simulated world run the
+same ones. All may raise StorageUnavailableError; what is there and is no snapshot is
+CatalogFormatError.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ class EncodedTable(NamedTuple):
 
 
 def encode_copy(copy: CatalogCopy) -> dict[str, EncodedTable]:
-    """The tables of a copy of a container's metadata as Parquet. Blocking and O(everything): for a thread."""
+    """The tables of a copy of a container's metadata as Parquet.
+
+    Blocking and O(everything): for a thread.
+    """
     return encode_tables(build_tables_of(copy))
 
 
@@ -74,7 +79,9 @@ def encode_tables(tables: CatalogTables) -> dict[str, EncodedTable]:
     for name, table in tables._asdict().items():
         data = encode_parquet(table, row_groups(name, table))
         footer = data[-footer_size(data[-8:]) :]
-        encoded[name] = EncodedTable(data, table.num_rows, crc32c(data), len(footer), crc32c(footer))
+        encoded[name] = EncodedTable(
+            data, table.num_rows, crc32c(data), len(footer), crc32c(footer)
+        )
     return encoded
 
 
@@ -90,7 +97,9 @@ async def write_snapshot(
     metadata: ContainerMetadata,
     stopped: bool = False,
 ) -> Manifest:
-    """Put a snapshot of these metadata as they are at the call. Four requests; most of the work is a thread's.
+    """Put a snapshot of these metadata as they are at the call.
+
+    Four requests; most of the work is a thread's.
 
     `stopped`: nobody has had the container open since `time_ms` (`Manifest.stopped`).
     """
@@ -106,7 +115,9 @@ async def write_snapshot(
         runtime,
         store_id=store_id,
         containers=containers,
-        snapshot=SnapshotName(container_id, epoch, copy.sequence_number, new_snapshot_id(store_id, runtime.random)),
+        snapshot=SnapshotName(
+            container_id, epoch, copy.sequence_number, new_snapshot_id(store_id, runtime.random)
+        ),
         time_ms=time_ms,
         encoded=encoded,
         stopped=stopped,
@@ -124,7 +135,9 @@ async def put_snapshot(
     encoded: dict[str, EncodedTable],
     stopped: bool = False,
 ) -> Manifest:
-    """Put what `encode_tables` made under a name never used before; four requests, the manifest's the last."""
+    """Put what `encode_tables` made under a name never used before; four requests, the manifest's
+    the last.
+    """
     tables = {}
     for name, table in encoded.items():
         file = table_name(snapshot, name)
@@ -148,7 +161,9 @@ async def put_snapshot(
         tables=tables,
         stopped=stopped,
     )
-    await storage.put(manifest.name, [catalog_manifest.encode(manifest)], new_unique_id(runtime.random))
+    await storage.put(
+        manifest.name, [catalog_manifest.encode(manifest)], new_unique_id(runtime.random)
+    )
     return manifest
 
 
@@ -172,8 +187,13 @@ class ListedSnapshot(NamedTuple):
         return (self.name.epoch, self.name.sequence_number, self.modified_ms, self.name.unique_id)
 
 
-async def list_snapshots(storage: ObjectStorage, container_id: int | None = None) -> list[ListedSnapshot]:
-    """All snapshots, also those without a manifest: by container, then as they were taken. One listing."""
+async def list_snapshots(
+    storage: ObjectStorage, container_id: int | None = None
+) -> list[ListedSnapshot]:
+    """All snapshots, also those without a manifest: by container, then as they were taken.
+
+    One listing.
+    """
     prefix = PREFIX if container_id is None else container_prefix(container_id)
     found: dict[SnapshotName, list[StoredObject]] = {}
     async for page in storage.list(prefix):
@@ -184,7 +204,9 @@ async def list_snapshots(storage: ObjectStorage, container_id: int | None = None
     listed = [
         ListedSnapshot(
             named,
-            next((stored for stored in objects if parse_manifest_name(stored.name) is not None), None),
+            next(
+                (stored for stored in objects if parse_manifest_name(stored.name) is not None), None
+            ),
             tuple(objects),
         )
         for named, objects in found.items()
@@ -201,16 +223,21 @@ class Unreadable(NamedTuple):
 
 
 async def newest_snapshots(
-    storage: ObjectStorage, store_id: str | None = None, unreadable: dict[str, Unreadable] | None = None
+    storage: ObjectStorage,
+    store_id: str | None = None,
+    unreadable: dict[str, Unreadable] | None = None,
 ) -> dict[int, Manifest]:
-    """The newest snapshot of each container that has one, by container. One listing, and a request for each container.
+    """The newest snapshot of each container that has one, by container.
 
-    A listing may lag and show what was deleted: that is passed over, by a request each. Where the snapshots are of several stores and
-    `store_id` does not say which is meant, it is the only one of them that has a marker: the others are gone for good, as before a
-    restore. If there is no such one it is CatalogFormatError.
+    One listing, and a request for each container.
 
-    A manifest that is there and cannot be read is CatalogFormatError too; with `unreadable` it is passed over for an older
-    one, and noted there by its name, with the reason.
+    A listing may lag and show what was deleted: that is passed over, by a request each. Where the
+    snapshots are of several stores and `store_id` does not say which is meant, it is the only one
+    of them that has a marker: the others are gone for good, as before a restore. If there is no
+    such one it is CatalogFormatError.
+
+    A manifest that is there and cannot be read is CatalogFormatError too; with `unreadable` it is
+    passed over for an older one, and noted there by its name, with the reason.
     """
     listed = [
         each
@@ -224,29 +251,42 @@ async def newest_snapshots(
         container_id: await _newest_there(storage, list(of_container), unreadable)
         for container_id, of_container in groupby(listed, key=lambda each: each.name.container_id)
     }
-    return {container_id: manifest for container_id, manifest in found.items() if manifest is not None}
+    return {
+        container_id: manifest for container_id, manifest in found.items() if manifest is not None
+    }
 
 
 async def _only_store(
-    storage: ObjectStorage, listed: Sequence[ListedSnapshot], unreadable: dict[str, Unreadable] | None
+    storage: ObjectStorage,
+    listed: Sequence[ListedSnapshot],
+    unreadable: dict[str, Unreadable] | None,
 ) -> str | None:
-    """Of the stores that have a snapshot here, the one that has a marker; None if there is no snapshot. Raises CatalogFormatError."""
+    """Of the stores that have a snapshot here, the one that has a marker; None if there is no
+    snapshot. Raises CatalogFormatError.
+    """
     of_stores: dict[bytes, list[ListedSnapshot]] = {}
     for each in listed:
         of_stores.setdefault(each.name.store_mark, []).append(each)
-    manifests = [await _newest_there(storage, of_store, unreadable) for of_store in of_stores.values()]
+    manifests = [
+        await _newest_there(storage, of_store, unreadable) for of_store in of_stores.values()
+    ]
     stores = sorted(manifest.store_id for manifest in manifests if manifest is not None)
-    there = [store_id for store_id in stores if await storage.head(marker_name(store_id)) is not None]
+    there = [
+        store_id for store_id in stores if await storage.head(marker_name(store_id)) is not None
+    ]
     if stores and len(there) != 1:
         raise CatalogFormatError(
-            f"{PREFIX}: snapshots of several stores are here ({', '.join(stores)}): name one, or forget the marker of those"
+            f"{PREFIX}: snapshots of several stores are here ({', '.join(stores)}): name "
+            "one, or forget the marker of those"
             " that are gone for good"
         )
     return there[0] if there else None
 
 
 async def _newest_there(
-    storage: ObjectStorage, listed: Sequence[ListedSnapshot], unreadable: dict[str, Unreadable] | None
+    storage: ObjectStorage,
+    listed: Sequence[ListedSnapshot],
+    unreadable: dict[str, Unreadable] | None,
 ) -> Manifest | None:
     """The last of these that was not deleted behind a listing that lags."""
     for each in reversed(listed):
@@ -306,7 +346,8 @@ async def delete_old_snapshots(
     keep: int = KEPT,
     age_ms: int = AGE_MS,
 ) -> int:
-    """Delete what nobody needs any more of this store's snapshots of a container, and say how many they were.
+    """Delete what nobody needs any more of this store's snapshots of a container, and say how many
+    they were.
 
     The newest `keep` stay, and what is younger than `age_ms`; so does all of owners after `epoch`.
     """
@@ -317,13 +358,19 @@ async def delete_old_snapshots(
     ]
     whole = [each for each in ours if each.manifest is not None]
     given_up = [each for each in ours if each.manifest is None]
-    old = [each for each in [*whole[: max(0, len(whole) - keep)], *given_up] if now_ms - each.modified_ms > age_ms]
+    old = [
+        each
+        for each in [*whole[: max(0, len(whole) - keep)], *given_up]
+        if now_ms - each.modified_ms > age_ms
+    ]
     count = 0
     for each in old:
         if each.manifest is not None:
             await storage.delete(each.manifest.name)
         elif await storage.head(manifest_name(each.name)) is not None:
-            continue  # A listing may lag: it is whole, and without its tables it would be a snapshot that nobody can read.
+            # A listing may lag: it is whole, and without its tables it would be a snapshot that
+            # nobody can read.
+            continue
         for stored in each.objects:
             if stored is not each.manifest:
                 await storage.delete(stored.name)

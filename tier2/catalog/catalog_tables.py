@@ -1,7 +1,8 @@
 """A container's metadata as Arrow tables. Pure: records in, tables out.
 
-Equal metadata make equal tables, byte for byte once they are encoded. Columns are built whole, one pass over the records
-each, and what belongs to a chunk's object is joined by Arrow: some four microseconds a chunk, in one thread.
+Equal metadata make equal tables, byte for byte once they are encoded. Columns are built whole, one
+pass over the records each, and what belongs to a chunk's object is joined by Arrow: some four
+microseconds a chunk, in one thread.
 """
 
 from __future__ import annotations
@@ -54,11 +55,15 @@ def build_tables_of(copy: CatalogCopy) -> CatalogTables:
 
 
 def _segments(copy: CatalogCopy) -> pa.Table:
-    columns: list[pa.Array[Any]] = [pa.array(copy.segments[field.name], field.type) for field in SEGMENTS]
+    columns: list[pa.Array[Any]] = [
+        pa.array(copy.segments[field.name], field.type) for field in SEGMENTS
+    ]
     return pa.Table.from_arrays(columns, schema=SEGMENTS)
 
 
-def _chunks(copy: CatalogCopy, objects: dict[str, pa.Array[Any]], object_index: pa.Array[Any]) -> pa.Table:
+def _chunks(
+    copy: CatalogCopy, objects: dict[str, pa.Array[Any]], object_index: pa.Array[Any]
+) -> pa.Table:
     ids, counts = copy.segments["segment_id"], copy.segments["chunk_count"]
     # Of each chunk the place of its segment: as often as the segment has chunks.
     segment_index = pa.array(chain.from_iterable(map(repeat, range(len(ids)), counts)), _INT)  # type: ignore[arg-type]
@@ -77,7 +82,9 @@ def _chunks(copy: CatalogCopy, objects: dict[str, pa.Array[Any]], object_index: 
 
 
 def _objects_but_blocks(copy: CatalogCopy) -> tuple[dict[str, pa.Array[Any]], pa.Array[Any]]:
-    """The columns by name of the object, and in which order the copy's objects have come to stand."""
+    """The columns by name of the object, and in which order the copy's objects have come to
+    stand.
+    """
     lives, dead = len(copy.live_bytes), len(copy.unreferenced_ms)
     names = pa.array([record.name for record in copy.objects], pa.string())
     columns: dict[str, pa.Array[Any]] = {
@@ -94,16 +101,27 @@ def _objects_but_blocks(copy: CatalogCopy) -> tuple[dict[str, pa.Array[Any]], pa
     return {name: column.take(order) for name, column in columns.items()}, order
 
 
-def _with_blocks(listed: dict[str, pa.Array[Any]], chunks: pa.Table, object_index: pa.Array[Any]) -> pa.Table:
+def _with_blocks(
+    listed: dict[str, pa.Array[Any]], chunks: pa.Table, object_index: pa.Array[Any]
+) -> pa.Table:
     ends: Any = pc.cumulative_sum(listed[_LIVE_CHUNKS]).cast(pa.int32())
-    assert (ends[-1].as_py() if len(ends) else 0) == chunks.num_rows, "every chunk is counted by its object"
+    assert (ends[-1].as_py() if len(ends) else 0) == chunks.num_rows, (
+        "every chunk is counted by its object"
+    )
     by_object = pc.sort_indices(
-        pa.table({"object": object_index, "block_offset": chunks["block_offset"], "segment_id": chunks["segment_id"]}),
+        pa.table(
+            {
+                "object": object_index,
+                "block_offset": chunks["block_offset"],
+                "segment_id": chunks["segment_id"],
+            }
+        ),
         [("object", "ascending"), ("block_offset", "ascending"), ("segment_id", "ascending")],
     )
     fields = [chunks[field.name].take(by_object).combine_chunks() for field in BLOCK]
     blocks = pa.ListArray.from_arrays(
-        pa.concat_arrays([pa.array([0], pa.int32()), ends]), pa.StructArray.from_arrays(fields, fields=list(BLOCK))
+        pa.concat_arrays([pa.array([0], pa.int32()), ends]),
+        pa.StructArray.from_arrays(fields, fields=list(BLOCK)),
     )
     columns = [blocks if field.name == "blocks" else listed[field.name] for field in OBJECTS]
     return pa.Table.from_arrays(columns, schema=OBJECTS)

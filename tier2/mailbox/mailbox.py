@@ -1,15 +1,18 @@
-"""The mailbox in an object storage: messages put, found, answered, taken away. For jobs and for the owner alike.
+"""The mailbox in an object storage: messages put, found, answered, taken away.
+
+For jobs and for the owner alike.
 
 Rules of this file:
 
-- a message and its answer are objects, put if absent and never changed: of several attempts at one message the first
-  counts, and an answer once given stands;
-- an attempt is known by its bytes: who puts the same message again, because he never heard whether the first put
-  landed, is told that it is there as his own;
-- a message goes before its answer when both are taken away: one that could be found without its answer would be
-  answered again.
+- a message and its answer are objects, put if absent and never changed: of several attempts at one
+  message the first counts, and an answer once given stands;
+- an attempt is known by its bytes: who puts the same message again, because he never heard whether
+  the first put landed, is told that it is there as his own;
+- a message goes before its answer when both are taken away: one that could be found without its
+  answer would be answered again.
 
-Every call may raise StorageUnavailableError, the outcome of a put being unknown then; nothing here tries again.
+Every call may raise StorageUnavailableError, the outcome of a put being unknown then; nothing here
+tries again.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ class MailboxEntry(NamedTuple):
 
 
 async def put_message(storage: ObjectStorage, runtime: Runtime, message: Message) -> bool:
-    """Put a message; False if another attempt was first, and another message is there now. ValueError as `encode`.
+    """Put a message; False if another attempt was first, and another message is there now.
+
+    ValueError as `encode`.
 
     After StorageUnavailableError nobody knows: put it again, and delete nothing it names meanwhile.
     """
@@ -83,27 +88,42 @@ async def read_message(storage: ObjectStorage, key: MessageKey) -> Message | Non
     return None if isinstance(found, Answer) else found
 
 
-async def read_answer(storage: ObjectStorage, container_id: int, job_id: str, message_id: str) -> Answer | None:
-    """The answer to a message; None as long as there is none. Raises MessageFormatError. At most two requests."""
+async def read_answer(
+    storage: ObjectStorage, container_id: int, job_id: str, message_id: str
+) -> Answer | None:
+    """The answer to a message; None as long as there is none.
+
+    Raises MessageFormatError. At most two requests.
+    """
     key = MessageKey(container_id, job_id, message_id)
     found = parse_message(await get_bytes(storage, answer_name(key)), key, answer=True)
     return found if isinstance(found, Answer) else None
 
 
-def parse_message(data: bytes | None, key: MessageKey, *, answer: bool = False) -> Message | Answer | None:
-    """The message (or answer) that was found under this key; None for None. Raises MessageFormatError."""
+def parse_message(
+    data: bytes | None, key: MessageKey, *, answer: bool = False
+) -> Message | Answer | None:
+    """The message (or answer) that was found under this key; None for None.
+
+    Raises MessageFormatError.
+    """
     if data is None:
         return None
     found = parse(data)
     if isinstance(found, Answer) is not answer:
-        raise MessageFormatError("an answer where a message should be" if not answer else "it is no answer")
+        raise MessageFormatError(
+            "an answer where a message should be" if not answer else "it is no answer"
+        )
     if found.key != key:
         raise MessageFormatError(f"it says that it is {message_name(found.key)}")
     return found
 
 
 async def get_bytes(storage: ObjectStorage, name: str) -> bytes | None:
-    """An object of the mailbox, whole; None if it is gone. Raises MessageFormatError for one that is too long."""
+    """An object of the mailbox, whole; None if it is gone.
+
+    Raises MessageFormatError for one that is too long.
+    """
     stored = await storage.head(name)
     if stored is None:
         return None
@@ -170,10 +190,12 @@ async def _entries(storage: ObjectStorage, prefix: str) -> AsyncIterator[Mailbox
 async def wait_for_answers(
     storage: ObjectStorage, keys: Iterable[MessageKey], timeout_s: float, poll_s: float
 ) -> dict[MessageKey, Answer]:
-    """The answers that are there within `timeout_s`, in the order of `keys`; what is missing has none yet.
+    """The answers that are there within `timeout_s`, in the order of `keys`; what is missing has
+    none yet.
 
-    Looks at once, then every `poll_s`: one LIST a job and container, two requests for each new answer. A Tier 2 that
-    does not answer is waited out within the time. An answer that cannot be read is one of verdict `failed`.
+    Looks at once, then every `poll_s`: one LIST a job and container, two requests for each new
+    answer. A Tier 2 that does not answer is waited out within the time. An answer that cannot be
+    read is one of verdict `failed`.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout_s
@@ -190,15 +212,21 @@ async def wait_for_answers(
         await asyncio.sleep(min(poll_s, left_s))
 
 
-async def _collect(storage: ObjectStorage, missing: list[MessageKey], found: dict[MessageKey, Answer]) -> None:
+async def _collect(
+    storage: ObjectStorage, missing: list[MessageKey], found: dict[MessageKey, Answer]
+) -> None:
     there: list[MessageKey] = []
     wanted = set(missing)
     for container_id, job_id in dict.fromkeys((key.container_id, key.job_id) for key in missing):
         entries = await list_job(storage, container_id, job_id)
-        there += [entry.key for entry in entries if entry.answer is not None and entry.key in wanted]
+        there += [
+            entry.key for entry in entries if entry.answer is not None and entry.key in wanted
+        ]
     for first in range(0, len(there), ANSWERS_AT_ONCE):
         some = there[first : first + ANSWERS_AT_ONCE]
-        answers = await asyncio.gather(*(_read_or_say(storage, key) for key in some), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(_read_or_say(storage, key) for key in some), return_exceptions=True
+        )
         for key, answer in zip(some, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer

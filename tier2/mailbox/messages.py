@@ -1,13 +1,15 @@
-"""What jobs and the owner of a container say to each other, and how it is written down (docs/formats/mailbox.md).
+"""What jobs and the owner of a container say to each other, and how it is written down
+(docs/formats/mailbox.md).
 
 Rules of this file:
 
 - a message is JSON: a version, a type, a body, and the CRC32C of the body as this file writes it;
-- nothing in a message is believed but its form: every number is in the range its record allows, every list is bounded,
-  and whatever else stands there is a MessageFormatError; what it claims, the owner checks;
+- nothing in a message is believed but its form: every number is in the range its record allows,
+  every list is bounded, and whatever else stands there is a MessageFormatError; what it claims, the
+  owner checks;
 - a field that is not known is passed over, a version that is not known is refused;
-- a message names itself: container, job and message id stand in it as in the name of its object. And it says for which
-  store it is, for several may keep their objects in one place.
+- a message names itself: container, job and message id stand in it as in the name of its object.
+  And it says for which store it is, for several may keep their objects in one place.
 
 Pure: no await, no clock, no I/O.
 """
@@ -56,17 +58,20 @@ Verdict: TypeAlias = Literal[
 ]
 """What an owner answers.
 
-`committed`: every replacement is in the log. `committed_in_part`: some are; `detail["refused"]` lists the others. `refused_changed`:
-the chunks are not those any more. `refused_unknown_segment`: the segments are gone. `refused_checksum`: the object or a
-block in it is not what was proposed. `refused_missing_object`: it is not there. `refused_malformed`: the message breaks a
-rule of its form, or claims what cannot be. `expired`: the object is too old. `condemned`: the request was carried out, name by
-name in the detail. `exported`: `detail["manifest"]` is the snapshot's. `failed`: the owner tried and could not, the reason
-says why; asking again may help.
+`committed`: every replacement is in the log. `committed_in_part`: some are; `detail["refused"]`
+lists the others. `refused_changed`: the chunks are not those any more. `refused_unknown_segment`:
+the segments are gone. `refused_checksum`: the object or a block in it is not what was proposed.
+`refused_missing_object`: it is not there. `refused_malformed`: the message breaks a rule of its
+form, or claims what cannot be. `expired`: the object is too old. `condemned`: the request was
+carried out, name by name in the detail. `exported`: `detail["manifest"]` is the snapshot's.
+`failed`: the owner tried and could not, the reason says why; asking again may help.
 """
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 _MESSAGE_ID: Final = re.compile(r"[a-z0-9-]{1,80}")
-_NAME: Final = re.compile(r"mailbox/([0-9a-f]{8})/([0-9a-f]{16})/([a-z0-9-]{1,80})(\.answer)?\.json")
+_NAME: Final = re.compile(
+    r"mailbox/([0-9a-f]{8})/([0-9a-f]{16})/([a-z0-9-]{1,80})(\.answer)?\.json"
+)
 
 
 class MessageFormatError(Exception):
@@ -80,7 +85,9 @@ class MessageKey(NamedTuple):
     job_id: str
     """16 lower hex digits."""
     message_id: str
-    """1 to 80 of `a-z 0-9 -`; unique within the job, and the same for all attempts at one piece of work."""
+    """1 to 80 of `a-z 0-9 -`; unique within the job, and the same for all attempts at one piece of
+    work.
+    """
 
 
 class Replacement(NamedTuple):
@@ -115,7 +122,9 @@ class ReplaceProposal:
 
 @dataclass(frozen=True, slots=True)
 class CondemnRequest:
-    """Objects that a job found nobody refers to: the owner is to look, and to make garbage of what is."""
+    """Objects that a job found nobody refers to: the owner is to look, and to make garbage of what
+    is.
+    """
 
     container_id: int
     job_id: str
@@ -151,7 +160,10 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a message. It is never a licence to delete anything: that is the owner's alone."""
+    """What became of a message.
+
+    It is never a licence to delete anything: that is the owner's alone.
+    """
 
     container_id: int
     job_id: str
@@ -228,7 +240,9 @@ def _checked_id(message_id: str) -> str:
 
 def one_sentence(text: object) -> str:
     """What may stand as an answer's reason: on one line, and not too long."""
-    said = "".join(each if each.isprintable() else " " for each in str(text)[:REASON_CHARACTERS_MAX])
+    said = "".join(
+        each if each.isprintable() else " " for each in str(text)[:REASON_CHARACTERS_MAX]
+    )
     return " ".join(said.split())
 
 
@@ -240,7 +254,9 @@ def encode(message: Message | Answer) -> bytes:
     kind, body = _KINDS_BY_CLASS[type(message)], _to_body(message)
     try:
         checked = _canonical(body)
-        data = _canonical({"version": VERSION, "type": kind, "crc32c": f"{crc32c(checked):08x}"})[:-1]
+        data = _canonical({"version": VERSION, "type": kind, "crc32c": f"{crc32c(checked):08x}"})[
+            :-1
+        ]
         data += b',"body":' + checked + b"}"
         parse(data)
     except MessageFormatError as error:
@@ -251,7 +267,9 @@ def encode(message: Message | Answer) -> bytes:
 
 
 def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    ).encode()
 
 
 def _to_body(message: Message | Answer) -> dict[str, Any]:
@@ -279,7 +297,11 @@ def _to_body(message: Message | Answer) -> dict[str, Any]:
 
 
 def _to_key(message: ReplaceProposal) -> dict[str, Any]:
-    key = {"container_id": message.container_id, "job_id": message.job_id, "message_id": message.message_id}
+    key = {
+        "container_id": message.container_id,
+        "job_id": message.job_id,
+        "message_id": message.message_id,
+    }
     return {**key, "store_id": message.store_id} if message.store_id else key
 
 
@@ -336,9 +358,13 @@ def _read_proposal(body: dict[str, Any]) -> ReplaceProposal:
     key = _key(body)
     record = _object(body.get("object"), "object")
     stored = ObjectRecord(
-        _text(record, "name", NAME_CHARACTERS_MAX), _integer(record, "size", 1), _integer(record, "created_ms")
+        _text(record, "name", NAME_CHARACTERS_MAX),
+        _integer(record, "size", 1),
+        _integer(record, "created_ms"),
     )
-    names = [_as_text(name, "names", NAME_CHARACTERS_MAX) for name in _list(body, "names", CHUNKS_MAX)]
+    names = [
+        _as_text(name, "names", NAME_CHARACTERS_MAX) for name in _list(body, "names", CHUNKS_MAX)
+    ]
     replacements: list[Replacement] = []
     chunks = 0
     for each in _list(body, "replacements", CHUNKS_MAX):
@@ -348,7 +374,9 @@ def _read_proposal(body: dict[str, Any]) -> ReplaceProposal:
         if chunks > CHUNKS_MAX:
             raise MessageFormatError(f"more than {CHUNKS_MAX} chunks")
         replacements.append(Replacement(_integer(fields, "segment_id"), old, new))
-    return ReplaceProposal(*key, stored, tuple(replacements), _integer(body, "created_ms"), _store(body))
+    return ReplaceProposal(
+        *key, stored, tuple(replacements), _integer(body, "created_ms"), _store(body)
+    )
 
 
 def _chunks(fields: dict[str, Any], side: str, names: list[str]) -> tuple[ChunkRecord, ...]:
@@ -367,7 +395,9 @@ def _chunks(fields: dict[str, Any], side: str, names: list[str]) -> tuple[ChunkR
             raise MessageFormatError(
                 f"{side}: a chunk begins at {start}, the one before ends at {found[-1].end_offset}"
             )
-        found.append(ChunkRecord(start, length, names[number], block_offset, block_segment_id, block_start))
+        found.append(
+            ChunkRecord(start, length, names[number], block_offset, block_segment_id, block_start)
+        )
     return tuple(found)
 
 
@@ -390,7 +420,9 @@ def _read_answer(body: dict[str, Any]) -> Answer:
 
 
 def _key(body: dict[str, Any]) -> MessageKey:
-    key = MessageKey(_integer(body, "container_id"), _text(body, "job_id", 16), _text(body, "message_id", 80))
+    key = MessageKey(
+        _integer(body, "container_id"), _text(body, "job_id", 16), _text(body, "message_id", 80)
+    )
     try:
         message_name(key)
     except ValueError as error:

@@ -1,8 +1,10 @@
-"""AdaptiveRate: how many requests a second a throttling provider gets; RateGate: where requests wait for it.
+"""AdaptiveRate: how many requests a second a throttling provider gets; RateGate: where requests
+wait for it.
 
-Without throttling there is no limit. Throttled once, everybody slows down to half of what was measured; each second
-without throttling adds a little; far above where it began, the limit is off again. So the storage as a whole finds the
-rate that the provider grants, where each request retrying for itself would only make it worse.
+Without throttling there is no limit. Throttled once, everybody slows down to half of what was
+measured; each second without throttling adds a little; far above where it began, the limit is off
+again. So the storage as a whole finds the rate that the provider grants, where each request
+retrying for itself would only make it worse.
 
 AdaptiveRate is pure: time is handed in, in seconds of the event loop.
 """
@@ -74,7 +76,9 @@ class AdaptiveRate:
         self._changed = now
 
     def delay(self, now: float, chance: float) -> float:
-        """Seconds until the next request may go; `chance` in [0, 1) spreads them by half to both sides."""
+        """Seconds until the next request may go; `chance` in [0, 1) spreads them by half to both
+        sides.
+        """
         limit = self.limit(now)
         if limit is None:
             return 0.0
@@ -82,7 +86,10 @@ class AdaptiveRate:
 
 
 class RateGate:
-    """Where requests wait, one behind another, for what `rate` grants. After `stop` nobody waits any more."""
+    """Where requests wait, one behind another, for what `rate` grants.
+
+    After `stop` nobody waits any more.
+    """
 
     def __init__(self, source: random.Random) -> None:
         self.rate = AdaptiveRate()

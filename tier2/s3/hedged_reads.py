@@ -1,12 +1,17 @@
-"""Reads that do not wait for a server that never answers: a second request beside one that is late, and the first answer wins.
+"""Reads that do not wait for a server that never answers: a second request beside one that is late,
+and the first answer wins.
 
 Rules of this file:
 
-- what is late, and whether a second request may go, `ReadPatience` and `S3Requests.begin_beside` say;
-- an answer is bytes, or that there are none (absent, beyond the end). A failure is none: the other is waited for;
-- what is not waited for any more, also because the reader was cancelled, is cut off as soon as bytes come, else its
-  socket's patience ends it. Until then it has its thread and its connection, of which there is a fixed number;
-- a reply that trickles, each byte within the patience, is cut when the whole took longer than the slowest line would.
+- what is late, and whether a second request may go, `ReadPatience` and `S3Requests.begin_beside`
+  say;
+- an answer is bytes, or that there are none (absent, beyond the end). A failure is none: the other
+  is waited for;
+- what is not waited for any more, also because the reader was cancelled, is cut off as soon as
+  bytes come, else its socket's patience ends it. Until then it has its thread and its connection,
+  of which there is a fixed number;
+- a reply that trickles, each byte within the patience, is cut when the whole took longer than the
+  slowest line would.
 """
 
 from __future__ import annotations
@@ -26,11 +31,17 @@ if TYPE_CHECKING:
 
 WHOLE_S: Final = 60.0
 SLOWEST_BYTES_PER_S: Final = 16 * 1024
-"""Of one of many requests that share a slow line. A read has WHOLE_S, and the time its bytes take at this rate."""
+"""Of one of many requests that share a slow line.
+
+A read has WHOLE_S, and the time its bytes take at this rate.
+"""
 
 
 async def hedged_get(requests: S3Requests, where: Where, offset: int, length: int) -> bytes:
-    """Exactly these bytes of an object. Raises what error_of makes of the first request's failure, if all failed."""
+    """Exactly these bytes of an object.
+
+    Raises what error_of makes of the first request's failure, if all failed.
+    """
     patience = requests.patience
     patience.begun()
 
@@ -42,7 +53,10 @@ async def hedged_get(requests: S3Requests, where: Where, offset: int, length: in
         late_after_s = patience.late_after_s(length)
         if late_after_s is not None:
             done, _ = await asyncio.wait((waiting[0].running,), timeout=late_after_s)
-            if not done and (second := requests.begin_beside("get", where.name, work, length)) is not None:
+            if (
+                not done
+                and (second := requests.begin_beside("get", where.name, work, length)) is not None
+            ):
                 waiting.append(second)
         return await _first_answer(requests, waiting, WHOLE_S + length / SLOWEST_BYTES_PER_S)
     except asyncio.CancelledError:

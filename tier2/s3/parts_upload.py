@@ -1,10 +1,14 @@
-"""PartsUpload: one object put in parts, from the first request to the last; BytesUpload: the caller's bytes that way.
+"""PartsUpload: one object put in parts, from the first request to the last; BytesUpload: the
+caller's bytes that way.
 
 Rules of this file:
 
-- an upload that did not end in a Complete that said so is aborted, whatever happened: its parts are billed for ever;
-- parts go in parallel, each tries again by itself; when one gives up, the others finish what they send and no new one begins;
-- a Complete without a reply may have taken effect, then or later: it is looked for, and only then tried again;
+- an upload that did not end in a Complete that said so is aborted, whatever happened: its parts are
+  billed for ever;
+- parts go in parallel, each tries again by itself; when one gives up, the others finish what they
+  send and no new one begins;
+- a Complete without a reply may have taken effect, then or later: it is looked for, and only then
+  tried again;
 - a conflict (409) at Complete ends the upload: it begins again from the first part, a few times.
 """
 
@@ -36,7 +40,9 @@ PARTS_IN_PARALLEL: Final = 4
 ATTEMPTS: Final = 4
 """Of a part, and of a Complete."""
 THROTTLED_ATTEMPTS: Final = 24
-"""The same, while the provider only asks for patience: three quarters of a minute, for giving up throws everything away."""
+"""The same, while the provider only asks for patience: three quarters of a minute, for giving up
+throws everything away.
+"""
 BEGINNINGS_MAX: Final = 3
 ABORTS_MAX: Final = 2
 
@@ -92,7 +98,9 @@ class PartsUpload(ABC):
             await self.check_result()
             return
         raise StorageUnavailableError(
-            self._where.name, "CompleteMultipartUpload met another request each time", "ConditionalRequestConflict"
+            self._where.name,
+            "CompleteMultipartUpload met another request each time",
+            "ConditionalRequestConflict",
         )
 
     async def check_result(self) -> None:
@@ -122,7 +130,9 @@ class PartsUpload(ABC):
                 if errors:
                     return
 
-        await gather_owned(*(lane() for _ in range(min(self.parallel, self.part_count))), name="tier2 s3 part")
+        await gather_owned(
+            *(lane() for _ in range(min(self.parallel, self.part_count))), name="tier2 s3 part"
+        )
         if errors:
             raise errors[0]
         return [done[number] for number in sorted(done)]
@@ -144,8 +154,13 @@ class PartsUpload(ABC):
             await self._outcomes.pause(attempt)
 
     async def _complete(self, upload_id: str, parts: Sequence[CompletedPartTypeDef]) -> bool:
-        """True: Complete said so. False: the object is there and ours all the same. Raises otherwise."""
-        work = s3_calls.complete_upload(self._where, upload_id, parts, conditional=self._conditional)
+        """True: Complete said so.
+
+        False: the object is there and ours all the same. Raises otherwise.
+        """
+        work = s3_calls.complete_upload(
+            self._where, upload_id, parts, conditional=self._conditional
+        )
         trouble: StorageUnavailableError | None = None
         attempt = 0
         while trouble is None or attempt < _attempts_max(trouble):
@@ -155,7 +170,9 @@ class PartsUpload(ABC):
             if not self._conditional and await self._there_already():
                 return False
             try:
-                await self._requests.send("complete_upload", self._where.name, work, retry=attempt > 0)
+                await self._requests.send(
+                    "complete_upload", self._where.name, work, retry=attempt > 0
+                )
                 return True
             except S3AnswerError as answer:
                 if answer.verdict is Verdict.CONFLICT:
@@ -213,7 +230,9 @@ class PartsUpload(ABC):
 
     def _check_going_on(self) -> None:
         if self._stopped:
-            raise StorageUnavailableError(self._where.name, "the put was given up by its caller", "cancelled")
+            raise StorageUnavailableError(
+                self._where.name, "the put was given up by its caller", "cancelled"
+            )
 
 
 class BytesUpload(PartsUpload):
@@ -240,7 +259,9 @@ class BytesUpload(PartsUpload):
         part = self._parts[number - 1]
         work = s3_calls.put_part(self._where, upload_id, number, part)
         size = sum(map(len, part))
-        return await self._requests.send("put_part", self._where.name, work, size_sent=size, retry=retry)
+        return await self._requests.send(
+            "put_part", self._where.name, work, size_sent=size, retry=retry
+        )
 
 
 class _ConflictError(Exception):
@@ -258,7 +279,9 @@ def part_bytes_for(size: int, part_bytes: int) -> int:
 
 
 def cut(parts: Sequence[Buffer], part_bytes: int) -> list[list[memoryview]]:
-    """The concatenation of `parts` in runs of `part_bytes`, the last as long as is left; nothing is copied."""
+    """The concatenation of `parts` in runs of `part_bytes`, the last as long as is left; nothing is
+    copied.
+    """
     runs: list[list[memoryview]] = [[]]
     room = part_bytes
     for part in parts:

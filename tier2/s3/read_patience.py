@@ -1,17 +1,19 @@
-"""ReadPatience: how long a read waits before it is asked a second time, and before its connection is given up.
+"""ReadPatience: how long a read waits before it is asked a second time, and before its connection
+is given up.
 
-Theory of operation. The seconds that small reads took lately are kept, of two lengths apart. A read that has
-taken a multiple of what nearly all took is *late*: a second request is sent beside it (tier2/s3/hedged_reads.py).
-A connection on which nothing arrived for a larger multiple is *dead*: its socket gives up. Rules:
+Theory of operation. The seconds that small reads took lately are kept, of two lengths apart. A read
+that has taken a multiple of what nearly all took is *late*: a second request is sent beside it
+(tier2/s3/hedged_reads.py). A connection on which nothing arrived for a larger multiple is *dead*:
+its socket gives up. Rules:
 
-- nothing is sent twice before there is a measure, nor beyond a share of all reads: a provider that is slow as a
-  whole gets hardly more requests by it, and pays for the rare one that hangs alone;
-- the wait for a dead connection is one of PATIENCES_S, since each is a client of its own; it is between two
-  arrivals of bytes, so a large transfer that goes on has all the time it needs;
-- where connections are dead time after time the provider may only be slow: the next longer patience is tried then,
-  until a row of reads succeeded;
-- where those of one object are, and others answer meanwhile, it may lie where reading begins slowly (a disk that
-  sleeps, an archive): the next longer patience is tried for it alone.
+- nothing is sent twice before there is a measure, nor beyond a share of all reads: a provider that
+  is slow as a whole gets hardly more requests by it, and pays for the rare one that hangs alone;
+- the wait for a dead connection is one of PATIENCES_S, since each is a client of its own; it is
+  between two arrivals of bytes, so a large transfer that goes on has all the time it needs;
+- where connections are dead time after time the provider may only be slow: the next longer patience
+  is tried then, until a row of reads succeeded;
+- where those of one object are, and others answer meanwhile, it may lie where reading begins slowly
+  (a disk that sleeps, an archive): the next longer patience is tried for it alone.
 
 Pure: no await, no clock, no I/O; seconds are handed in.
 """
@@ -104,7 +106,9 @@ class ReadPatience:
             times.add(seconds)
 
     def timed_out(self, patience_s: int, name: str = "") -> None:
-        """Nothing came of this object for so long, and no second request had the answer meanwhile."""
+        """Nothing came of this object for so long, and no second request had the answer
+        meanwhile.
+        """
         self._timed_out_of(name, patience_s)
         self._calm = 0
         self._dead += 1
@@ -128,7 +132,9 @@ class ReadPatience:
 
     def dead_after_s(self, name: str = "") -> int:
         """How long a read of this object waits for bytes: one of PATIENCES_S."""
-        usual = max((took for each in self._times if (took := each.nearly_all()) is not None), default=None)
+        usual = max(
+            (took for each in self._times if (took := each.nearly_all()) is not None), default=None
+        )
         wanted = UNMEASURED_S if usual is None else DEAD_FACTOR * usual
         known = self._slow.get(name)
         wanted = max(wanted, self._least_s, known.least_s if known is not None else 0)

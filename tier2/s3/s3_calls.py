@@ -1,7 +1,10 @@
-"""The single calls of S3 that the adapter uses: how each is asked, and how its answer is checked. Run in threads.
+"""The single calls of S3 that the adapter uses: how each is asked, and how its answer is checked.
 
-Each function makes what S3Requests.send runs. They raise botocore's exceptions, translated by who runs them, and our own for
-answers that botocore takes for good: a body that is too short, a range that is not the one asked for.
+Run in threads.
+
+Each function makes what S3Requests.send runs. They raise botocore's exceptions, translated by who
+runs them, and our own for answers that botocore takes for good: a body that is too short, a range
+that is not the one asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from segmentstore.contracts.checksum import Buffer
-from tier2.object_storage import InvalidRangeError, StorageUnavailableError, StoredObject, UnfinishedUpload
+from tier2.object_storage import (
+    InvalidRangeError,
+    StorageUnavailableError,
+    StoredObject,
+    UnfinishedUpload,
+)
 from tier2.s3.s3_client import Reply, body_of, checksum_of
 
 if TYPE_CHECKING:
@@ -70,11 +78,15 @@ def put_object(
     return work
 
 
-def get_object(where: Where, offset: int, length: int, coming: Reply | None = None) -> Callable[[S3Client], bytes]:
+def get_object(
+    where: Where, offset: int, length: int, coming: Reply | None = None
+) -> Callable[[S3Client], bytes]:
     """Exactly these bytes, or an error. `coming` is told when they begin to come."""
 
     def work(client: S3Client) -> bytes:
-        reply = client.get_object(Bucket=where.bucket, Key=where.key, Range=f"bytes={offset}-{offset + length - 1}")
+        reply = client.get_object(
+            Bucket=where.bucket, Key=where.key, Range=f"bytes={offset}-{offset + length - 1}"
+        )
         body = reply["Body"]
         if coming is not None:
             coming.begins(body)
@@ -85,7 +97,9 @@ def get_object(where: Where, offset: int, length: int, coming: Reply | None = No
             body.close()
         if len(data) != length:
             raise StorageUnavailableError(
-                where.name, f"GetObject: {len(data)} bytes came where {length} were due", "truncated"
+                where.name,
+                f"GetObject: {len(data)} bytes came where {length} were due",
+                "truncated",
             )
         return data
 
@@ -96,17 +110,22 @@ def _check_range(name: str, reply: GetObjectOutputTypeDef, offset: int, length: 
     shown = reply.get("ContentRange") or ""
     match = _CONTENT_RANGE.fullmatch(shown)
     if match is None:
-        # A server that sends the whole object without naming the range has done right only where that is the range.
+        # A server that sends the whole object without naming the range has done right only where
+        # that is the range.
         if not shown and offset == 0 and reply.get("ContentLength") == length:
             return
-        raise StorageUnavailableError(name, f"GetObject: the range is said to be {shown[:60]!r}", "wrong-range")
+        raise StorageUnavailableError(
+            name, f"GetObject: the range is said to be {shown[:60]!r}", "wrong-range"
+        )
     first, last = int(match[1]), int(match[2])
     if (first, last) == (offset, offset + length - 1):
         return
     if match[3] != "*" and first == offset and last == int(match[3]) - 1 < offset + length - 1:
         raise InvalidRangeError(name, f"bytes {offset} to {offset + length} of {match[3]}")
     raise StorageUnavailableError(
-        name, f"GetObject: {shown} came where bytes {offset}-{offset + length - 1} were due", "wrong-range"
+        name,
+        f"GetObject: {shown} came where bytes {offset}-{offset + length - 1} were due",
+        "wrong-range",
     )
 
 
@@ -121,7 +140,9 @@ def head_object(where: Where) -> Callable[[S3Client], Seen]:
 
 
 def peek_object(where: Where) -> Callable[[S3Client], Seen]:
-    """As head_object, by reading the first byte: an answer to a HEAD has no body and cannot say why it says no."""
+    """As head_object, by reading the first byte: an answer to a HEAD has no body and cannot say why
+    it says no.
+    """
 
     def work(client: S3Client) -> Seen:
         reply = client.get_object(Bucket=where.bucket, Key=where.key, Range="bytes=0-0")
@@ -139,7 +160,9 @@ def peek_object(where: Where) -> Callable[[S3Client], Seen]:
 def _seen(where: Where, size: int, modified: datetime, metadata: dict[str, str]) -> Seen:
     # Some stores give the keys of metadata back in another case.
     ids = [value for key, value in metadata.items() if key.lower() == UNIQUE_ID_KEY]
-    return Seen(StoredObject(where.name, size, milliseconds(modified)), ids[0].lower() if ids else "")
+    return Seen(
+        StoredObject(where.name, size, milliseconds(modified)), ids[0].lower() if ids else ""
+    )
 
 
 def delete_object(where: Where) -> Callable[[S3Client], None]:
@@ -158,14 +181,20 @@ class Page(NamedTuple):
     more: bool
 
 
-def list_objects(bucket: str, prefix: str, start_after: str, count: int) -> Callable[[S3Client], Page]:
-    """Keys that begin with `prefix` and sort behind `start_after`. No token: a listing outlives a restart of the server."""
+def list_objects(
+    bucket: str, prefix: str, start_after: str, count: int
+) -> Callable[[S3Client], Page]:
+    """Keys that begin with `prefix` and sort behind `start_after`.
+
+    No token: a listing outlives a restart of the server.
+    """
 
     def work(client: S3Client) -> Page:
         after: Any = {"StartAfter": start_after} if start_after else {}
         reply = client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=count, **after)
         objects = [
-            (each["Key"], each["Size"], milliseconds(each["LastModified"])) for each in reply.get("Contents", ())
+            (each["Key"], each["Size"], milliseconds(each["LastModified"]))
+            for each in reply.get("Contents", ())
         ]
         return Page(objects, bool(reply.get("IsTruncated")))
 
@@ -173,7 +202,10 @@ def list_objects(bucket: str, prefix: str, start_after: str, count: int) -> Call
 
 
 def begin_upload(where: Where, unique_id: bytes, *, checksummed: bool) -> Callable[[S3Client], str]:
-    """Begin an upload in parts; its id. With `checksummed` every part carries a CRC32C that Complete names again."""
+    """Begin an upload in parts; its id.
+
+    With `checksummed` every part carries a CRC32C that Complete names again.
+    """
 
     def work(client: S3Client) -> str:
         extra: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if checksummed else {}
@@ -208,11 +240,18 @@ def put_part(
 def put_plain_part(
     where: Where, upload_id: str, number: int, data: bytes, md5: str
 ) -> Callable[[S3Client], CompletedPartTypeDef]:
-    """As put_part for an upload begun without checksums: a CRC32C would not be taken there, MD5 is everywhere."""
+    """As put_part for an upload begun without checksums: a CRC32C would not be taken there, MD5 is
+    everywhere.
+    """
 
     def work(client: S3Client) -> CompletedPartTypeDef:
         reply = client.upload_part(
-            Bucket=where.bucket, Key=where.key, UploadId=upload_id, PartNumber=number, Body=data, ContentMD5=md5
+            Bucket=where.bucket,
+            Key=where.key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=data,
+            ContentMD5=md5,
         )
         return {"PartNumber": number, "ETag": reply["ETag"]}
 
@@ -265,7 +304,10 @@ def abort_upload(where: Where, upload_id: str) -> Callable[[S3Client], None]:
 
 
 def list_uploads(bucket: str, prefix: str) -> Callable[[S3Client], Sequence[UnfinishedUpload]]:
-    """Uploads in parts under way, of keys that begin with `prefix`; `name` is the key. The first page."""
+    """Uploads in parts under way, of keys that begin with `prefix`; `name` is the key.
+
+    The first page.
+    """
 
     def work(client: S3Client) -> Sequence[UnfinishedUpload]:
         reply = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, MaxUploads=UPLOADS_PAGE)

@@ -1,8 +1,9 @@
 """The check at the beginning of a store's life: whether this bucket keeps what Tier 2 is promised.
 
-A probe object is written, written again (which must be refused), read, looked at, listed, overwritten in parts (which must
-be refused) and deleted; about twelve requests. Whatever is wrong is said in one sentence: which call, which answer, what
-to do. The probe is removed whatever happens, as far as that can be done.
+A probe object is written, written again (which must be refused), read, looked at, listed,
+overwritten in parts (which must be refused) and deleted; about twelve requests. Whatever is wrong
+is said in one sentence: which call, which answer, what to do. The probe is removed whatever
+happens, as far as that can be done.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ CONFLICTS_MAX: Final = 5
 _T = TypeVar("_T")
 
 
-async def check_promises(requests: S3Requests, outcomes: S3Outcomes, where: Where, source: random.Random) -> None:
-    """Raise StorageRefusedError if the store cannot keep Tier 2's promises, StorageUnavailableError if it does not answer."""
+async def check_promises(
+    requests: S3Requests, outcomes: S3Outcomes, where: Where, source: random.Random
+) -> None:
+    """Raise StorageRefusedError if the store cannot keep Tier 2's promises, StorageUnavailableError
+    if it does not answer.
+    """
     await _Check(requests, outcomes, where, source).run()
 
 
 class _Check:
-    def __init__(self, requests: S3Requests, outcomes: S3Outcomes, where: Where, source: random.Random) -> None:
+    def __init__(
+        self, requests: S3Requests, outcomes: S3Outcomes, where: Where, source: random.Random
+    ) -> None:
         self._requests = requests
         self._outcomes = outcomes
         self._where = where
@@ -60,36 +67,54 @@ class _Check:
             raise
         await self._send("delete", s3_calls.delete_object(where))
         if await self._outcomes.look(where) is not None:
-            raise self._refused("DeleteObject", "says done and the object is still there: turn off what keeps it")
+            raise self._refused(
+                "DeleteObject", "says done and the object is still there: turn off what keeps it"
+            )
 
     async def _read(self) -> None:
         data = await self._send("get", s3_calls.get_object(self._where, 5, 20))
         if data != PROBE[5:25]:
-            raise self._refused("GetObject", "gives other bytes than were put: the store cannot be used")
+            raise self._refused(
+                "GetObject", "gives other bytes than were put: the store cannot be used"
+            )
         seen = await self._outcomes.look(self._where)
         if seen is None or seen.stored.size != len(PROBE):
-            raise self._refused("HeadObject", "does not show what was just put: the store cannot be used")
+            raise self._refused(
+                "HeadObject", "does not show what was just put: the store cannot be used"
+            )
         if seen.unique_id != self._id.hex():
-            raise self._refused("HeadObject", "does not give back the metadata that was put: the store cannot be used")
+            raise self._refused(
+                "HeadObject",
+                "does not give back the metadata that was put: the store cannot be used",
+            )
 
     async def _listed(self) -> None:
-        page = await self._send("list", s3_calls.list_objects(self._where.bucket, self._where.key, "", 10))
+        page = await self._send(
+            "list", s3_calls.list_objects(self._where.bucket, self._where.key, "", 10)
+        )
         if [key for key, _, _ in page.objects] != [self._where.key]:
-            raise self._refused("ListObjectsV2", "does not show what was just put: the store cannot be used")
+            raise self._refused(
+                "ListObjectsV2", "does not show what was just put: the store cannot be used"
+            )
         await self._send("list_uploads", s3_calls.list_uploads(self._where.bucket, self._where.key))
 
     async def _upload_in_parts(self) -> None:
         where = self._where
-        upload_id = await self._send("begin_upload", s3_calls.begin_upload(where, self._other_id, checksummed=True))
+        upload_id = await self._send(
+            "begin_upload", s3_calls.begin_upload(where, self._other_id, checksummed=True)
+        )
         try:
             part = await self._send("put_part", s3_calls.put_part(where, upload_id, 1, [b"other"]))
             if self._conditional:
                 complete = s3_calls.complete_upload(where, upload_id, [part], conditional=True)
                 await self._must_be_taken("complete_upload", complete)
         finally:
-            # A store that took the completion, or ended the upload when it refused it, has nothing to abort.
+            # A store that took the completion, or ended the upload when it refused it, has nothing
+            # to abort.
             try:
-                await self._requests.send("abort_upload", where.name, s3_calls.abort_upload(where, upload_id))
+                await self._requests.send(
+                    "abort_upload", where.name, s3_calls.abort_upload(where, upload_id)
+                )
             except S3AnswerError:
                 pass
 
@@ -105,20 +130,28 @@ class _Check:
                     return
                 if answer.verdict is Verdict.CONFLICT:
                     continue
-                raise self._refused(call, f"answers If-None-Match with {answer.code}: {_EMULATE}") from answer
+                raise self._refused(
+                    call, f"answers If-None-Match with {answer.code}: {_EMULATE}"
+                ) from answer
             except S3UnavailableError as error:
                 if error.verdict is Verdict.FAILED:
-                    raise self._refused(call, f"answers If-None-Match with {error.kind}: {_EMULATE}") from error
+                    raise self._refused(
+                        call, f"answers If-None-Match with {error.kind}: {_EMULATE}"
+                    ) from error
                 raise
             raise self._refused(call, f"overwrites an object in spite of If-None-Match: {_EMULATE}")
-        raise StorageUnavailableError(self._where.name, f"{call} met another request", "ConditionalRequestConflict")
+        raise StorageUnavailableError(
+            self._where.name, f"{call} met another request", "ConditionalRequestConflict"
+        )
 
     async def _send(self, operation: Operation, work: Callable[[S3Client], _T]) -> _T:
         call = CALL_NAMES[operation]
         try:
             return await self._requests.send(operation, self._where.name, work)
         except S3AnswerError as answer:
-            raise self._refused(call, f"answers {answer.code} where it must not: the store cannot be used") from answer
+            raise self._refused(
+                call, f"answers {answer.code} where it must not: the store cannot be used"
+            ) from answer
         except S3UnavailableError as error:
             if error.verdict is Verdict.FAILED:
                 raise self._refused(call, f"is not taken ({error.kind}): {error}") from error
@@ -126,12 +159,18 @@ class _Check:
 
     async def _delete_quietly(self) -> None:
         try:
-            await self._requests.send("delete", self._where.name, s3_calls.delete_object(self._where), last=True)
+            await self._requests.send(
+                "delete", self._where.name, s3_calls.delete_object(self._where), last=True
+            )
         except (S3AnswerError, StorageUnavailableError):
             pass
 
     def _refused(self, call: str, what: str) -> StorageRefusedError:
-        return StorageRefusedError(self._where.name, f"{self._requests.location.url}: {call} {what}", "check")
+        return StorageRefusedError(
+            self._where.name, f"{self._requests.location.url}: {call} {what}", "check"
+        )
 
 
-_EMULATE: Final = "use another store, or conditional_writes=emulated with its weaker promise (docs/tier2.md)"
+_EMULATE: Final = (
+    "use another store, or conditional_writes=emulated with its weaker promise (docs/tier2.md)"
+)

@@ -4,8 +4,8 @@ Rules of this file, the only one that touches boto3 and botocore:
 
 - the client never tries twice: whether a request took effect must be seen by who sent it;
 - checksums are ours: CRC32C of each body, computed here and checked by the provider;
-- credentials come from botocore's own chain. A client whose credentials were refused is thrown away, and the next request
-  looks for new ones: a store that runs for months outlives its keys.
+- credentials come from botocore's own chain. A client whose credentials were refused is thrown
+  away, and the next request looks for new ones: a store that runs for months outlives its keys.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ NEW_CLIENT_MS: Final = 5000
 """A client whose credentials were refused is kept at least so long."""
 
 JOIN_BYTES: Final = 1024 * 1024
-"""A body of many buffers up to this size is copied into one: cheaper than a system call for each."""
+"""A body of many buffers up to this size is copied into one: cheaper than a system call for
+each.
+"""
 PIECE_BYTES: Final = 1024 * 1024
 
 _T = TypeVar("_T")
 
 
 class Reply:
-    """What comes back on one connection: made known by the thread that reads it, so that the loop can end that early."""
+    """What comes back on one connection: made known by the thread that reads it, so that the loop
+    can end that early.
+    """
 
     def __init__(self) -> None:
         self.begun = False
@@ -70,14 +74,18 @@ class Reply:
         self.cut()
 
     def cut(self) -> None:
-        """End it at the next arrival of bytes, if it has begun; before that the patience of its socket ends it."""
+        """End it at the next arrival of bytes, if it has begun; before that the patience of its
+        socket ends it.
+        """
         if self._body is not None:
             with suppress(AttributeError, OSError):
                 self._body.set_socket_timeout(CUT_S)
 
 
 class ClientHolder:
-    """The clients of one location, one for each patience; made when they are needed, and again after credentials were refused."""
+    """The clients of one location, one for each patience; made when they are needed, and again
+    after credentials were refused.
+    """
 
     def __init__(self, location: S3Location, runtime: Runtime) -> None:
         self._location = location
@@ -88,8 +96,11 @@ class ClientHolder:
         self._made_ms = 0
         self.clients_made = 0
 
-    def call(self, name: str, call: str, work: Callable[[S3Client], _T], patience_s: int = READ_TIMEOUT_S) -> _T:
-        """Run `work`, which makes the one request `call` about `name`; what it raises is an ObjectStorageError.
+    def call(
+        self, name: str, call: str, work: Callable[[S3Client], _T], patience_s: int = READ_TIMEOUT_S
+    ) -> _T:
+        """Run `work`, which makes the one request `call` about `name`; what it raises is an
+        ObjectStorageError.
 
         Its connection is given up when nothing came for `patience_s`.
         """
@@ -127,12 +138,14 @@ class ClientHolder:
 
     def _drop(self, client: S3Client) -> None:
         with self._lock:
-            # Making one takes a tenth of a second: not for each of many requests that are refused together.
+            # Making one takes a tenth of a second: not for each of many requests that are refused
+            # together.
             is_ours = client in self._clients.values()
             if not is_ours or abs(self._clock.time_ms() - self._made_ms) < NEW_CLIENT_MS:
                 return
             clients, self._clients = self._clients, {}
-        # Only idle connections are closed; threads in the middle of a request keep theirs until its end.
+        # Only idle connections are closed; threads in the middle of a request keep theirs until its
+        # end.
         for each in clients.values():
             each.close()
 
@@ -143,12 +156,17 @@ class ClientHolder:
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    """What S3's model was read and parsed by: that takes six times as long as all else of a client, so it is kept in the process."""
+    """What S3's model was read and parsed by: that takes six times as long as all else of a client,
+    so it is kept in the process.
+    """
     return create_loader(data_path)
 
 
 class ClientMaker:
-    """Makes the clients of one location, of a session of their own. Not safe among threads, as botocore's sessions are not."""
+    """Makes the clients of one location, of a session of their own.
+
+    Not safe among threads, as botocore's sessions are not.
+    """
 
     def __init__(self, location: S3Location) -> None:
         self._location = location
@@ -195,7 +213,9 @@ class ClientMaker:
 
 
 def make_client(location: S3Location) -> S3Client:
-    """A client as this engine wants it, of a session of its own: a shared one is not safe among threads."""
+    """A client as this engine wants it, of a session of its own: a shared one is not safe among
+    threads.
+    """
     return ClientMaker(location).make()
 
 
@@ -212,7 +232,9 @@ def _client_maker(core: Session) -> Callable[..., object]:
 
 
 def taken_apart(error: Exception) -> tuple[str, int | None, str]:
-    """Code, state of the reply if there was one, and message of what botocore or the network raised."""
+    """Code, state of the reply if there was one, and message of what botocore or the network
+    raised.
+    """
     if isinstance(error, boto.ClientError):
         answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -226,7 +248,9 @@ def taken_apart(error: Exception) -> tuple[str, int | None, str]:
 
 
 _ODD_REPLY: Final = (ResponseParserError, LookupError, ValueError, TypeError, AttributeError)
-"""What botocore stumbles with over a reply that no provider means: cut XML, a time or a number that is none, a part that lacks."""
+"""What botocore stumbles with over a reply that no provider means: cut XML, a time or a number that
+is none, a part that lacks.
+"""
 
 _KINDS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]] = (
     ((boto.NoCredentialsError, boto.PartialCredentialsError), "no-credentials"),
@@ -264,10 +288,12 @@ _KINDS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
 
 
 class PartsBody:
-    """Buffers one behind another as a body that botocore can send, and rewind, without copying them.
+    """Buffers one behind another as a body that botocore can send, and rewind, without copying
+    them.
 
-    `read` gives the rest of the buffer it is at, up to PIECE_BYTES, whatever count is asked for: http clients ask for
-    16 KiB at a time, and a system call for so little costs more than the copying that is saved.
+    `read` gives the rest of the buffer it is at, up to PIECE_BYTES, whatever count is asked for:
+    http clients ask for 16 KiB at a time, and a system call for so little costs more than the
+    copying that is saved.
     """
 
     def __init__(self, parts: Sequence[Buffer]) -> None:

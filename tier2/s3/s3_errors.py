@@ -3,7 +3,8 @@
 One table of codes, one of states of the reply, one function. Rules of this file:
 
 - whoever reads a message knows the call, the code, and whose move is next;
-- an answer (absent, taken, no such upload) is told apart from a failure: it is not counted as an error;
+- an answer (absent, taken, no such upload) is told apart from a failure: it is not counted as an
+  error;
 - a failure says whether the request may have taken effect: only then is it worth looking.
 
 Pure: no await, no clock, no I/O; botocore's exceptions are taken apart by s3_client.
@@ -43,7 +44,9 @@ class Verdict(Enum):
 
 
 class S3AnswerError(ObjectStorageError):
-    """The provider answered, and the answer is no: one of the verdicts ABSENT, NO_UPLOAD, BAD_RANGE, TAKEN, CONFLICT."""
+    """The provider answered, and the answer is no: one of the verdicts ABSENT, NO_UPLOAD,
+    BAD_RANGE, TAKEN, CONFLICT.
+    """
 
     def __init__(self, name: str, message: str, verdict: Verdict, code: str) -> None:
         super().__init__(name, message)
@@ -60,7 +63,10 @@ class S3UnavailableError(StorageUnavailableError):
 
 
 class S3RefusedError(StorageRefusedError):
-    """What a person must mend. `credentials` says that new credentials might do it: they are looked for again."""
+    """What a person must mend.
+
+    `credentials` says that new credentials might do it: they are looked for again.
+    """
 
     def __init__(self, name: str, message: str, kind: str, *, credentials: bool) -> None:
         super().__init__(name, message, kind)
@@ -106,7 +112,9 @@ _ANSWERS: Final[Mapping[str, Verdict]] = {
 _THROTTLED_STATES: Final = (429, 503)
 _REFUSING_STATES: Final = (401, 403)
 
-_NEW_CREDENTIALS: Final = "renew the credentials where botocore finds them; they are looked for again"
+_NEW_CREDENTIALS: Final = (
+    "renew the credentials where botocore finds them; they are looked for again"
+)
 _PERMISSION: Final = "give the credentials the permission for {call} on the bucket {bucket}"
 _WHERE: Final = "the URL leads to another region or service: set region and endpoint_url"
 
@@ -134,7 +142,10 @@ MOVES: Final[Mapping[str, str]] = {
     "QuotaExceeded": "the bucket {bucket} is full: raise its quota",
     "StorageFull": "the store is full: give it room",
     "XMinioStorageFull": "the store is full: give it room",
-    "InvalidObjectState": "the object is archived: keep lifecycle rules of the bucket {bucket} from moving objects",
+    "InvalidObjectState": "the object is archived: keep lifecycle rules of the bucket {bucket} "
+    "from "
+    "moving "
+    "objects",
     "KMS.DisabledException": "the key that encrypts the bucket {bucket} is disabled: enable it",
     "PermanentRedirect": _WHERE,
     "TemporaryRedirect": _WHERE,
@@ -145,9 +156,13 @@ MOVES: Final[Mapping[str, str]] = {
     "NotImplemented": "the store has no such call: it cannot be used",
     "501": "the store has no such call: it cannot be used",
     # Not codes of a provider, but names of what happened on this side.
-    "no-credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give ~/.aws or the machine a role; they are looked for again",
+    "no-credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give ~/.aws or the "
+    "machine "
+    "a "
+    "role; they are looked for again",
     "credentials": _NEW_CREDENTIALS,
-    "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its authority",
+    "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its "
+    "authority",
     "client": "mend the settings of botocore that the message names",
 }
 """Codes that a person must deal with, and what to do. `{call}` and `{bucket}` are filled in."""
@@ -157,7 +172,9 @@ _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def verdict_of(code: str, status: int | None) -> Verdict:
-    """What an answer with this code means; `status` is that of the reply, None if there was none."""
+    """What an answer with this code means; `status` is that of the reply, None if there was
+    none.
+    """
     known = _ANSWERS.get(code)
     if known is not None:
         return known
@@ -169,7 +186,8 @@ def verdict_of(code: str, status: int | None) -> Verdict:
 
 
 def move_of(code: str, status: int | None) -> str | None:
-    """What a person must do about it, `{call}` and `{bucket}` to be filled in; None if there is nothing to be done.
+    """What a person must do about it, `{call}` and `{bucket}` to be filled in; None if there is
+    nothing to be done.
 
     Servers have codes of their own for "who are you" and "you may not": the state says as much.
     """
@@ -178,8 +196,13 @@ def move_of(code: str, status: int | None) -> str | None:
     return MOVES[str(status)] if status in _REFUSING_STATES and code not in _ANSWERS else None
 
 
-def error_of(name: str, call: str, bucket: str, code: str, status: int | None, detail: str) -> ObjectStorageError:
-    """Our error for an answer about `name`. `detail` is the provider's message, or what the network said."""
+def error_of(
+    name: str, call: str, bucket: str, code: str, status: int | None, detail: str
+) -> ObjectStorageError:
+    """Our error for an answer about `name`.
+
+    `detail` is the provider's message, or what the network said.
+    """
     if _NAMELESS.fullmatch(code):
         code = str(status) if status is not None else "unknown"
     verdict = verdict_of(code, status)
@@ -190,7 +213,9 @@ def error_of(name: str, call: str, bucket: str, code: str, status: int | None, d
         move = (move_of(code, status) or "").format(call=call, bucket=bucket)
         said = f" ({detail})" if detail else ""
         credentials = "looked for again" in move
-        return S3RefusedError(name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials)
+        return S3RefusedError(
+            name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials
+        )
     message = f"{call}: {kind}{f', {detail}' if detail else ''}"
     if verdict is Verdict.THROTTLED:
         kind = THROTTLED_KIND

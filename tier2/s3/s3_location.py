@@ -1,7 +1,8 @@
 """S3Location: what a URL `s3://bucket/prefix?key=value&...` says, checked.
 
-Every key is a field of the class; an unknown one is refused by name. Credentials never stand in a URL: they are
-found by botocore's own chain (environment, files, roles). No message repeats what might be one.
+Every key is a field of the class; an unknown one is refused by name. Credentials never stand in a
+URL: they are found by botocore's own chain (environment, files, roles). No message repeats what
+might be one.
 
 Pure: no await, no clock, no I/O.
 """
@@ -24,7 +25,9 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 PART_BYTES_MIN: Final = 8 * MIB
-"""Smaller parts cost more requests than they win in parallelism; the provider's own limit is 5 MiB."""
+"""Smaller parts cost more requests than they win in parallelism; the provider's own limit is 5
+MiB.
+"""
 PART_BYTES_MAX: Final = 5 * GIB
 """The provider's limit of a part, and of an object put by one request."""
 CONNECTIONS_MAX: Final = 256
@@ -42,7 +45,10 @@ _UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """A bucket, a prefix in it, and how it is spoken to. All but `bucket` and `prefix` are keys of the URL's query."""
+    """A bucket, a prefix in it, and how it is spoken to.
+
+    All but `bucket` and `prefix` are keys of the URL's query.
+    """
 
     bucket: str
     prefix: str = ""
@@ -52,33 +58,51 @@ class S3Location:
     region: str | None = None
     """None: as botocore finds it, else us-east-1."""
     addressing: Addressing = "virtual"
-    """Whether the bucket is in the host's name or in the path; `path` is the default where `endpoint_url` is given."""
+    """Whether the bucket is in the host's name or in the path; `path` is the default where
+    `endpoint_url` is given.
+    """
     connections: int = field(default=16, metadata={"range": (1, CONNECTIONS_MAX)})
     """Requests, threads and connections at once; 1 to 256."""
-    bytes_in_flight: int = field(default=256 * MIB, metadata={"range": (PART_BYTES_MIN, 1024 * GIB)})
+    bytes_in_flight: int = field(
+        default=256 * MIB, metadata={"range": (PART_BYTES_MIN, 1024 * GIB)}
+    )
     """Bytes of objects in requests under way; what is beyond waits. A larger request goes alone."""
     part_bytes: int = field(default=64 * MIB, metadata={"range": (PART_BYTES_MIN, PART_BYTES_MAX)})
-    """Length of the parts of an upload in parts; the last may be shorter. Longer where 10,000 would not do."""
+    """Length of the parts of an upload in parts; the last may be shorter.
+
+    Longer where 10,000 would not do.
+    """
     multipart_bytes: int = field(default=128 * MIB, metadata={"range": (1, PART_BYTES_MAX)})
     """Objects of this size and more go up in parts."""
     payload_signing: bool = True
-    """`on` or `off`: whether a body is signed over plain http. Over https it never is: TLS protects it.
+    """`on` or `off`: whether a body is signed over plain http.
 
-    `off` saves a SHA-256 of every byte; who can change bytes on the way can then change a body together with its CRC32C.
+    Over https it never is: TLS protects it.
+
+    `off` saves a SHA-256 of every byte; who can change bytes on the way can then change a body
+    together with its CRC32C.
     """
     conditional_writes: ConditionalWrites = "required"
-    """`emulated` takes a store that ignores `If-None-Match`: HEAD before PUT, so two writers of one name may both win."""
+    """`emulated` takes a store that ignores `If-None-Match`: HEAD before PUT, so two writers of one
+    name may both win.
+    """
 
     @property
     def url(self) -> str:
         """Where this is, for messages."""
-        extras = [f"{key}={value}" for key in ("endpoint_url", "region") if (value := getattr(self, key)) is not None]
+        extras = [
+            f"{key}={value}"
+            for key in ("endpoint_url", "region")
+            if (value := getattr(self, key)) is not None
+        ]
         prefix = f"/{self.prefix[:-1]}" if self.prefix else ""
         return f"s3://{self.bucket}{prefix}{'?' if extras else ''}{'&'.join(extras)}"
 
     @property
     def connections_beside(self) -> int:
-        """Second requests for reads that are late, at once: threads and connections beyond `connections`."""
+        """Second requests for reads that are late, at once: threads and connections beyond
+        `connections`.
+        """
         return max(1, self.connections // 4)
 
     @property
@@ -93,13 +117,19 @@ def parse_s3_url(url: str) -> S3Location:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise _bad("the s3:// URL cannot be taken apart: its query is key=value&key=value") from None
+        raise _bad(
+            "the s3:// URL cannot be taken apart: its query is key=value&key=value"
+        ) from None
     if "@" in parts.netloc:
         raise _bad(
-            "an s3:// URL holds no credentials: botocore finds them in the environment, in ~/.aws or by the machine's role"
+            "an s3:// URL holds no credentials: botocore finds them in the environment, "
+            "in ~/.aws or by the machine's role"
         )
     if ":" in parts.netloc:
-        raise _bad(f"s3://{parts.netloc} names a host: write s3://bucket/prefix?endpoint_url=http://host:port")
+        raise _bad(
+            f"s3://{parts.netloc} names a host: write "
+            "s3://bucket/prefix?endpoint_url=http://host:port"
+        )
     if parts.fragment:
         raise _bad("an s3:// URL has no fragment (#)")
     if not _BUCKET.fullmatch(parts.netloc):
@@ -121,9 +151,12 @@ def _prefix(path: str) -> str:
     prefix = path.strip("/")
     if not prefix:
         return ""
-    if len(prefix) > PREFIX_CHARACTERS_MAX or not all(is_name_part(part) for part in prefix.split("/")):
+    if len(prefix) > PREFIX_CHARACTERS_MAX or not all(
+        is_name_part(part) for part in prefix.split("/")
+    ):
         raise _bad(
-            f"{prefix!r} is not a prefix: 1 to {PREFIX_CHARACTERS_MAX} characters of a-z A-Z 0-9 - _ . in parts between slashes"
+            f"{prefix!r} is not a prefix: 1 to {PREFIX_CHARACTERS_MAX} characters of a-z "
+            "A-Z 0-9 - _ . in parts between slashes"
         )
     return prefix + "/"
 
@@ -136,7 +169,13 @@ def _endpoint(key: str, text: str) -> str:
         raise _bad(f"{key} is not a URL") from None
     if parts.username is not None or parts.password is not None:
         raise _bad(f"{key} holds no credentials: botocore finds them by itself")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or parts.query or parts.fragment:
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or port == 0
+        or parts.query
+        or parts.fragment
+    ):
         raise _bad(f"{key}={text!r} is not http://host:port or https://host:port")
     return text.rstrip("/")
 
@@ -151,7 +190,8 @@ def _number(key: str, text: str) -> int:
     match = _BYTES.fullmatch(text)
     if match is None or (match[2] and not key.endswith("bytes") and key != "bytes_in_flight"):
         raise _bad(
-            f"{key}={text!r} is not a whole number{' (of bytes, or with KiB, MiB, GiB)' if 'bytes' in key else ''}"
+            f"{key}={text!r} is not a whole "
+            f"number{' (of bytes, or with KiB, MiB, GiB)' if 'bytes' in key else ''}"
         )
     value = int(match[1]) * _UNITS[match[2]]
     low, high = _RANGES[key]

@@ -2,9 +2,12 @@
 
 What is promised, and what it costs, is in docs/tier2.md. Rules of this file:
 
-- one call is one request wherever that can be: a put below `multipart_bytes`, a read, a delete, a page of a listing;
-- put-if-absent is the provider's `If-None-Match: *`; one's own object is known by the unique id in its metadata;
-- nothing is tried again here but parts of an upload and conflicts: whoever calls knows how urgent it is.
+- one call is one request wherever that can be: a put below `multipart_bytes`, a read, a delete, a
+  page of a listing;
+- put-if-absent is the provider's `If-None-Match: *`; one's own object is known by the unique id in
+  its metadata;
+- nothing is tried again here but parts of an upload and conflicts: whoever calls knows how urgent
+  it is.
 """
 
 from __future__ import annotations
@@ -41,17 +44,24 @@ from tier2.s3.s3_requests import S3Requests
 PAGE_OBJECTS = 1000
 CONFLICTS_MAX = 5
 CLOSE_PATIENCE_S = 10.0
-"""At a close: for uploads in parts to end, and again for their aborts. What hangs longer is left to a listing."""
+"""At a close: for uploads in parts to end, and again for their aborts.
+
+What hangs longer is left to a listing.
+"""
 
 
 class S3ObjectStorage(ObjectStorage):
-    """Objects under a bucket's prefix. Nothing is touched before the first call; credentials are looked for then.
+    """Objects under a bucket's prefix.
 
-    A call that is cancelled while its request runs leaves that to its thread, and `close` waits for it; an upload in
-    parts is given up and aborted.
+    Nothing is touched before the first call; credentials are looked for then.
+
+    A call that is cancelled while its request runs leaves that to its thread, and `close` waits for
+    it; an upload in parts is given up and aborted.
     """
 
-    def __init__(self, location: S3Location, runtime: Runtime, *, page_objects: int = PAGE_OBJECTS) -> None:
+    def __init__(
+        self, location: S3Location, runtime: Runtime, *, page_objects: int = PAGE_OBJECTS
+    ) -> None:
         self.location = location
         self._random = runtime.random
         self._page_objects = page_objects
@@ -93,7 +103,9 @@ class S3ObjectStorage(ObjectStorage):
         where = self._where(name)
         check_unique_id(unique_id)
         check_ranges(ranges, COPY_BYTES_MIN)
-        await self._upload(CopyUpload(self._requests, self._outcomes, where, unique_id, ranges, self._where))
+        await self._upload(
+            CopyUpload(self._requests, self._outcomes, where, unique_id, ranges, self._where)
+        )
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         where = self._where(name)
@@ -105,7 +117,9 @@ class S3ObjectStorage(ObjectStorage):
             if answer.verdict is Verdict.ABSENT:
                 raise ObjectNotFoundError(name, "no such object") from answer
             if answer.verdict is Verdict.BAD_RANGE:
-                raise InvalidRangeError(name, f"bytes {offset} to {offset + length} reach beyond the end") from answer
+                raise InvalidRangeError(
+                    name, f"bytes {offset} to {offset + length} reach beyond the end"
+                ) from answer
             raise unexpected(answer) from answer
 
     async def head(self, name: str) -> StoredObject | None:
@@ -119,7 +133,9 @@ class S3ObjectStorage(ObjectStorage):
             if answer.verdict is not Verdict.ABSENT:
                 raise unexpected(answer) from answer
 
-    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
         more = True
         after = self.location.prefix + start_after if start_after else ""
         while more:
@@ -128,17 +144,27 @@ class S3ObjectStorage(ObjectStorage):
                 return
             after = found[-1][0]
             cut = len(self.location.prefix)
-            page = [StoredObject(key[cut:], size, modified) for key, size, modified in found if _is_name(key[cut:])]
+            page = [
+                StoredObject(key[cut:], size, modified)
+                for key, size, modified in found
+                if _is_name(key[cut:])
+            ]
             if page:
                 yield page
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
         bucket, under = self.location.bucket, self.location.prefix
         try:
-            found = await self._requests.send("list_uploads", prefix, s3_calls.list_uploads(bucket, under + prefix))
+            found = await self._requests.send(
+                "list_uploads", prefix, s3_calls.list_uploads(bucket, under + prefix)
+            )
         except S3AnswerError as answer:
             raise unexpected(answer) from answer
-        cut = [upload._replace(name=upload.name[len(under) :]) for upload in found if upload.name.startswith(under)]
+        cut = [
+            upload._replace(name=upload.name[len(under) :])
+            for upload in found
+            if upload.name.startswith(under)
+        ]
         return [upload for upload in cut if _is_name(upload.name)]
 
     async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
@@ -167,13 +193,17 @@ class S3ObjectStorage(ObjectStorage):
     def __repr__(self) -> str:
         return f"<S3ObjectStorage {self.url}: {self._requests!r}>"
 
-    async def _put_whole(self, where: Where, parts: Sequence[Buffer], unique_id: bytes, size: int) -> None:
+    async def _put_whole(
+        self, where: Where, parts: Sequence[Buffer], unique_id: bytes, size: int
+    ) -> None:
         work = s3_calls.put_object(where, parts, unique_id, conditional=self._conditional)
         for attempt in range(CONFLICTS_MAX):
             if attempt:
                 await self._outcomes.pause(attempt)
             try:
-                await self._requests.send("put", where.name, work, size_sent=size, retry=attempt > 0)
+                await self._requests.send(
+                    "put", where.name, work, size_sent=size, retry=attempt > 0
+                )
                 return
             except S3AnswerError as answer:
                 if answer.verdict is Verdict.TAKEN:
@@ -187,11 +217,15 @@ class S3ObjectStorage(ObjectStorage):
                 await self._outcomes.settle(where, unique_id, size, trouble)
                 return
         raise StorageUnavailableError(
-            where.name, f"PutObject met another request {CONFLICTS_MAX} times", "ConditionalRequestConflict"
+            where.name,
+            f"PutObject met another request {CONFLICTS_MAX} times",
+            "ConditionalRequestConflict",
         )
 
     async def _upload(self, upload: PartsUpload) -> None:
-        """Run an upload as a task of this storage's own: it must abort what it began, even if the caller is gone."""
+        """Run an upload as a task of this storage's own: it must abort what it began, even if the
+        caller is gone.
+        """
         task = own_task(upload.run(), name="tier2 s3 upload")
         self._uploads.add(task)
         task.add_done_callback(self._uploads.discard)
@@ -216,7 +250,9 @@ class S3ObjectStorage(ObjectStorage):
 
 
 def _is_name(name: str) -> bool:
-    """Whether this storage can have made it: folders that a console shows are objects too, of names ending in a slash."""
+    """Whether this storage can have made it: folders that a console shows are objects too, of names
+    ending in a slash.
+    """
     return bool(name) and all(is_name_part(part) for part in name.split("/"))
 
 

@@ -1,12 +1,15 @@
-"""What became of a put: the one place where doubt is settled, by looking for one's own unique id in the object's metadata.
+"""What became of a put: the one place where doubt is settled, by looking for one's own unique id in
+the object's metadata.
 
-A lost reply, a name that is suddenly taken, an upload that is suddenly gone: each may be one's own success, seen from
-behind. Rules of this file:
+A lost reply, a name that is suddenly taken, an upload that is suddenly gone: each may be one's own
+success, seen from behind. Rules of this file:
 
 - ours: the put has succeeded, whichever of its requests did it, and however late;
 - another's: ObjectExistsError;
-- absent, or no answer: the trouble that led here is raised, and the caller tries again with the same unique id;
-- ours, but not of the size that was sent: a server kept a body that was cut on the way. It is removed, for only we can.
+- absent, or no answer: the trouble that led here is raised, and the caller tries again with the
+  same unique id;
+- ours, but not of the size that was sent: a server kept a body that was cut on the way. It is
+  removed, for only we can.
 """
 
 from __future__ import annotations
@@ -48,14 +51,18 @@ class S3Outcomes:
                 raise
         # An answer to a HEAD has no body: "no such object" and "no such bucket" look the same.
         try:
-            return await self._requests.send("get", where.name, peek_object(where), retry=True, last=last)
+            return await self._requests.send(
+                "get", where.name, peek_object(where), retry=True, last=last
+            )
         except S3AnswerError as answer:
             if answer.verdict is Verdict.ABSENT:
                 return None
             raise unexpected(answer) from answer
 
     def doubts(self, name: str) -> bool:
-        """Whether an earlier put of this name may have landed: looking is cheaper than sending it again."""
+        """Whether an earlier put of this name may have landed: looking is cheaper than sending it
+        again.
+        """
         return name in self._doubted
 
     def doubt(self, name: str) -> None:
@@ -65,7 +72,9 @@ class S3Outcomes:
         if len(self._doubted) > DOUBTED_MAX:
             del self._doubted[next(iter(self._doubted))]
 
-    async def settle(self, where: Where, unique_id: bytes, size: int, trouble: ObjectStorageError) -> None:
+    async def settle(
+        self, where: Where, unique_id: bytes, size: int, trouble: ObjectStorageError
+    ) -> None:
         """Return if the object is there and ours; raise ObjectExistsError, or `trouble`."""
         self.doubt(where.name)
         try:
@@ -84,15 +93,21 @@ class S3Outcomes:
         if seen.stored.size != size:
             await self._requests.send("delete", where.name, delete_object(where), last=True)
             raise StorageUnavailableError(
-                where.name, f"{seen.stored.size} bytes were kept where {size} were sent", "truncated"
+                where.name,
+                f"{seen.stored.size} bytes were kept where {size} were sent",
+                "truncated",
             )
         self._doubted.pop(where.name, None)
 
     async def pause(self, attempt: int) -> None:
         """Between tries of one request; `attempt` counts those that failed, from 1."""
-        await asyncio.sleep(min(PAUSE_MAX_S, PAUSE_S * 2 ** (attempt - 1)) * (0.5 + self._random.random()))
+        await asyncio.sleep(
+            min(PAUSE_MAX_S, PAUSE_S * 2 ** (attempt - 1)) * (0.5 + self._random.random())
+        )
 
 
 def unexpected(answer: S3AnswerError) -> StorageUnavailableError:
     """An answer that makes no sense for the call: the store's trouble, to be tried again."""
-    return StorageUnavailableError(answer.name, f"an answer that makes no sense: {answer}", answer.code)
+    return StorageUnavailableError(
+        answer.name, f"an answer that makes no sense: {answer}", answer.code
+    )

@@ -3,10 +3,12 @@
 In this order: bytes in flight, the shared rate, a connection, a thread. Rules of this file:
 
 - a request is counted from when its thread has it until its outcome is known;
-- a caller that is cancelled, or has its answer from a second request, leaves its thread to end by itself; connection and
-  bytes are given back then, and `close` waits for it;
-- second requests have threads and connections of their own, a quarter as many: where all others hang they still go out;
-- after `close` began only what was begun before may still be ended (`last=True`: an abort, a look at what became of a put).
+- a caller that is cancelled, or has its answer from a second request, leaves its thread to end by
+  itself; connection and bytes are given back then, and `close` waits for it;
+- second requests have threads and connections of their own, a quarter as many: where all others
+  hang they still go out;
+- after `close` began only what was begun before may still be ended (`last=True`: an abort, a look
+  at what became of a put).
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ _READS: frozenset[Operation] = frozenset(("get", "head"))
 class Sent(Generic[_T]):
     """A request under way. `leave` gives back what it has, once its thread has ended."""
 
-    def __init__(self, running: asyncio.Future[_T], reply: Reply, request: Request, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, running: asyncio.Future[_T], reply: Reply, request: Request, leave: Callable[[], None]
+    ) -> None:
         self.running = running
         self.reply = reply
         self.request = request
@@ -91,9 +95,12 @@ class S3Requests:
         retry: bool = False,
         last: bool = False,
     ) -> _T:
-        """Run `work`, one request about object `name`, in a thread. Raises what error_of makes of its failure.
+        """Run `work`, one request about object `name`, in a thread.
 
-        `size_sent` and `size_received` are the bytes of an object it carries: they wait for room, and count if it succeeds.
+        Raises what error_of makes of its failure.
+
+        `size_sent` and `size_received` are the bytes of an object it carries: they wait for room,
+        and count if it succeeds.
         """
         sent = await self.begin(
             operation,
@@ -118,7 +125,10 @@ class S3Requests:
         retry: bool = False,
         last: bool = False,
     ) -> Sent[_T]:
-        """As `send`, but returns when the request is on its way. `work` makes what is run, which tells the `Reply` when that begins."""
+        """As `send`, but returns when the request is on its way.
+
+        `work` makes what is run, which tells the `Reply` when that begins.
+        """
         size = size_sent + size_received
         await self._bytes.enter(size)
         try:
@@ -134,11 +144,22 @@ class S3Requests:
         return self._start(operation, name, work, size_sent, size_received, leave, retry=retry)
 
     def begin_beside(
-        self, operation: Operation, name: str, work: Callable[[Reply], Callable[[S3Client], _T]], size_received: int
+        self,
+        operation: Operation,
+        name: str,
+        work: Callable[[Reply], Callable[[S3Client], _T]],
+        size_received: int,
     ) -> Sent[_T] | None:
-        """A second request beside one that is late; None where there is no room for it, or the provider asked for less."""
+        """A second request beside one that is late; None where there is no room for it, or the
+        provider asked for less.
+        """
         throttled = self.rate_gate.rate.limit(asyncio.get_running_loop().time()) is not None
-        if self._closing or throttled or self._beside >= self._beside_max or not self.patience.may_repeat():
+        if (
+            self._closing
+            or throttled
+            or self._beside >= self._beside_max
+            or not self.patience.may_repeat()
+        ):
             return None
         self._beside += 1
         return self._start(operation, name, work, 0, size_received, self._leave_beside, hedge=True)
@@ -146,7 +167,8 @@ class S3Requests:
     def abandon(self, sent: Sent[Any]) -> None:
         """Nobody wants its answer any more, for another request had it.
 
-        It counts among the second requests until its thread ends: as many may hang, and no other read waits for them.
+        It counts among the second requests until its thread ends: as many may hang, and no other
+        read waits for them.
         """
         sent.reply.give_up()
         self._beside += 1
@@ -180,7 +202,10 @@ class S3Requests:
         return self._meter.snapshot()
 
     def __repr__(self) -> str:
-        return f"<S3Requests {self.location.url}: connections {self._connections}, bytes {self._bytes}>"
+        return (
+            f"<S3Requests {self.location.url}: connections {self._connections}, bytes "
+            f"{self._bytes}>"
+        )
 
     async def _rate_and_connection(self, name: str, *, last: bool) -> None:
         self._check_open(name, last=last)
@@ -211,7 +236,9 @@ class S3Requests:
         patience_s = self.patience.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
         reply = Reply()
         try:
-            submitted = self._executor.submit(self._client.call, name, CALL_NAMES[operation], work(reply), patience_s)
+            submitted = self._executor.submit(
+                self._client.call, name, CALL_NAMES[operation], work(reply), patience_s
+            )
         except BaseException:
             leave()
             raise

@@ -1,6 +1,7 @@
 """WeightedGate: lets so much in at once and no more, first come first served.
 
-Bounds connections (weight 1 each) and bytes in flight. What is heavier than the whole gate passes alone.
+Bounds connections (weight 1 each) and bytes in flight. What is heavier than the whole gate passes
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ class WeightedGate:
         return f"<WeightedGate {self.inside} of {self._capacity}, {len(self._waiting)} waiting>"
 
     async def enter(self, weight: int) -> None:
-        """Wait until there is room behind all who came before; whoever was let in calls `leave`. Weight 0 goes through."""
+        """Wait until there is room behind all who came before; whoever was let in calls `leave`.
+
+        Weight 0 goes through.
+        """
         if not weight or (not self._waiting and self._fits(weight)):
             self.inside += weight
             return

@@ -1,8 +1,10 @@
-"""The archive for `spark-submit --py-files`: the packages that tasks load, and a program that starts a verb.
+"""The archive for `spark-submit --py-files`: the packages that tasks load, and a program that
+starts a verb.
 
 Rules of this file:
 
-- pure Python only goes into a zip; what has compiled parts (REQUIRED_ON_EXECUTORS) must be installed where tasks run;
+- pure Python only goes into a zip; what has compiled parts (REQUIRED_ON_EXECUTORS) must be
+  installed where tasks run;
 - equal sources give equal bytes: names sorted, no times, so that a cluster's cache of files holds;
 - no pyspark here: who builds an archive needs no Java.
 """
@@ -28,8 +30,9 @@ REQUIRED_ON_EXECUTORS: Final = (
     "pyarrow",
     "zstandard",
 )
-"""By the names they are installed by. botocore, obstore and arro3-core are for s3:// alone, fsspec for what only it knows,
-paramiko for its sftp://."""
+"""By the names they are installed by. botocore, obstore and arro3-core are for s3:// alone, fsspec
+for what only it knows, paramiko for its sftp://.
+"""
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """Of every file: the earliest a zip can say."""

@@ -18,7 +18,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "archive",
         help="build the archive for spark-submit --py-files",
-        description="Write the packages that tasks load into a zip, and beside it the program that spark-submit runs.",
+        description="Write the packages that tasks load into a zip, and beside it the program that "
+        "spark-submit runs.",
     )
     parser.add_argument("out", type=Path, metavar="OUT.zip", help="replaced if it is there")
 

@@ -1,4 +1,7 @@
-"""Arrow tables on their way through Spark: as schemas Spark can be told, and as bytes in a column. Pure, without pyspark."""
+"""Arrow tables on their way through Spark: as schemas Spark can be told, and as bytes in a column.
+
+Pure, without pyspark.
+"""
 
 from __future__ import annotations
 

@@ -17,27 +17,39 @@ ANSWER_TIMEOUT_S: Final = 120.0
 
 
 class Exit(enum.IntEnum):
-    """How a verb ended. Other than the codes of the rest of the command line: these are for schedulers of jobs."""
+    """How a verb ended.
+
+    Other than the codes of the rest of the command line: these are for schedulers of jobs.
+    """
 
     NOTHING = 0
     """Looked at everything: nothing found, or all of it done."""
     FINDINGS = 1
     """Something was found, or a part was refused or failed: somebody should look."""
     COULD_NOT_TELL = 2
-    """Not everything could be looked at, or an answer did not come. Also: wrong arguments, and whatever broke."""
+    """Not everything could be looked at, or an answer did not come.
+
+    Also: wrong arguments, and whatever broke.
+    """
     INTERRUPTED = 130
     """Ended by Ctrl-C, as shells have it (128 + SIGINT)."""
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """`tier2_url`, `json` and `timeout` (seconds): every verb that works on a store has them, by these names."""
+    """`tier2_url`, `json` and `timeout` (seconds): every verb that works on a store has them, by
+    these names.
+    """
     parser.add_argument(
         "tier2_url",
         type=_without_secrets,
         metavar="TIER2_URL",
         help="where the store's objects are, e.g. s3://bucket/prefix or file:///folder",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else there")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON document on standard output, nothing else there",
+    )
     parser.add_argument(
         "--timeout",
         type=seconds,

@@ -1,11 +1,15 @@
-"""The verbs of the Spark jobs: one parser for `python -m tier2.spark`, spark-submit's launcher and `segmentstore spark`.
+"""The verbs of the Spark jobs: one parser for `python -m tier2.spark`, spark-submit's launcher and
+`segmentstore spark`.
 
 Rules of this file:
 
-- a verb's module gives `add_parser(subparsers)` and `run(arguments) -> int`, and loads pyspark when it runs;
+- a verb's module gives `add_parser(subparsers)` and `run(arguments) -> int`, and loads pyspark when
+  it runs;
 - what breaks ends with 2, never with 1: a scheduler must not take a failure for findings;
-- a verb runs in a thread of its own, so that Ctrl-C can cancel its query from this one, and the shell gets 130;
-- where nobody said what the master is, it is this machine: said here, in the environment, before the first session.
+- a verb runs in a thread of its own, so that Ctrl-C can cancel its query from this one, and the
+  shell gets 130;
+- where nobody said what the master is, it is this machine: said here, in the environment, before
+  the first session.
 """
 
 from __future__ import annotations
@@ -37,14 +41,17 @@ _LOCAL: Final = (
     "spark.ui.showConsoleProgress=false",
     "spark.log.level=ERROR",
 )
-"""Of a master that is this process: nobody reaches it from elsewhere, or looks at its web page, and our own progress is shown."""
+"""Of a master that is this process: nobody reaches it from elsewhere, or looks at its web page, and
+our own progress is shown.
+"""
 _LOOK_S: Final = 1.0
 _INTERRUPTED_S: Final = 20.0
 """How long a cancelled verb may take to end before it is left behind."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb, by default of this process's arguments, and end the session; the exit code (`Exit`).
+    """Run a verb, by default of this process's arguments, and end the session; the exit code
+    (`Exit`).
 
     Usage errors and --help raise SystemExit.
     """
@@ -59,13 +66,21 @@ def end_session() -> None:
     _with_session("stop_sessions")
 
 
-def parse(arguments: Sequence[str] | None = None, *, program: str = "python -m tier2.spark") -> argparse.Namespace:
-    """What `execute` takes; with `tier2_url` if the verb works on a store. Usage errors and --help raise SystemExit."""
+def parse(
+    arguments: Sequence[str] | None = None, *, program: str = "python -m tier2.spark"
+) -> argparse.Namespace:
+    """What `execute` takes; with `tier2_url` if the verb works on a store.
+
+    Usage errors and --help raise SystemExit.
+    """
     return build_parser(program).parse_args(arguments)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run the verb; the exit code (`Exit`). Whatever breaks is told on standard error. A session stays for the next verb."""
+    """Run the verb; the exit code (`Exit`).
+
+    Whatever breaks is told on standard error. A session stays for the next verb.
+    """
     choose_master(arguments.master)
     try:
         return _run_interruptibly(lambda: int(arguments.run(arguments)))
@@ -81,15 +96,19 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def build_parser(program: str) -> argparse.ArgumentParser:
-    """The parser of all verbs; what it gives has the `verb`, its `run`, and the `master` if the user named one."""
+    """The parser of all verbs; what it gives has the `verb`, its `run`, and the `master` if the
+    user named one.
+    """
     parser = argparse.ArgumentParser(
         prog=program,
         description="Check, rewrite and pack for bulk work: Spark jobs over a store's Tier 2.",
-        epilog="Exit codes: 0 nothing found or all done, 1 findings, 2 could not tell (and usage), 130 interrupted.",
+        epilog="Exit codes: 0 nothing found or all done, 1 findings, 2 could not tell (and "
+        "usage), 130 interrupted.",
     )
     parser.add_argument(
         "--master",
-        help="of Spark, e.g. spark://host:7077, or sc://host:15002 for Connect; by default what SPARK_REMOTE, "
+        help="of Spark, e.g. spark://host:7077, or sc://host:15002 for Connect; by default "
+        "what SPARK_REMOTE, "
         f"PYSPARK_SUBMIT_ARGS, MASTER or spark-defaults.conf say, else {LOCAL_MASTER}",
     )
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
@@ -103,7 +122,10 @@ def build_parser(program: str) -> argparse.ArgumentParser:
 
 
 def choose_master(said: str | None) -> None:
-    """Say in the environment what Spark's master is, if nobody else does. Raises SystemExit(2) if it is too late to say so."""
+    """Say in the environment what Spark's master is, if nobody else does.
+
+    Raises SystemExit(2) if it is too late to say so.
+    """
     environment = os.environ
     if "PYSPARK_GATEWAY_PORT" in environment:
         if said is not None:
@@ -125,12 +147,18 @@ def choose_master(said: str | None) -> None:
 def _is_said() -> bool:
     if {"SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "MASTER"} & set(os.environ):
         return True
-    folders = (os.environ.get("SPARK_CONF_DIR"), os.path.join(os.environ.get("SPARK_HOME", ""), "conf"))
+    folders = (
+        os.environ.get("SPARK_CONF_DIR"),
+        os.path.join(os.environ.get("SPARK_HOME", ""), "conf"),
+    )
     return any(folder and (Path(folder) / "spark-defaults.conf").is_file() for folder in folders)
 
 
 def _run_interruptibly(verb: Callable[[], int]) -> int:
-    """What `verb` gives or raises. Ctrl-C cancels its queries; it has 20 s to end, and KeyboardInterrupt is raised."""
+    """What `verb` gives or raises.
+
+    Ctrl-C cancels its queries; it has 20 s to end, and KeyboardInterrupt is raised.
+    """
     ended = threading.Event()
     codes: list[int] = []
     errors: list[BaseException] = []

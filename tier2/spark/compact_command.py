@@ -35,17 +35,29 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "compact",
         help="rewrite what is fragmented or mostly dead",
-        description="Join runs of small chunks, and empty objects that are mostly dead, into large objects in the order of "
-        "segments. The owners of the containers commit what was made, or refuse it; they alone delete what is old then.",
-        epilog="Exit codes: 0 all committed, nothing to do, or changed by the store or another job meanwhile (counted), 1 "
-        "some was refused or failed, 2 could not tell: an owner did not answer (run again with --job-id to hear what became of it).",
+        description="Join runs of small chunks, and empty objects that are mostly dead, into large "
+        "objects in the order of "
+        "segments. The owners of the containers commit what was made, or refuse it; they "
+        "alone delete what is old then.",
+        epilog="Exit codes: 0 all committed, nothing to do, or changed by the store or another "
+        "job meanwhile (counted), 1 "
+        "some was refused or failed, 2 could not tell: an owner did not answer (run "
+        "again with --job-id to hear what became of it).",
     )
     add_common_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and what it would gain, change nothing")
     parser.add_argument(
-        "--where-segment", metavar="PATTERN", help="only segments of such names: *, ? and [...] as in a shell"
+        "--dry-run",
+        action="store_true",
+        help="show the plan and what it would gain, change nothing",
     )
-    parser.add_argument("--where-container", metavar="N,...", type=_containers, help="only these containers")
+    parser.add_argument(
+        "--where-segment",
+        metavar="PATTERN",
+        help="only segments of such names: *, ? and [...] as in a shell",
+    )
+    parser.add_argument(
+        "--where-container", metavar="N,...", type=_containers, help="only these containers"
+    )
     parser.add_argument(
         "--older-than",
         default="1 hour",
@@ -59,11 +71,26 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="how long owners may take to commit what is proposed (default as --timeout)",
     )
-    parser.add_argument("--verify-copies", action="store_true", help="read also what the store copies by itself")
-    parser.add_argument("--compression", choices=COMPRESSIONS, default=KEEP, help="of new blocks (default %(default)s)")
-    parser.add_argument("--stopped", action="store_true", help="nobody has the store open: take its newest snapshots")
-    parser.add_argument("--store-id", metavar="UUID", help="which store, where several share the place")
-    parser.add_argument("--job-id", metavar="HEX", help="go on with this job, or name a new one; 16 hex digits")
+    parser.add_argument(
+        "--verify-copies", action="store_true", help="read also what the store copies by itself"
+    )
+    parser.add_argument(
+        "--compression",
+        choices=COMPRESSIONS,
+        default=KEEP,
+        help="of new blocks (default %(default)s)",
+    )
+    parser.add_argument(
+        "--stopped",
+        action="store_true",
+        help="nobody has the store open: take its newest snapshots",
+    )
+    parser.add_argument(
+        "--store-id", metavar="UUID", help="which store, where several share the place"
+    )
+    parser.add_argument(
+        "--job-id", metavar="HEX", help="go on with this job, or name a new one; 16 hex digits"
+    )
     parser.set_defaults(run=run)
 
 
@@ -73,12 +100,20 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_DEFAULTS.target_file_size_bytes,
         metavar="N",
-        help=f"of new objects, {TARGET_BYTES_MIN // MIB} to {TARGET_BYTES_MAX // MIB} MiB (default %(default)s)",
+        help=f"of new objects, {TARGET_BYTES_MIN // MIB} to {TARGET_BYTES_MAX // MIB} MiB "
+        "(default %(default)s)",
     )
-    parser.add_argument("--min-file-size-bytes", type=int, metavar="N", help="what is less is small (default 75 %%)")
-    parser.add_argument("--max-file-size-bytes", type=int, metavar="N", help="the most (default 180 %%)")
     parser.add_argument(
-        "--max-file-group-size-bytes", type=int, metavar="N", help="of a group, which becomes one object"
+        "--min-file-size-bytes", type=int, metavar="N", help="what is less is small (default 75 %%)"
+    )
+    parser.add_argument(
+        "--max-file-size-bytes", type=int, metavar="N", help="the most (default 180 %%)"
+    )
+    parser.add_argument(
+        "--max-file-group-size-bytes",
+        type=int,
+        metavar="N",
+        help="of a group, which becomes one object",
     )
     parser.add_argument(
         "--min-input-files",
@@ -109,7 +144,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help="groups of this run; a later run finds the others (default %(default)s)",
     )
     parser.add_argument(
-        "--rewrite-job-order", choices=JOB_ORDERS, default="none", help="of groups (default %(default)s)"
+        "--rewrite-job-order",
+        choices=JOB_ORDERS,
+        default="none",
+        help="of groups (default %(default)s)",
     )
 
 
@@ -144,7 +182,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     target = arguments.target_file_size_bytes
     if not TARGET_BYTES_MIN <= target <= TARGET_BYTES_MAX:
-        raise ConfigError("target-file-size-bytes", f"{target} is not {TARGET_BYTES_MIN} to {TARGET_BYTES_MAX}")
+        raise ConfigError(
+            "target-file-size-bytes", f"{target} is not {TARGET_BYTES_MIN} to {TARGET_BYTES_MAX}"
+        )
     chosen = {
         "target_file_size_bytes": target,
         "min_file_size_bytes": arguments.min_file_size_bytes,

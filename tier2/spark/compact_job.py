@@ -1,13 +1,18 @@
-"""Compaction as a Spark job: planned here, worked at by tasks, committed by the owners of the containers.
+"""Compaction as a Spark job: planned here, worked at by tasks, committed by the owners of the
+containers.
 
-    snapshots  ->  plan (a range a task)  ->  query (a group a row: object made, proposal put)  ->  answers of the owners  ->  report
+    snapshots -> plan (a range a task) -> query (a group a row: object made, proposal put) ->
+    answers of the owners -> report
 
 Rules of this file:
 
-- tasks plan, range by range of the catalogs; the driver holds groups, of a bounded number, and no chunk but in their encoded rows;
-- each query ends with its side effects, and one action runs it: a frame that is asked twice would do the work twice;
-- nothing is committed or deleted here. Whatever is cut off anywhere, the same job id goes on from the proposals there are; two
-  jobs at once make one more object than was needed, and the owner refuses the later proposal.
+- tasks plan, range by range of the catalogs; the driver holds groups, of a bounded number, and no
+  chunk but in their encoded rows;
+- each query ends with its side effects, and one action runs it: a frame that is asked twice would
+  do the work twice;
+- nothing is committed or deleted here. Whatever is cut off anywhere, the same job id goes on from
+  the proposals there are; two jobs at once make one more object than was needed, and the owner
+  refuses the later proposal.
 """
 
 from __future__ import annotations
@@ -87,10 +92,13 @@ class CompactionResult(CompactionPlanned):
     """The same rows, as often as they are asked for."""
 
 
-def plan_compaction(url: str, *, spark: Callable[[], SparkSession] | None = None, **options: Any) -> CompactionPlanned:
+def plan_compaction(
+    url: str, *, spark: Callable[[], SparkSession] | None = None, **options: Any
+) -> CompactionPlanned:
     """What `compact` would do with these options. Changes nothing.
 
-    Without `spark`, which makes a session, all is planned here, range by range; with it more than CHUNKS_HERE chunks are by tasks.
+    Without `spark`, which makes a session, all is planned here, range by range; with it more than
+    CHUNKS_HERE chunks are by tasks.
     """
     run = _Run(url, **options)
     prepared = run.prepared()
@@ -99,13 +107,18 @@ def plan_compaction(url: str, *, spark: Callable[[], SparkSession] | None = None
     return run.report(prepared, run.planned(session, prepared), {}, dry_run=True)
 
 
-def compact(spark: SparkSession, url: str, *, dry_run: bool = False, **options: Any) -> CompactionResult:
-    """Rewrite what is fragmented or mostly dead of the store whose Tier 2 is at `url`; see docs/compaction.md.
+def compact(
+    spark: SparkSession, url: str, *, dry_run: bool = False, **options: Any
+) -> CompactionResult:
+    """Rewrite what is fragmented or mostly dead of the store whose Tier 2 is at `url`; see
+    docs/compaction.md.
 
-    `options`: `job_id` (drawn, or one to go on with), `snapshots` ("ask" the owners, or the "newest" there are), `timeout_s` and
-    `commit_timeout_s` (how long owners may take to export, and to answer), `store_id`, `store_folder`, `verify_copies`, and those of
-    `CompactionOptions`. Raises ConfigError for them, CatalogFormatError and ObjectStorageError for what the driver cannot read,
-    PySparkException if a task failed over and over; what cannot be done with a group is in its row.
+    `options`: `job_id` (drawn, or one to go on with), `snapshots` ("ask" the owners, or the
+    "newest" there are), `timeout_s` and `commit_timeout_s` (how long owners may take to export, and
+    to answer), `store_id`, `store_folder`, `verify_copies`, and those of `CompactionOptions`.
+    Raises ConfigError for them, CatalogFormatError and ObjectStorageError for what the driver
+    cannot read, PySparkException if a task failed over and over; what cannot be done with a group
+    is in its row.
     """
     run = _Run(url, **options)
     prepared = run.prepared()
@@ -121,7 +134,9 @@ def compact(spark: SparkSession, url: str, *, dry_run: bool = False, **options: 
 
 
 class _Plans:
-    """The plans of a run as its driver keeps them: outlines, and of no more groups than it may have."""
+    """The plans of a run as its driver keeps them: outlines, and of no more groups than it may
+    have.
+    """
 
     def __init__(self, groups_max: int) -> None:
         self.outlines: list[PlanOutline] = []
@@ -144,7 +159,11 @@ class _Plans:
 
     def pass_over(self, wave: Iterable[Range], prepared: Prepared) -> None:
         """These are left for a later run."""
-        rows = (prepared.manifests[where.container_id].tables["chunks"].rows for where in wave if not where.part)
+        rows = (
+            prepared.manifests[where.container_id].tables["chunks"].rows
+            for where in wave
+            if not where.part
+        )
         self.chunks_left += sum(rows)
 
 
@@ -220,7 +239,11 @@ class _Run:
         return lambda storage: planned_here(storage, prepared.manifests, wave, self.options)
 
     def _waves(self, prepared: Prepared) -> Iterator[list[Range]]:
-        wanted = [each for number, each in prepared.manifests.items() if self.options.wants_container(number)]
+        wanted = [
+            each
+            for number, each in prepared.manifests.items()
+            if self.options.wants_container(number)
+        ]
         return waves_of(ranges_of(wanted), prepared.manifests)
 
     def _planned_by_tasks(
@@ -232,17 +255,28 @@ class _Run:
         cut = [where for where in wave if where.parts > 1]
         if cut:
             left = map_bins(spark, ranges_table(cut), left_task(site, prepared.manifests), LEFT)
-            dead = left.repartition("container_id", "object").mapInArrow(dead_task(self.options), ddl(RANGES))
+            dead = left.repartition("container_id", "object").mapInArrow(
+                dead_task(self.options), ddl(RANGES)
+            )
             rows = dead.unionByName(frame_of(spark, ranges_table(wave)))
-            by_range = rows.repartition(len(wave), "container_id", "part").sortWithinPartitions("container_id", "part")
+            by_range = rows.repartition(len(wave), "container_id", "part").sortWithinPartitions(
+                "container_id", "part"
+            )
             frame = by_range.mapInArrow(task, ddl(PLANNED))
         else:
             frame = map_bins(spark, ranges_table(wave), task, PLANNED)
         return outlines_of(arrow_of(frame, PLANNED))
 
-    def work(self, spark: SparkSession, prepared: Prepared, plans: _Plans) -> dict[MessageKey, GroupRow]:
-        """Have all planned and carried out, and the owners asked what they say; what became of each group."""
-        rows = {key: self._row(key).with_proposal(proposal) for key, proposal in prepared.proposals.items()}
+    def work(
+        self, spark: SparkSession, prepared: Prepared, plans: _Plans
+    ) -> dict[MessageKey, GroupRow]:
+        """Have all planned and carried out, and the owners asked what they say; what became of each
+        group.
+        """
+        rows = {
+            key: self._row(key).with_proposal(proposal)
+            for key, proposal in prepared.proposals.items()
+        }
         for wave in self._waves(prepared):
             if plans.is_full:
                 plans.pass_over(wave, prepared)
@@ -256,32 +290,46 @@ class _Run:
         return self._on_storage(lambda storage: self._answered(storage, rows))
 
     def _worked_at(self, spark: SparkSession, groups: list[Worked]) -> dict[MessageKey, GroupRow]:
-        known = {self._key(each): planned_row(self._job_id, each.container_id, each.planned) for each in groups}
+        known = {
+            self._key(each): planned_row(self._job_id, each.container_id, each.planned)
+            for each in groups
+        }
         rows = {}
         gone: dict[MessageKey, str] = {}
         slots = slots_of(lambda name: spark.conf.get(name, "")) if groups else None
         for some in rounds_of(groups):
-            table = work_table(some, bins_for(len(some), self.options.max_concurrent_file_group_rewrites, slots))
+            table = work_table(
+                some, bins_for(len(some), self.options.max_concurrent_file_group_rewrites, slots)
+            )
             task = compaction_task(self._site(), attempt_number)
             for result in arrow_of(map_bins(spark, table, task, RESULTS), RESULTS).to_pylist():
                 key = MessageKey(result["container_id"], self._job_id, result["group_id"])
                 rows[key] = known[key].with_result(result)
                 if result["missing"]:
                     gone[key] = result["missing"]
-        overtaken = self._on_storage(lambda storage: overtaken_sources(self._owners(storage), gone)) if gone else {}
+        overtaken = (
+            self._on_storage(lambda storage: overtaken_sources(self._owners(storage), gone))
+            if gone
+            else {}
+        )
         for key, reason in overtaken.items():
             rows[key] = rows[key].overtaken(reason)
         return rows
 
     def _site(self) -> CompactionSite:
         return CompactionSite(
-            url=self._url, job_id=self._job_id, options=self.options, verify_copies=self._verify_copies
+            url=self._url,
+            job_id=self._job_id,
+            options=self.options,
+            verify_copies=self._verify_copies,
         )
 
     def _key(self, group: Worked) -> MessageKey:
         return MessageKey(group.container_id, self._job_id, group.planned.group_id)
 
-    async def _answered(self, storage: ObjectStorage, rows: dict[MessageKey, GroupRow]) -> dict[MessageKey, GroupRow]:
+    async def _answered(
+        self, storage: ObjectStorage, rows: dict[MessageKey, GroupRow]
+    ) -> dict[MessageKey, GroupRow]:
         pending = [key for key, row in rows.items() if row.status == "pending"]
         if pending:
             await self._owners(storage).wake()
@@ -294,7 +342,12 @@ class _Run:
         return rows
 
     def report(
-        self, prepared: Prepared, plans: _Plans, worked: dict[MessageKey, GroupRow], *, dry_run: bool
+        self,
+        prepared: Prepared,
+        plans: _Plans,
+        worked: dict[MessageKey, GroupRow],
+        *,
+        dry_run: bool,
     ) -> CompactionPlanned:
         """The rows of all groups, and the numbers."""
         rows = dict(worked)
@@ -312,22 +365,29 @@ class _Run:
             url=self._shown_url,
             dry_run=dry_run,
             containers={
-                number: (manifest.epoch, manifest.sequence_number) for number, manifest in prepared.manifests.items()
+                number: (manifest.epoch, manifest.sequence_number)
+                for number, manifest in prepared.manifests.items()
             },
             untold=prepared.untold,
             groups=count_statuses(ordered),
             chunks_before=sum(row.chunks_before for row in ordered),
             chunks_after=sum(row.chunks_after for row in ordered),
             source_objects=sum(plan.source_objects(ids) for plan in plans.outlines),
-            expected_removed_data_files_count=sum(plan.freed_objects(ids) for plan in plans.outlines),
+            expected_removed_data_files_count=sum(
+                plan.freed_objects(ids) for plan in plans.outlines
+            ),
             planned_bytes=sum(row.rewritten_bytes for row in ordered),
             groups_left=plans.groups_left,
             chunks_left=plans.chunks_left,
-            rewritten_data_files_count=sum(plan.source_objects(committed) for plan in plans.outlines)
+            rewritten_data_files_count=sum(
+                plan.source_objects(committed) for plan in plans.outlines
+            )
             + sum(row.source_objects for row in done if row.group_id not in ids),
             added_data_files_count=len(done),
             rewritten_bytes_count=sum(row.rewritten_bytes for row in done),
-            failed_data_files_count=sum(row.source_objects for row in ordered if row.status in {"failed", "refused"}),
+            failed_data_files_count=sum(
+                row.source_objects for row in ordered if row.status in {"failed", "refused"}
+            ),
             removed_data_files_count=sum(plan.freed_objects(committed) for plan in plans.outlines),
             requests=sum(row.requests for row in ordered),
             bytes_received=sum(row.bytes_received for row in ordered),
@@ -341,7 +401,9 @@ class _Run:
         return GroupRow(job_id=self._job_id, container_id=key.container_id, group_id=key.message_id)
 
     def _on_storage(self, work: Callable[[ObjectStorage], Coroutine[Any, Any, _T]]) -> _T:
-        """In an event loop of its own; in a thread of its own too, for notebooks have a loop running in theirs."""
+        """In an event loop of its own; in a thread of its own too, for notebooks have a loop
+        running in theirs.
+        """
 
         async def run() -> _T:
             storage = open_object_storage(self._url, self._runtime)

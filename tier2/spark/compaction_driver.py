@@ -1,9 +1,10 @@
-"""What a compaction's driver does with catalog and mailbox: snapshots to plan from, proposals there are, answers to them.
+"""What a compaction's driver does with catalog and mailbox: snapshots to plan from, proposals there
+are, answers to them.
 
 Rules of this file:
 
-- an old snapshot is good enough to plan from: whatever changed since, the owner sees it and refuses. Who did not answer is
-  told of all the same;
+- an old snapshot is good enough to plan from: whatever changed since, the owner sees it and
+  refuses. Who did not answer is told of all the same;
 - a job goes on where its id has proposals: they are read, not made again.
 
 Coroutines over ObjectStorage and Runtime; no pyspark.
@@ -50,24 +51,42 @@ async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) 
     """
     snapshots = await owners.snapshots("compact")
     manifests = {**await newest_snapshots(owners.storage, owners.store_id), **snapshots.manifests}
-    containers = range(max(snapshots.containers, *(number + 1 for number in manifests), 0)) if manifests else range(0)
+    containers = (
+        range(max(snapshots.containers, *(number + 1 for number in manifests), 0))
+        if manifests
+        else range(0)
+    )
     proposals = await job_proposals(owners.storage, containers, owners.run_id) if goes_on else {}
-    untold = {number: reason for number, reason in snapshots.untold.items() if options.wants_container(number)}
+    untold = {
+        number: reason
+        for number, reason in snapshots.untold.items()
+        if options.wants_container(number)
+    }
     return Prepared(dict(sorted(manifests.items())), untold, proposals)
 
 
 async def planned_here(
-    storage: ObjectStorage, manifests: Mapping[int, Manifest], ranges: Sequence[Range], options: CompactionOptions
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    ranges: Sequence[Range],
+    options: CompactionOptions,
 ) -> Iterable[PlanOutline]:
-    """The plans of these ranges without Spark, one after another. Holds one range, and what ranges leave of objects."""
+    """The plans of these ranges without Spark, one after another.
+
+    Holds one range, and what ranges leave of objects.
+    """
     cut = [where for where in ranges if where.parts > 1]
-    left = [await left_rows(storage, manifests[where.container_id], where, options) for where in cut]
+    left = [
+        await left_rows(storage, manifests[where.container_id], where, options) for where in cut
+    ]
     dead = dead_rows(pa.concat_tables([LEFT.empty_table(), *left]), options)
     found: dict[tuple[Any, Any], list[Any]] = {}
     for row in dead.to_pylist():
         found.setdefault((row["container_id"], row["part"]), []).append(row["object"])
     plans = [
-        await plan_range(storage, manifests[where.container_id], where, options, found.get(where[:2], ()))
+        await plan_range(
+            storage, manifests[where.container_id], where, options, found.get(where[:2], ())
+        )
         for where in ranges
     ]
     return [plan.outline() for plan in plans]
@@ -76,7 +95,10 @@ async def planned_here(
 async def job_proposals(
     storage: ObjectStorage, containers: Iterable[int], job_id: str
 ) -> dict[MessageKey, ReplaceProposal]:
-    """All proposals of a job, by key. A listing for each container, two requests for each proposal."""
+    """All proposals of a job, by key.
+
+    A listing for each container, two requests for each proposal.
+    """
     keys = [
         entry.key
         for number in containers
@@ -86,7 +108,9 @@ async def job_proposals(
     return await read_proposals(storage, keys)
 
 
-async def read_proposals(storage: ObjectStorage, keys: Sequence[MessageKey]) -> dict[MessageKey, ReplaceProposal]:
+async def read_proposals(
+    storage: ObjectStorage, keys: Sequence[MessageKey]
+) -> dict[MessageKey, ReplaceProposal]:
     """Those of these proposals that are there and can be read."""
     found: dict[MessageKey, ReplaceProposal] = {}
 

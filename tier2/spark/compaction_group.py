@@ -87,7 +87,9 @@ class Group:
             Run(
                 segment_id,
                 tuple(
-                    ChunkRecord(start, length, records[index].name, place, block_segment, block_start)
+                    ChunkRecord(
+                        start, length, records[index].name, place, block_segment, block_start
+                    )
                     for start, length, index, place, block_segment, block_start in chunks
                 ),
             )
@@ -114,11 +116,16 @@ class GroupResult:
     reason: str = ""
     """Of a failure: what is wrong, with the names of object and place."""
     missing: str = ""
-    """Of a failure: the source that was not there. Whether it is lost, or was replaced, the catalog of now says."""
+    """Of a failure: the source that was not there.
+
+    Whether it is lost, or was replaced, the catalog of now says.
+    """
     first: bool = True
     """Whether this attempt's proposal is the one; another attempt's is, otherwise."""
     method: str = ""
-    """`copy`, `rewrite`, or nothing: there was a proposal already, or it failed before that was known."""
+    """`copy`, `rewrite`, or nothing: there was a proposal already, or it failed before that was
+    known.
+    """
     object_name: str = ""
     """The object this attempt made, if it made one. Garbage, unless it is `first`."""
     object_bytes: int = 0

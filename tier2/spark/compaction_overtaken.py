@@ -1,4 +1,5 @@
-"""Groups whose sources were gone when a task came to them: the store replaced these itself, or they are lost.
+"""Groups whose sources were gone when a task came to them: the store replaced these itself, or they
+are lost.
 
 A store consolidates, truncates and deletes beside a job, and what it replaced is deleted after the
 deletion lag. Only the catalog as of now tells that from loss. Rule: a source that is no longer live
@@ -23,12 +24,16 @@ REPLACED: Final = "the store itself has replaced it since the snapshot that was 
 _COLUMNS: Final = ("name", "state")
 
 
-async def overtaken_sources(owners: Owners, gone: Mapping[MessageKey, str]) -> dict[MessageKey, str]:
-    """Of groups and the source that each found gone: those it was replaced for, and a sentence that says so.
+async def overtaken_sources(
+    owners: Owners, gone: Mapping[MessageKey, str]
+) -> dict[MessageKey, str]:
+    """Of groups and the source that each found gone: those it was replaced for, and a sentence that
+    says so.
 
-    Asks the owners for snapshots, as `owners` is told to; of one that does not answer its groups are
-    left out, and so are those whose source the catalog still needs. Raises CatalogFormatError,
-    StorageUnavailableError. Costs an export, and for each container and shard with a source a stretch of `objects`.
+    Asks the owners for snapshots, as `owners` is told to; of one that does not answer its groups
+    are left out, and so are those whose source the catalog still needs. Raises CatalogFormatError,
+    StorageUnavailableError. Costs an export, and for each container and shard with a source a
+    stretch of `objects`.
     """
     if not gone:
         return {}
@@ -44,7 +49,9 @@ async def overtaken_sources(owners: Owners, gone: Mapping[MessageKey, str]) -> d
 async def _live_names(storage: ObjectStorage, manifest: Manifest, names: set[str]) -> set[str]:
     live: set[str] = set()
     for shard in sorted({int(name[:2], 16) for name in names}):
-        rows = (await shard_rows(storage, {manifest.container_id: manifest}, [shard], _COLUMNS)).of(shard)
+        rows = (await shard_rows(storage, {manifest.container_id: manifest}, [shard], _COLUMNS)).of(
+            shard
+        )
         listed = zip(rows["name"].to_pylist(), rows["state"].to_pylist(), strict=True)
         live |= {str(name) for name, state in listed if name in names and state == LIVE}
     return live

@@ -1,20 +1,28 @@
-"""Which chunks of a container are worth rewriting, and which of them become one object: from a catalog snapshot alone.
+"""Which chunks of a container are worth rewriting, and which of them become one object: from a
+catalog snapshot alone.
 
 Rules of this file:
 
-- a segment is looked at in cells of the target's size, by offset: chunks of one cell are never joined with another's. So
-  what was rewritten stays where it was looked at, and a plan made after its commit is empty (but see GROUP_CHUNKS_MAX);
-- chunks that lie behind one another in one object are a piece, unless two neighbours had better be one block. A stretch is
-  neighbouring small pieces of a cell; it is worth rewriting from `min_input_files` pieces on. Leading pieces that are larger
-  than all behind them are left out: a segment that grows is not written again and again for its end;
-- an object that is mostly dead, or will be by what is chosen, is emptied, if all that lives in it may be touched;
-- only what is old enough is touched. Segments merged away are not: they are about to become another's chunks;
-- a container of very many chunks is planned in ranges that end between cells (`compaction_ranges`): what is chosen in a cell is
-  the same; whether an object is dead all ranges tell together (`Deadness`);
-- a group becomes one object: stretches in the order of segments and offsets, to the target's size. Its id is made of what is in
-  it, so the same plan gives the same ids, wherever and whenever it is made.
+- a segment is looked at in cells of the target's size, by offset: chunks of one cell are never
+  joined with another's. So what was rewritten stays where it was looked at, and a plan made after
+  its commit is empty (but see GROUP_CHUNKS_MAX);
+- chunks that lie behind one another in one object are a piece, unless two neighbours had better be
+  one block. A stretch is neighbouring small pieces of a cell; it is worth rewriting from
+  `min_input_files` pieces on. Leading pieces that are larger than all behind them are left out: a
+  segment that grows is not written again and again for its end;
+- an object that is mostly dead, or will be by what is chosen, is emptied, if all that lives in it
+  may be touched;
+- only what is old enough is touched. Segments merged away are not: they are about to become
+  another's chunks;
+- a container of very many chunks is planned in ranges that end between cells (`compaction_ranges`):
+  what is chosen in a cell is the same; whether an object is dead all ranges tell together
+  (`Deadness`);
+- a group becomes one object: stretches in the order of segments and offsets, to the target's size.
+  Its id is made of what is in it, so the same plan gives the same ids, wherever and whenever it is
+  made.
 
-Pure: Arrow tables in, numpy inside, no row is looped over but those of what is chosen. Some seconds for ten million chunks.
+Pure: Arrow tables in, numpy inside, no row is looped over but those of what is chosen. Some seconds
+for ten million chunks.
 """
 
 from __future__ import annotations
@@ -68,13 +76,17 @@ class PlannedGroup(NamedTuple):
 
 
 class PlanOutline(NamedTuple):
-    """A plan without its chunks: what is known of its groups, and how objects are shared among them."""
+    """A plan without its chunks: what is known of its groups, and how objects are shared among
+    them.
+    """
 
     container_id: int
     groups: tuple[PlannedGroup, ...]
     shares: tuple[tuple[tuple[int, ...], int, int], ...]
-    """Of some groups, by their places: objects with chunks in each of these and in no other; and how many of them are
-    empty once all of these are committed. About what a group has is in one row; objects that many groups share have more."""
+    """Of some groups, by their places: objects with chunks in each of these and in no other; and
+    how many of them are empty once all of these are committed. About what a group has is in one
+    row; objects that many groups share have more.
+    """
 
     def freed_objects(self, group_ids: Collection[str]) -> int:
         """Objects nothing lives in any more once these groups are committed."""
@@ -90,8 +102,12 @@ class PlanOutline(NamedTuple):
         return {place for place, planned in enumerate(self.groups) if planned.group_id in group_ids}
 
 
-def _bounded(shares: list[tuple[tuple[int, ...], int, int]]) -> tuple[tuple[tuple[int, ...], int, int], ...]:
-    """Not more than SHARES_MAX, the largest first: the others count as if their groups shared them all."""
+def _bounded(
+    shares: list[tuple[tuple[int, ...], int, int]],
+) -> tuple[tuple[tuple[int, ...], int, int], ...]:
+    """Not more than SHARES_MAX, the largest first: the others count as if their groups shared them
+    all.
+    """
     shares.sort(key=lambda row: -row[1])
     kept, others = shares[:SHARES_MAX], shares[SHARES_MAX:]
     if others:
@@ -101,7 +117,9 @@ def _bounded(shares: list[tuple[tuple[int, ...], int, int]]) -> tuple[tuple[tupl
 
 
 class Deadness(NamedTuple):
-    """What is left in objects after the stretches of one range were chosen: a row an object, as arrays."""
+    """What is left in objects after the stretches of one range were chosen: a row an object, as
+    arrays.
+    """
 
     objects: Ints
     """A hash of each name (`object_hash`)."""
@@ -113,8 +131,13 @@ class Deadness(NamedTuple):
 
     def is_dead(self, options: CompactionOptions) -> Flags:
         """Whether each is dead enough to be emptied, and may be."""
-        # Compressed payload is taken for as long as it was: such an object looks less dead than it is, never more.
-        alive = self.bytes + NAMED_HEADER_BYTES_MAX * self.chunks + 8 * (self.bytes // options.extent_bytes)
+        # Compressed payload is taken for as long as it was: such an object looks less dead than it
+        # is, never more.
+        alive = (
+            self.bytes
+            + NAMED_HEADER_BYTES_MAX * self.chunks
+            + 8 * (self.bytes // options.extent_bytes)
+        )
         dead = self.size - alive >= options.delete_ratio_threshold * self.size
         result: Flags = (self.chunks > 0) & (self.untouchable == 0) & dead
         return result
@@ -123,7 +146,9 @@ class Deadness(NamedTuple):
 class CompactionPlan:
     """The groups of one container, and the chunks they are made of. Made by `plan_groups`."""
 
-    def __init__(self, container_id: int, epoch: int, chunks: _Chunks, names: dict[int, str], store_id: str) -> None:
+    def __init__(
+        self, container_id: int, epoch: int, chunks: _Chunks, names: dict[int, str], store_id: str
+    ) -> None:
         self.store_id = store_id
         self.container_id = container_id
         self.epoch = epoch
@@ -140,7 +165,15 @@ class CompactionPlan:
         objects: dict[str, ObjectRecord] = {}
         runs = [self._run(first, end, objects) for first, end in planned.stretches]
         names = {run.segment_id: self._names[run.segment_id] for run in runs}
-        return Group(self.container_id, self.epoch, planned.group_id, tuple(runs), names, objects, self.store_id)
+        return Group(
+            self.container_id,
+            self.epoch,
+            planned.group_id,
+            tuple(runs),
+            names,
+            objects,
+            self.store_id,
+        )
 
     def _run(self, first: int, end: int, objects: dict[str, ObjectRecord]) -> Run:
         chunks = self._chunks
@@ -169,7 +202,10 @@ class CompactionPlan:
         freed = moved == there
         if self.is_cut:
             # Where the chunks here are as much as the object, none can live in another range.
-            size, held = np.zeros(count, np.int64), np.bincount(chunks.objects, chunks.length, count)
+            size, held = (
+                np.zeros(count, np.int64),
+                np.bincount(chunks.objects, chunks.length, count),
+            )
             size[chunks.objects] = chunks.numbers["object_size"]
             freed &= held + NAMED_HEADER_BYTES_MAX * there >= size - size // 8
         shares: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -194,9 +230,12 @@ def plan_groups(
     store_id: str,
     dead: Ints | None = None,
 ) -> CompactionPlan:
-    """What of a container is worth rewriting. `segments` and `chunks` are a snapshot's, `now_ms` the wall time of its copy.
+    """What of a container is worth rewriting.
 
-    Of a range, whose cells are whole, `dead` has the hashes of the objects that all ranges together found to be dead.
+    `segments` and `chunks` are a snapshot's, `now_ms` the wall time of its copy.
+
+    Of a range, whose cells are whole, `dead` has the hashes of the objects that all ranges together
+    found to be dead.
     """
     table, names, choice = _look(segments, chunks, options, container_id, now_ms)
     plan = CompactionPlan(container_id, epoch, table, names, store_id)
@@ -208,23 +247,34 @@ def plan_groups(
         chosen = chosen | (~chosen & left.is_dead(options)[table.objects])
     else:
         plan.is_cut = True
-        chosen = chosen | (~chosen & np.isin(table.object_hashes(), dead)[table.objects] & choice.may_touch)
+        chosen = chosen | (
+            ~chosen & np.isin(table.object_hashes(), dead)[table.objects] & choice.may_touch
+        )
     stretches = _cut_stretches(table, cell, chosen)
-    plan.groups = [_planned(container_id, table, group) for group in _pack(table, stretches, options)]
+    plan.groups = [
+        _planned(container_id, table, group) for group in _pack(table, stretches, options)
+    ]
     _order(plan.groups, options.rewrite_job_order)
     return plan
 
 
 def deadness_of(
-    segments: pa.Table, chunks: pa.Table, options: CompactionOptions, *, container_id: int, now_ms: int
+    segments: pa.Table,
+    chunks: pa.Table,
+    options: CompactionOptions,
+    *,
+    container_id: int,
+    now_ms: int,
 ) -> Deadness:
-    """What a range leaves in objects that may be dead, or of which another range may hold chunks."""
+    """What a range leaves in objects that may be dead, or of which another range may hold
+    chunks.
+    """
     table, _, choice = _look(segments, chunks, options, container_id, now_ms)
     if choice is None:
         return Deadness(*(np.zeros(0, np.int64) for _ in Deadness._fields))
     left = _left_of(table, choice)
-    # Beside a block that is as long as its object there is no other. (Of a compressed one this cannot be told: at worst such an
-    # object is emptied too soon.)
+    # Beside a block that is as long as its object there is no other. (Of a compressed one this
+    # cannot be told: at worst such an object is emptied too soon.)
     has_room = left.bytes + HEADER_BYTES * (left.chunks + 1) < left.size
     some = (left.chunks > 0) & (has_room | left.is_dead(options))
     return Deadness(*(column[some] for column in left._replace(objects=table.object_hashes())))
@@ -246,7 +296,9 @@ class _Choice(NamedTuple):
 def _look(
     segments: pa.Table, chunks: pa.Table, options: CompactionOptions, container_id: int, now_ms: int
 ) -> tuple[_Chunks, dict[int, str], _Choice | None]:
-    """The chunks, the names of segments that may be touched, and what is chosen of stretches; None: nothing may be."""
+    """The chunks, the names of segments that may be touched, and what is chosen of stretches; None:
+    nothing may be.
+    """
     table = _Chunks(chunks)
     names: dict[int, str] = {
         segment_id: name
@@ -265,15 +317,24 @@ def _look(
         table.numbers["object_created_ms"] <= now_ms - options.older_than_ms
     )
     cell = table.start // min(options.target_file_size_bytes, options.group_bytes_max)
-    return table, names, _Choice(_choose_stretches(table, cell, may_touch, options), may_touch, cell)
+    return (
+        table,
+        names,
+        _Choice(_choose_stretches(table, cell, may_touch, options), may_touch, cell),
+    )
 
 
 def pieces_of(chunks: Sequence[ChunkRecord], join_bytes: int) -> int:
-    """How many pieces neighbouring chunks are; as the plan counts them. For what a copy would leave."""
+    """How many pieces neighbouring chunks are; as the plan counts them.
+
+    For what a copy would leave.
+    """
     return 1 + sum(
         not (
             left.object_name == right.object_name
-            and 0 <= right.block_offset - left.block_offset <= left.length + left.length // 2 + HEADER_BYTES_MAX
+            and 0
+            <= right.block_offset - left.block_offset
+            <= left.length + left.length // 2 + HEADER_BYTES_MAX
             and left.length + right.length > join_bytes
         )
         for left, right in pairwise(chunks)
@@ -322,18 +383,25 @@ class _Chunks:
         return result
 
     def lies_behind(self, join_bytes: int) -> Flags:
-        """Whether each chunk lies behind the one before it in the same object, near enough, and need not be joined with it."""
+        """Whether each chunk lies behind the one before it in the same object, near enough, and
+        need not be joined with it.
+        """
         result = np.zeros(len(self), bool)
         place = self.numbers["block_offset"]
         apart = place[1:] - place[:-1]
         before = self.length[:-1]
-        # Extents of 16 bytes make the table half of the payload: whatever the header says, it is within this.
+        # Extents of 16 bytes make the table half of the payload: whatever the header says, it is
+        # within this.
         near = (apart >= 0) & (apart <= before + before // 2 + HEADER_BYTES_MAX)
-        result[1:] = (self.objects[1:] == self.objects[:-1]) & near & (before + self.length[1:] > join_bytes)
+        result[1:] = (
+            (self.objects[1:] == self.objects[:-1]) & near & (before + self.length[1:] > join_bytes)
+        )
         return result
 
 
-def _choose_stretches(table: _Chunks, cell: Ints, may_touch: Flags, options: CompactionOptions) -> Flags:
+def _choose_stretches(
+    table: _Chunks, cell: Ints, may_touch: Flags, options: CompactionOptions
+) -> Flags:
     """The chunks of stretches with enough small pieces."""
     follows = table.follows()
     same_cell = np.concatenate(([False], cell[1:] == cell[:-1]))
@@ -372,7 +440,10 @@ def _left_of(table: _Chunks, choice: _Choice) -> Deadness:
 
 
 def _cut_stretches(table: _Chunks, cell: Ints, chosen: Flags) -> Iterator[tuple[int, int]]:
-    """The chosen chunks as [first, end) of neighbours in a cell. As long as cells are, and the rest of a last chunk."""
+    """The chosen chunks as [first, end) of neighbours in a cell.
+
+    As long as cells are, and the rest of a last chunk.
+    """
     goes_on = table.follows() & chosen
     goes_on[1:] &= chosen[:-1] & (cell[1:] == cell[:-1])
     first = np.flatnonzero(chosen & ~goes_on)
@@ -385,7 +456,9 @@ def _cut_stretches(table: _Chunks, cell: Ints, chosen: Flags) -> Iterator[tuple[
 def _pack(
     table: _Chunks, stretches: Iterable[tuple[int, int]], options: CompactionOptions
 ) -> Iterator[list[tuple[int, int]]]:
-    """Stretches one after another into groups: full at the target, or beyond it where they would be small without."""
+    """Stretches one after another into groups: full at the target, or beyond it where they would be
+    small without.
+    """
     total = np.concatenate(([0], np.cumsum(table.length)))
     target = min(options.target_file_size_bytes, options.group_bytes_max)
     held: list[tuple[int, int]] = []
@@ -415,14 +488,21 @@ def _planned(container_id: int, table: _Chunks, stretches: list[tuple[int, int]]
         size += int(table.length[first:end].sum())
     digest.update("\0".join(names).encode())
     return PlannedGroup(
-        digest.hexdigest()[:GROUP_ID_DIGITS], tuple(stretches), size, segments, len(names), len(set(names))
+        digest.hexdigest()[:GROUP_ID_DIGITS],
+        tuple(stretches),
+        size,
+        segments,
+        len(names),
+        len(set(names)),
     )
 
 
 def _order(groups: list[PlannedGroup], order: str) -> None:
     what, _, way = order.partition("-")
     if way:
-        groups.sort(key=lambda each: each.bytes if what == "bytes" else each.sources, reverse=way == "desc")
+        groups.sort(
+            key=lambda each: each.bytes if what == "bytes" else each.sources, reverse=way == "desc"
+        )
 
 
 def _numbers(table: pa.Table, name: str) -> Ints:

@@ -1,11 +1,14 @@
-"""A container's plan made range by range: what a planning task reads, and how ranges tell each other which objects are dead.
+"""A container's plan made range by range: what a planning task reads, and how ranges tell each
+other which objects are dead.
 
 Rules of this file:
 
-- a range is row groups of `chunks`; it has the cells that begin in it, whole: the first rows of a range that belong to a cell
-  of the one before are that one's, and for the last cell rows of the next are read;
-- a container of one range is planned at once. Of others each range first tells what it leaves of objects (`left_rows`), all rows of
-  an object come together somewhere (`dead_rows`), and each range learns of its own that are dead.
+- a range is row groups of `chunks`; it has the cells that begin in it, whole: the first rows of a
+  range that belong to a cell of the one before are that one's, and for the last cell rows of the
+  next are read;
+- a container of one range is planned at once. Of others each range first tells what it leaves of
+  objects (`left_rows`), all rows of an object come together somewhere (`dead_rows`), and each range
+  learns of its own that are dead.
 
 Coroutines over ObjectStorage, and Arrow tables; no pyspark.
 """
@@ -69,7 +72,9 @@ _PLANNED: Final[list[pa.Field[Any]]] = [
     pa.field("data", pa.binary()),
 ]
 PLANNED: Final = pa.schema(_PLANNED)
-"""A group a row, encoded in `data`; behind those of a range a row without a group, whose data are the plan's shares."""
+"""A group a row, encoded in `data`; behind those of a range a row without a group, whose data are
+the plan's shares.
+"""
 
 
 class Range(NamedTuple):
@@ -91,7 +96,10 @@ def ranges_of(manifests: Iterable[Manifest]) -> Iterator[Range]:
 async def read_range(
     storage: ObjectStorage, manifest: Manifest, where: Range, options: CompactionOptions
 ) -> tuple[pa.Table, pa.Table]:
-    """Segments and chunks of a range, its cells whole. Raises CatalogFormatError, StorageUnavailableError."""
+    """Segments and chunks of a range, its cells whole.
+
+    Raises CatalogFormatError, StorageUnavailableError.
+    """
     groups = await open_groups(storage, manifest, "chunks", CHUNKS.names)
     segments = await open_groups(storage, manifest, "segments", SEGMENT_COLUMNS)
     place = groups.range(where.part, where.parts)
@@ -113,7 +121,9 @@ async def read_range(
 
 
 def _cell(rows: pa.Table, row: int, size: int) -> tuple[int, int]:
-    return int(rows["segment_id"][row].as_py() or 0), int(rows["start_offset"][row].as_py() or 0) // size
+    return int(rows["segment_id"][row].as_py() or 0), int(
+        rows["start_offset"][row].as_py() or 0
+    ) // size
 
 
 def _in_cell(rows: pa.Table, cell: tuple[int, int], size: int) -> int:
@@ -127,7 +137,9 @@ def _behind_cell(rows: pa.Table, cell: tuple[int, int], size: int) -> pa.Table:
     return rows.slice(_in_cell(rows, cell, size))
 
 
-async def _to_the_end_of_its_cell(groups: TableGroups, rows: pa.Table, stop: int, size: int) -> pa.Table:
+async def _to_the_end_of_its_cell(
+    groups: TableGroups, rows: pa.Table, stop: int, size: int
+) -> pa.Table:
     cell = _cell(rows, rows.num_rows - 1, size)
     tables = [rows]
     for group in range(stop, len(groups)):
@@ -139,25 +151,42 @@ async def _to_the_end_of_its_cell(groups: TableGroups, rows: pa.Table, stop: int
     return pa.concat_tables(tables)
 
 
-async def left_rows(storage: ObjectStorage, manifest: Manifest, where: Range, options: CompactionOptions) -> pa.Table:
+async def left_rows(
+    storage: ObjectStorage, manifest: Manifest, where: Range, options: CompactionOptions
+) -> pa.Table:
     """LEFT of one range."""
     segments, chunks = await read_range(storage, manifest, where, options)
-    left = deadness_of(segments, chunks, options, container_id=manifest.container_id, now_ms=manifest.time_ms)._asdict()
+    left = deadness_of(
+        segments, chunks, options, container_id=manifest.container_id, now_ms=manifest.time_ms
+    )._asdict()
     count = len(left["size"])
     columns: list[Any] = [pa.array(np.full(count, each)) for each in where]
-    columns += [pa.array(left[name]) for name in ("objects", "size", "chunks", "bytes", "untouchable")]
+    columns += [
+        pa.array(left[name]) for name in ("objects", "size", "chunks", "bytes", "untouchable")
+    ]
     return pa.Table.from_arrays(columns, schema=LEFT)
 
 
 def dead_rows(left: pa.Table, options: CompactionOptions) -> pa.Table:
-    """RANGES: the dead ones of objects, all of whose rows are in `left`, in each range that has chunks of them."""
+    """RANGES: the dead ones of objects, all of whose rows are in `left`, in each range that has
+    chunks of them.
+    """
     keys = ["container_id", "object"]
     sums = [("chunks", "sum"), ("bytes", "sum"), ("untouchable", "sum"), ("size", "max")]
     found = left.group_by(keys).aggregate(sums)  # type: ignore[arg-type] # the stubs want more of a tuple
-    numbers = [found[name].to_numpy() for name in ("object", "size_max", "chunks_sum", "bytes_sum", "untouchable_sum")]
+    numbers = [
+        found[name].to_numpy()
+        for name in ("object", "size_max", "chunks_sum", "bytes_sum", "untouchable_sum")
+    ]
     dead = found.filter(pa.array(Deadness(*numbers).is_dead(options))).select(keys)
-    rows = left.select(["container_id", "part", "parts", "object"]).join(dead, keys, join_type="inner")
-    return rows.append_column("bin", pa.nulls(rows.num_rows, pa.int32())).select(RANGES.names).cast(RANGES)
+    rows = left.select(["container_id", "part", "parts", "object"]).join(
+        dead, keys, join_type="inner"
+    )
+    return (
+        rows.append_column("bin", pa.nulls(rows.num_rows, pa.int32()))
+        .select(RANGES.names)
+        .cast(RANGES)
+    )
 
 
 async def plan_range(
@@ -167,7 +196,9 @@ async def plan_range(
     options: CompactionOptions,
     dead: Sequence[int] = (),
 ) -> CompactionPlan:
-    """The plan of one range; `dead` are the objects that all ranges together found to be so, if there is more than one."""
+    """The plan of one range; `dead` are the objects that all ranges together found to be so, if
+    there is more than one.
+    """
     segments, chunks = await read_range(storage, manifest, where, options)
     return plan_groups(
         segments,
@@ -213,6 +244,8 @@ def outlines_of(rows: pa.Table) -> Iterator[tuple[PlanOutline, Mapping[str, byte
         numbers = (row[name] for name in ("bytes", "segments", "chunks", "sources"))
         groups.append(PlannedGroup(row["group_id"], (), *numbers))
         datas[row["group_id"]] = bytes(row["data"] or b"")
-    for (container_id, _), (groups, datas, shares) in sorted(found.items(), key=lambda each: each[0]):
+    for (container_id, _), (groups, datas, shares) in sorted(
+        found.items(), key=lambda each: each[0]
+    ):
         told = tuple((tuple(places), sources, freed) for places, sources, freed in shares)
         yield PlanOutline(container_id, tuple(groups), told), datas

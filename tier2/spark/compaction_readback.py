@@ -1,8 +1,10 @@
-"""What a task reads back of the object it wrote, before it proposes it: the beginnings of its blocks.
+"""What a task reads back of the object it wrote, before it proposes it: the beginnings of its
+blocks.
 
-A beginning is header and extent table: whose bytes the block holds, and the checksum of each extent, as they were reckoned when it was
-built. An object that has the same beginnings has the bytes of this attempt, or some that the next read finds to be wrong.
-The owner, who reads no bodies either, cannot tell as much: it does not know the checksums.
+A beginning is header and extent table: whose bytes the block holds, and the checksum of each
+extent, as they were reckoned when it was built. An object that has the same beginnings has the
+bytes of this attempt, or some that the next read finds to be wrong. The owner, who reads no bodies
+either, cannot tell as much: it does not know the checksums.
 
 Coroutines over ObjectStorage and Runtime; no pyspark.
 """
@@ -36,13 +38,16 @@ class _Window(NamedTuple):
 async def check_written(
     storage: ObjectStorage, runtime: Runtime, name: str, beginnings: Iterable[BlockBeginning]
 ) -> None:
-    """Raise DataCorruptionError unless these, in the order of their places, are in the object of this name.
+    """Raise DataCorruptionError unless these, in the order of their places, are in the object of
+    this name.
 
     Also raises ObjectNotFoundError, InvalidRangeError, StorageUnavailableError.
     """
 
     async def check(window: _Window) -> None:
-        data = await insist(runtime, lambda: storage.get_range(name, window.start, window.end - window.start))
+        data = await insist(
+            runtime, lambda: storage.get_range(name, window.start, window.end - window.start)
+        )
         for place, built in window.beginnings:
             if data[place - window.start : place - window.start + len(built)] != built:
                 raise DataCorruptionError(

@@ -1,8 +1,10 @@
-"""What a compaction says of itself: a row for each group, the numbers, the verdict, a text for people.
+"""What a compaction says of itself: a row for each group, the numbers, the verdict, a text for
+people.
 
-Rules of this file: pure; no pyspark. A group is `planned` until there is a proposal, and `pending` until its owner answers; a
-job whose owners did not all answer could not tell, whatever else came of it. What the store, or another job, lawfully changed
-meanwhile is counted and is no fault: the next run plans from what there is then.
+Rules of this file: pure; no pyspark. A group is `planned` until there is a proposal, and `pending`
+until its owner answers; a job whose owners did not all answer could not tell, whatever else came of
+it. What the store, or another job, lawfully changed meanwhile is counted and is no fault: the next
+run plans from what there is then.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from tier2.mailbox.messages import Answer, ReplaceProposal
 from tier2.spark.command_options import Exit
 from tier2.spark.compaction_plan import PlannedGroup
 
-Status = Literal["planned", "pending", "committed", "committed_in_part", "overtaken", "refused", "failed"]
+Status = Literal[
+    "planned", "pending", "committed", "committed_in_part", "overtaken", "refused", "failed"
+]
 OVERTAKEN: Final = frozenset(("refused_changed", "refused_unknown_segment"))
-"""Verdicts of an owner that has other chunks now, or none: the store went on, or another job was first."""
+"""Verdicts of an owner that has other chunks now, or none: the store went on, or another job was
+first.
+"""
 SHOWN_MAX: Final = 20
 """Groups whose reasons are shown to people; all of them are in the rows."""
 
@@ -59,10 +65,20 @@ class GroupRow:
         return self.status in {"committed", "committed_in_part"}
 
     def with_result(self, result: Mapping[str, Any]) -> GroupRow:
-        """What a task said of it, a row of compaction_work.RESULTS. `object` is empty if another attempt's counts."""
+        """What a task said of it, a row of compaction_work.RESULTS.
+
+        `object` is empty if another attempt's counts.
+        """
         # What came second made garbage: the row is of the object that the proposal names.
         made = ("method", "object_bytes", "chunks_after") if result["first"] else ()
-        counted = ("requests", "bytes_received", "bytes_sent", "bytes_copied", "milliseconds", "attempt")
+        counted = (
+            "requests",
+            "bytes_received",
+            "bytes_sent",
+            "bytes_copied",
+            "milliseconds",
+            "attempt",
+        )
         return replace(
             self,
             status="pending" if result["outcome"] == "proposed" else "failed",
@@ -95,7 +111,9 @@ class GroupRow:
         reason = f"{answer.verdict}: {answer.reason}" if answer.reason else answer.verdict
         if answer.verdict in OVERTAKEN:
             return self.overtaken(reason)
-        return replace(self, status="failed" if answer.verdict == "failed" else "refused", reason=reason)
+        return replace(
+            self, status="failed" if answer.verdict == "failed" else "refused", reason=reason
+        )
 
     def overtaken(self, reason: str) -> GroupRow:
         """Its chunks are others by now, and there is nothing left to do."""
@@ -117,7 +135,8 @@ def planned_row(job_id: str, container_id: int, planned: PlannedGroup) -> GroupR
 
 _TEXTS: Final = {"job_id", "group_id", "status", "reason", "method", "object"}
 _GROUPS: Final[list[pa.Field[Any]]] = [
-    pa.field(each.name, pa.string() if each.name in _TEXTS else pa.int64()) for each in fields(GroupRow)
+    pa.field(each.name, pa.string() if each.name in _TEXTS else pa.int64())
+    for each in fields(GroupRow)
 ]
 GROUPS: Final = pa.schema(_GROUPS)
 """A row a group, by container and group id."""
@@ -131,7 +150,10 @@ def groups_table(rows: Iterable[GroupRow]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSummary:
-    """The numbers of one run. Those with Iceberg's names are counted as its `rewrite_data_files` counts them."""
+    """The numbers of one run.
+
+    Those with Iceberg's names are counted as its `rewrite_data_files` counts them.
+    """
 
     job_id: str
     url: str
@@ -163,7 +185,9 @@ class CompactionSummary:
     failed_data_files_count: int
     """Objects that refused and failed groups lie in."""
     removed_data_files_count: int
-    """Objects in which nothing lives any more: garbage, which their owner deletes after the deletion lag."""
+    """Objects in which nothing lives any more: garbage, which their owner deletes after the
+    deletion lag.
+    """
     requests: int
     bytes_received: int
     bytes_sent: int
@@ -192,7 +216,8 @@ def summary_json(summary: CompactionSummary, rows: Iterable[GroupRow]) -> dict[s
         for number, (epoch, sequence_number) in sorted(summary.containers.items())
     ]
     document["untold"] = [
-        {"container_id": number, "reason": reason} for number, reason in sorted(summary.untold.items())
+        {"container_id": number, "reason": reason}
+        for number, reason in sorted(summary.untold.items())
     ]
     document["verdict"] = summary.verdict.name.lower()
     document["exit_code"] = int(summary.verdict)
@@ -202,7 +227,9 @@ def summary_json(summary: CompactionSummary, rows: Iterable[GroupRow]) -> dict[s
 
 def summary_text(summary: CompactionSummary, rows: Sequence[GroupRow]) -> str:
     """The run for people: lines of aligned columns."""
-    return "\n".join(map(visible, [*_head(summary), "", *_table(rows), *_reasons(rows), "", *_last(summary)]))
+    return "\n".join(
+        map(visible, [*_head(summary), "", *_table(rows), *_reasons(rows), "", *_last(summary)])
+    )
 
 
 def _head(summary: CompactionSummary) -> Iterator[str]:
@@ -223,13 +250,18 @@ def _table(rows: Sequence[GroupRow]) -> Iterator[str]:
         some = [row for row in rows if row.status == status]
         sums = [
             sum(values)
-            for values in zip(*((r.chunks_before, r.source_objects, r.rewritten_bytes) for r in some), strict=True)
+            for values in zip(
+                *((r.chunks_before, r.source_objects, r.rewritten_bytes) for r in some), strict=True
+            )
         ]
         table.append((status, f"{count:,}", *(f"{each:,}" for each in sums)))
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for status, *numbers in table:
         yield "  ".join(
-            [f"{status:<{widths[0]}}", *(f"{each:>{width}}" for each, width in zip(numbers, widths[1:], strict=True))]
+            [
+                f"{status:<{widths[0]}}",
+                *(f"{each:>{width}}" for each, width in zip(numbers, widths[1:], strict=True)),
+            ]
         )
 
 
@@ -244,32 +276,47 @@ def _reasons(rows: Sequence[GroupRow]) -> Iterator[str]:
 def _last(summary: CompactionSummary) -> Iterator[str]:
     if summary.groups_left or summary.chunks_left:
         yield (
-            f"left for a later run: {summary.groups_left:,} groups, and {summary.chunks_left:,} chunks that were not looked at"
+            f"left for a later run: {summary.groups_left:,} groups, and "
+            f"{summary.chunks_left:,} chunks that were not looked at"
         )
     if summary.dry_run:
         groups = sum(summary.groups.values())
         yield (
-            f"expected: {summary.chunks_before:,} chunks in {summary.source_objects:,} objects become {groups:,} objects of"
-            f" {summary.planned_bytes:,} bytes; {summary.expected_removed_data_files_count:,} objects are freed"
+            f"expected: {summary.chunks_before:,} chunks in {summary.source_objects:,} "
+            f"objects become {groups:,} objects of"
+            f" {summary.planned_bytes:,} bytes; "
+            f"{summary.expected_removed_data_files_count:,} objects are freed"
         )
-        # Each group looks for its proposal, puts an object, reads some of it back, and puts a proposal.
-        yield f"requests: about {summary.source_objects + 4 * groups:,}, of which {2 * groups:,} write"
+        # Each group looks for its proposal, puts an object, reads some of it back, and puts a
+        # proposal.
+        yield (
+            f"requests: about {summary.source_objects + 4 * groups:,}, of which "
+            f"{2 * groups:,} write"
+        )
         return
     yield (
-        f"rewritten: {summary.rewritten_bytes_count:,} bytes of {summary.rewritten_data_files_count:,} objects into"
-        f" {summary.added_data_files_count:,}; {summary.removed_data_files_count:,} objects wait for deletion now"
+        f"rewritten: {summary.rewritten_bytes_count:,} bytes of "
+        f"{summary.rewritten_data_files_count:,} objects into"
+        f" {summary.added_data_files_count:,}; {summary.removed_data_files_count:,} "
+        "objects wait for deletion now"
     )
     yield (
-        f"requests: {summary.requests:,}; bytes received {summary.bytes_received:,}, sent {summary.bytes_sent:,},"
+        f"requests: {summary.requests:,}; bytes received {summary.bytes_received:,}, "
+        f"sent {summary.bytes_sent:,},"
         f" copied by the store {summary.bytes_copied:,}"
     )
     meanwhile = [
-        f"{summary.groups[each]:,} {each}" for each in ("committed_in_part", "overtaken") if each in summary.groups
+        f"{summary.groups[each]:,} {each}"
+        for each in ("committed_in_part", "overtaken")
+        if each in summary.groups
     ]
     but = f", but for what was changed meanwhile: {', '.join(meanwhile)}" if meanwhile else ""
     said = {
         Exit.NOTHING: f"all committed{but}" if summary.groups else "nothing to do",
         Exit.FINDINGS: "not all was committed",
-        Exit.COULD_NOT_TELL: f"could not tell: run again with --job-id {summary.job_id} to hear what became of it",
+        Exit.COULD_NOT_TELL: f"could not tell: run again with --job-id {summary.job_id} to hear "
+        "what "
+        "became "
+        "of it",
     }
     yield said[summary.verdict]

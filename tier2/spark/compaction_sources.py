@@ -1,9 +1,12 @@
-"""What a task reads of the objects a group lies in: every byte and every header checked, several requests at a time.
+"""What a task reads of the objects a group lies in: every byte and every header checked, several
+requests at a time.
 
 Rules of this file:
 
-- a storage that does not answer is asked again, TRIES times in all; anything else it says is said once;
-- what lies between two wanted chunks is fetched with them where that costs less than another request.
+- a storage that does not answer is asked again, TRIES times in all; anything else it says is said
+  once;
+- what lies between two wanted chunks is fetched with them where that costs less than another
+  request.
 
 Coroutines over ObjectStorage and Runtime; no pyspark.
 """
@@ -30,7 +33,13 @@ from tier2.block_object import (
     parse_extent_table,
 )
 from tier2.block_reader import FETCHES_MAX, BlockReader
-from tier2.block_runs import GAP_BYTES_MAX, BlockRun, StretchPayload, check_block_identity, plan_runs
+from tier2.block_runs import (
+    GAP_BYTES_MAX,
+    BlockRun,
+    StretchPayload,
+    check_block_identity,
+    plan_runs,
+)
 from tier2.copy_plan import chunks_by_source
 from tier2.object_storage import InvalidRangeError, ObjectStorage, StorageUnavailableError
 from tier2.spark.compaction_group import Group
@@ -42,7 +51,9 @@ FETCHES_BYTES: Final = 4 * RUN_BYTES
 """Of requests at once, about: many short ones, or few long ones."""
 PREFIXES_AT_ONCE: Final = 16
 GAP_SHARE: Final = 8
-"""A gap this many times smaller than the request that is worth most is fetched rather than left out."""
+"""A gap this many times smaller than the request that is worth most is fetched rather than left
+out.
+"""
 TRIES: Final = 6
 DELAY_MIN_S: Final = 0.25
 DELAY_MAX_S: Final = 8.0
@@ -57,7 +68,9 @@ ChunkKey = tuple[str, int, int]
 class GroupSources:
     """The objects of one group, for one attempt at it."""
 
-    def __init__(self, storage: ObjectStorage, runtime: Runtime, group: Group, extent_bytes: int) -> None:
+    def __init__(
+        self, storage: ObjectStorage, runtime: Runtime, group: Group, extent_bytes: int
+    ) -> None:
         self._storage = storage
         self._runtime = runtime
         self._group = group
@@ -93,7 +106,9 @@ class GroupSources:
         )
 
     async def block_ends(self) -> dict[tuple[str, int], int]:
-        """Where each block ends, by its own header; header and extent table of all of them checked."""
+        """Where each block ends, by its own header; header and extent table of all of them
+        checked.
+        """
         blocks: dict[tuple[str, int], list[ChunkRecord]] = {}
         for name, chunks in self._sources.items():
             for chunk in chunks:
@@ -111,10 +126,14 @@ class GroupSources:
         try:
             header = await self._insisted_header(name, offset, chunks)
         except BlockFormatError as error:
-            raise DataCorruptionError(f"object {name} block at {offset} {error.place}", error.reason) from error
+            raise DataCorruptionError(
+                f"object {name} block at {offset} {error.place}", error.reason
+            ) from error
         return offset + header.block_length
 
-    async def _insisted_header(self, name: str, offset: int, chunks: Sequence[ChunkRecord]) -> BlockHeader:
+    async def _insisted_header(
+        self, name: str, offset: int, chunks: Sequence[ChunkRecord]
+    ) -> BlockHeader:
         for _ in range(FETCHES_MAX - 1):
             try:
                 return await self._checked_header(name, offset, chunks)
@@ -122,10 +141,16 @@ class GroupSources:
                 continue  # the transfer may have gone wrong
         return await self._checked_header(name, offset, chunks)
 
-    async def _checked_header(self, name: str, offset: int, chunks: Sequence[ChunkRecord]) -> BlockHeader:
-        """The header of a block, checked: that it is the one the chunks mean, its table, that it ends within its object."""
+    async def _checked_header(
+        self, name: str, offset: int, chunks: Sequence[ChunkRecord]
+    ) -> BlockHeader:
+        """The header of a block, checked: that it is the one the chunks mean, its table, that it
+        ends within its object.
+        """
         longest = max(chunk.length for chunk in chunks)
-        guess = block_prefix_length(longest, self._extent_bytes) + NAMED_HEADER_BYTES_MAX - HEADER_BYTES
+        guess = (
+            block_prefix_length(longest, self._extent_bytes) + NAMED_HEADER_BYTES_MAX - HEADER_BYTES
+        )
         data = await self._beginning(name, offset, guess)
         try:
             header = parse_block_header(data)
@@ -136,7 +161,9 @@ class GroupSources:
             check_block_identity(header, self._group.container_id, chunk)
         size = self._group.objects[name].size
         if offset + header.block_length > size:
-            raise BlockFormatError(f"its {header.block_length} bytes reach beyond the object's {size}")
+            raise BlockFormatError(
+                f"its {header.block_length} bytes reach beyond the object's {size}"
+            )
         if len(data) < header.prefix_length:
             data = await self._beginning(name, offset, header.prefix_length)
         parse_extent_table(data, header)
@@ -144,12 +171,17 @@ class GroupSources:
 
     async def _beginning(self, name: str, offset: int, length: int) -> bytes:
         try:
-            return await self._storage.get_range(name, offset, min(length, self._group.objects[name].size - offset))
+            return await self._storage.get_range(
+                name, offset, min(length, self._group.objects[name].size - offset)
+            )
         except InvalidRangeError as error:
             raise BlockFormatError(f"the object is too short: {error}") from error
 
     async def download(self) -> dict[ChunkKey, list[tuple[int, Buffer]]]:
-        """The bytes of every chunk, in pieces by offset. Raises what BlockReader does; so do the other two."""
+        """The bytes of every chunk, in pieces by offset.
+
+        Raises what BlockReader does; so do the other two.
+        """
         payloads: dict[ChunkKey, list[tuple[int, Buffer]]] = {}
 
         async def fetch(run: BlockRun) -> None:
@@ -157,7 +189,9 @@ class GroupSources:
             # Views hold all that was fetched: worth it only where that is mostly wanted.
             sparse = 2 * sum(len(payload.data) for payload in found) < run.end - run.start
             for chunk, offset, data in found:
-                payloads.setdefault(chunk_key(chunk), []).append((offset, bytes(data) if sparse else data))
+                payloads.setdefault(chunk_key(chunk), []).append(
+                    (offset, bytes(data) if sparse else data)
+                )
 
         await self._for_each_run(fetch)
         return payloads
@@ -205,8 +239,12 @@ async def insist(runtime: Runtime, call: Callable[[], Awaitable[_Result]]) -> _R
     return await call()
 
 
-async def several(work: Callable[[_Item], Awaitable[None]], items: Sequence[_Item], at_once: int) -> None:
-    """Do `work` on each item, so many at once, in order; raises the first error once what had begun has ended."""
+async def several(
+    work: Callable[[_Item], Awaitable[None]], items: Sequence[_Item], at_once: int
+) -> None:
+    """Do `work` on each item, so many at once, in order; raises the first error once what had begun
+    has ended.
+    """
     left = iter(items)
     errors: list[BaseException] = []
 

@@ -1,12 +1,16 @@
-"""The rows that carry a compaction's groups to its tasks, and what comes back; and the function Spark runs over them.
+"""The rows that carry a compaction's groups to its tasks, and what comes back; and the function
+Spark runs over them.
 
 Rules of this file:
 
 - a row is a whole group: a task needs nothing of the driver but its rows and a `CompactionSite`;
-- groups are packed into bins by their bytes, the largest first: a bin is a partition, and works at one group after another.
-  Where it is known how many tasks run at a time there are as many bins, or a multiple: each task more costs some tenths of a second;
-- the storage is opened in the task and closed by it; nothing that has a thread or a socket is ever sent;
-- the query ends with this function: what it does to the storage is its last stage, and one action runs it once.
+- groups are packed into bins by their bytes, the largest first: a bin is a partition, and works at
+  one group after another. Where it is known how many tasks run at a time there are as many bins, or
+  a multiple: each task more costs some tenths of a second;
+- the storage is opened in the task and closed by it; nothing that has a thread or a socket is ever
+  sent;
+- the query ends with this function: what it does to the storage is its last stage, and one action
+  runs it once.
 
 No pyspark: the function takes and gives Arrow batches.
 """
@@ -30,7 +34,15 @@ from tier2.locations import open_object_storage
 from tier2.spark.compaction_group import Group, GroupResult
 from tier2.spark.compaction_options import CompactionOptions
 from tier2.spark.compaction_plan import PlannedGroup
-from tier2.spark.compaction_ranges import LEFT, RANGES, Range, dead_rows, left_rows, plan_range, planned_rows
+from tier2.spark.compaction_ranges import (
+    LEFT,
+    RANGES,
+    Range,
+    dead_rows,
+    left_rows,
+    plan_range,
+    planned_rows,
+)
 from tier2.spark.compaction_task import execute_group
 from tier2.spark.reconcile_work import with_storage
 from tier2.spark.task_disk import BulkDisk
@@ -39,9 +51,13 @@ ROUND_CHUNKS: Final = 1_000_000
 """Chunks of one query, about: some 15 MB of rows. More take several, one after another."""
 
 WAVE_CHUNKS: Final = 8_000_000
-"""Chunks of containers that are planned together: if all are worth rewriting, some 120 MB of groups."""
+"""Chunks of containers that are planned together: if all are worth rewriting, some 120 MB of
+groups.
+"""
 BIN_GROUPS: Final = 16
-"""Groups of one bin, about, at most, however few tasks run at a time: what has to wait for a task that lags behind."""
+"""Groups of one bin, about, at most, however few tasks run at a time: what has to wait for a task
+that lags behind.
+"""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|[0-9]+)(?:, *[0-9]+)?\])?")
 
 Batches = Iterator[pa.RecordBatch]
@@ -93,9 +109,11 @@ class CompactionSite:
 
 
 def slots_of(setting: Callable[[str], str | None]) -> int | None:
-    """How many tasks run at a time, as far as Spark's settings say; None if they do not, or it changes as they run.
+    """How many tasks run at a time, as far as Spark's settings say; None if they do not, or it
+    changes as they run.
 
-    `setting` gives the value of one, None or nothing if there is none. Only how the work is cut hangs on it.
+    `setting` gives the value of one, None or nothing if there is none. Only how the work is cut
+    hangs on it.
     """
     local = _LOCAL.fullmatch(setting("spark.master") or "")
     if local is not None:
@@ -104,7 +122,10 @@ def slots_of(setting: Callable[[str], str | None]) -> int | None:
         return None
     else:
         cores = _number(setting("spark.cores.max"))
-        executors, each = _number(setting("spark.executor.instances")), _number(setting("spark.executor.cores"))
+        executors, each = (
+            _number(setting("spark.executor.instances")),
+            _number(setting("spark.executor.cores")),
+        )
         if executors and each:
             cores = executors * each
     return max(1, cores // (_number(setting("spark.task.cpus")) or 1)) if cores else None
@@ -137,7 +158,9 @@ def rounds_of(groups: Iterable[Worked]) -> Iterator[list[Worked]]:
 
 
 def waves_of(ranges: Iterable[Range], manifests: Mapping[int, Manifest]) -> Iterator[list[Range]]:
-    """Whole containers, as many as have about WAVE_CHUNKS chunks: what is planned, and then worked at, together."""
+    """Whole containers, as many as have about WAVE_CHUNKS chunks: what is planned, and then worked
+    at, together.
+    """
     held: list[Range] = []
     chunks = 0
     for where in ranges:
@@ -152,13 +175,16 @@ def waves_of(ranges: Iterable[Range], manifests: Mapping[int, Manifest]) -> Iter
 
 
 def bins_of(sizes: Sequence[int], bins: int) -> list[int]:
-    """For each size the number of its bin, of at most `bins`: the largest first, each into the bin that holds least."""
+    """For each size the number of its bin, of at most `bins`: the largest first, each into the bin
+    that holds least.
+    """
     heap = [(0, number) for number in range(min(bins, len(sizes)))]
     chosen = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         held, number = heapq.heappop(heap)
         chosen[index] = number
-        # Whatever its size a group costs requests: bins of nothing but small ones are evened out as well.
+        # Whatever its size a group costs requests: bins of nothing but small ones are evened out as
+        # well.
         heapq.heappush(heap, (held + sizes[index] + 1, number))
     return chosen
 
@@ -167,11 +193,12 @@ def work_table(groups: Sequence[Worked], bins: int) -> pa.Table:
     """Rows of WORK: the groups of one query, in at most `bins` bins."""
     chosen = bins_of([each.planned.bytes for each in groups], bins)
     return pa.Table.from_arrays(
-        [pa.array(chosen, pa.int32()), pa.array([each.data for each in groups], pa.binary())], schema=WORK
+        [pa.array(chosen, pa.int32()), pa.array([each.data for each in groups], pa.binary())],
+        schema=WORK,
     )
 
 
-# --- planning --------------------------------------------------------------------------------------------------------
+# --- planning -------------------------------------------------------------------------------------
 
 
 def ranges_table(ranges: Sequence[Range]) -> pa.Table:
@@ -180,7 +207,9 @@ def ranges_table(ranges: Sequence[Range]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RANGES)
 
 
-def left_task(site: CompactionSite, manifests: Mapping[int, Manifest]) -> Callable[[Batches], Batches]:
+def left_task(
+    site: CompactionSite, manifests: Mapping[int, Manifest]
+) -> Callable[[Batches], Batches]:
     """Over batches of RANGES: LEFT."""
 
     def run(batches: Batches) -> Batches:
@@ -209,7 +238,9 @@ def plan_task(
     def run(batches: Batches) -> Batches:
         for where, dead in _ranges_in(batches):
             manifest = manifests[where.container_id]
-            work = partial(plan_range, manifest=manifest, where=where, options=site.options, dead=dead)
+            work = partial(
+                plan_range, manifest=manifest, where=where, options=site.options, dead=dead
+            )
             plan = with_storage(site.url, work)
             yield from planned_rows(plan, where.part, with_data=with_data).to_batches()
 
@@ -220,7 +251,9 @@ def _ranges_in(batches: Batches) -> Iterator[tuple[Range, list[int]]]:
     """Each range, with the objects in its rows."""
     held: tuple[Range, list[int]] | None = None
     for batch in batches:
-        columns: list[list[Any]] = [batch.column(name).to_pylist() for name in (*Range._fields, "object")]
+        columns: list[list[Any]] = [
+            batch.column(name).to_pylist() for name in (*Range._fields, "object")
+        ]
         for container_id, part, parts, number in zip(*columns, strict=True):
             where = Range(container_id, part, parts)
             if held is None or held[0] != where:
@@ -233,10 +266,12 @@ def _ranges_in(batches: Batches) -> Iterator[tuple[Range, list[int]]]:
         yield held
 
 
-# --- rewriting -------------------------------------------------------------------------------------------------------
+# --- rewriting ------------------------------------------------------------------------------------
 
 
-def compaction_task(site: CompactionSite, attempt: Callable[[], int]) -> Callable[[Batches], Batches]:
+def compaction_task(
+    site: CompactionSite, attempt: Callable[[], int]
+) -> Callable[[Batches], Batches]:
     """Over batches of WORK: RESULTS. `attempt` says, in the task, which attempt at it this is."""
 
     def run(batches: Batches) -> Batches:

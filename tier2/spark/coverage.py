@@ -1,12 +1,17 @@
-"""Verdicts over segments: whether their chunks follow one another and hold what Tier 2 is said to have.
+"""Verdicts over segments: whether their chunks follow one another and hold what Tier 2 is said to
+have.
 
-What must hold of a segment with chunks in order of their offsets: nothing lacks in [start_offset, storage_length), no
-chunk begins before all earlier ones have ended, and none ends behind storage_length. Rules of this file:
+What must hold of a segment with chunks in order of their offsets: nothing lacks in [start_offset,
+storage_length), no chunk begins before all earlier ones have ended, and none ends behind
+storage_length. Rules of this file:
 
-- segments whose chunks simply follow one another are recognised by whole columns; only the others are looked at one by one;
-- what was reached so far is the greatest end of all earlier chunks, not that of the last: a long chunk hides nothing;
-- a segment that a range cuts is told of by its borders. Where they fit, and all is in order between them, nothing is
-  wrong; where they do not, the segment is walked from its beginning (`SegmentWalk`), a stretch at a time.
+- segments whose chunks simply follow one another are recognised by whole columns; only the others
+  are looked at one by one;
+- what was reached so far is the greatest end of all earlier chunks, not that of the last: a long
+  chunk hides nothing;
+- a segment that a range cuts is told of by its borders. Where they fit, and all is in order between
+  them, nothing is wrong; where they do not, the segment is walked from its beginning
+  (`SegmentWalk`), a stretch at a time.
 
 Pure: no await, no clock, no I/O.
 """
@@ -34,7 +39,9 @@ class _Segments(NamedTuple):
 
     ids: _Numbers
     floor: _Numbers
-    """From here on chunks must hold every byte: the start offset, or the storage length if that is less."""
+    """From here on chunks must hold every byte: the start offset, or the storage length if that is
+    less.
+    """
     ceiling: _Numbers
     """Up to here: the storage length."""
 
@@ -65,17 +72,23 @@ class Border(NamedTuple):
     """Within the range the chunks follow one another, and none is empty."""
 
 
-def judge_coverage(segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
-    """FINDINGS over one container, or a range of its segment ids that both tables hold exactly: gaps and overlaps.
+def judge_coverage(
+    segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = ""
+) -> pa.Table:
+    """FINDINGS over one container, or a range of its segment ids that both tables hold exactly:
+    gaps and overlaps.
 
-    Of `catalog_schema.SEGMENTS` the columns segment_id, start_offset and storage_length are read, of CHUNKS segment_id,
-    start_offset, length and object_name. Tables that are in order are not sorted. A chunk of no bytes has the kind
-    wrong_size, one of a segment that is not there wrong_identity. O(rows).
+    Of `catalog_schema.SEGMENTS` the columns segment_id, start_offset and storage_length are read,
+    of CHUNKS segment_id, start_offset, length and object_name. Tables that are in order are not
+    sorted. A chunk of no bytes has the kind wrong_size, one of a segment that is not there
+    wrong_identity. O(rows).
     """
     ours, theirs = _segments(segments), _chunks(chunks)
     found = _judge(ours, theirs)
     named = (_with_object(finding, chunks, row) for finding, row in found)
-    return findings_table((finding._replace(container_id=container_id) for finding in named), run_id)
+    return findings_table(
+        (finding._replace(container_id=container_id) for finding in named), run_id
+    )
 
 
 def judge_range(
@@ -88,14 +101,24 @@ def judge_range(
     goes_on: bool,
     run_id: str = "",
 ) -> tuple[pa.Table, list[Border]]:
-    """As `judge_coverage`, over a range whose first segment began before it (`continues`) or whose last `goes_on` behind it.
+    """As `judge_coverage`, over a range whose first segment began before it (`continues`) or whose
+    last `goes_on` behind it.
 
-    Nothing is said of these two but their borders: `broken_segments` tells, once all ranges have been looked at. Of a
-    segment that the catalog does not know each range says how many chunks it has.
+    Nothing is said of these two but their borders: `broken_segments` tells, once all ranges have
+    been looked at. Of a segment that the catalog does not know each range says how many chunks it
+    has.
     """
     ours, theirs = _segments(segments), _chunks(chunks)
-    cut = {int(theirs.ids[at]) for at, is_cut in ((0, continues), (-1, goes_on)) if is_cut and len(theirs.ids)}
-    borders = [_border(ours, theirs, part, segment_id) for segment_id in sorted(cut) if segment_id in ours.ids]
+    cut = {
+        int(theirs.ids[at])
+        for at, is_cut in ((0, continues), (-1, goes_on))
+        if is_cut and len(theirs.ids)
+    }
+    borders = [
+        _border(ours, theirs, part, segment_id)
+        for segment_id in sorted(cut)
+        if segment_id in ours.ids
+    ]
     whole = ~np.isin(theirs.ids, [border.segment_id for border in borders])
     others = ~np.isin(ours.ids, [border.segment_id for border in borders])
     found = _judge(
@@ -103,32 +126,43 @@ def judge_range(
         theirs if whole.all() else _Chunks(*(column[whole] for column in theirs)),
     )
     named = (_with_object(finding, chunks, row) for finding, row in found)
-    return findings_table((finding._replace(container_id=container_id) for finding in named), run_id), borders
+    return findings_table(
+        (finding._replace(container_id=container_id) for finding in named), run_id
+    ), borders
 
 
 def broken_segments(borders: Iterable[Border]) -> list[int]:
-    """Segments of one container whose ranges do not fit together, or in one of which something is wrong."""
+    """Segments of one container whose ranges do not fit together, or in one of which something is
+    wrong.
+    """
     of_segments: dict[int, list[Border]] = {}
     for border in borders:
         of_segments.setdefault(border.segment_id, []).append(border)
     broken = []
     for segment_id, some in sorted(of_segments.items()):
         some.sort()
-        fits = all(border.clean for border in some) and all(one.end == other.start for one, other in pairwise(some))
+        fits = all(border.clean for border in some) and all(
+            one.end == other.start for one, other in pairwise(some)
+        )
         if not fits or some[0].start > some[0].floor or some[-1].end != some[-1].ceiling:
             broken.append(segment_id)
     return broken
 
 
 class SegmentWalk:
-    """One segment whose chunks come a stretch at a time, in order. Holds three numbers, however many there are."""
+    """One segment whose chunks come a stretch at a time, in order.
+
+    Holds three numbers, however many there are.
+    """
 
     def __init__(self, floor: int, ceiling: int) -> None:
         self._ceiling = ceiling
         self._reached = floor
         self._last_end: int | None = None
         self.beyond: tuple[int, int] | None = None
-        """Where the first chunk behind the ceiling begins to be so, and the row of it that `see` was given."""
+        """Where the first chunk behind the ceiling begins to be so, and the row of it that `see`
+        was given.
+        """
 
     @classmethod
     def of(cls, segment: pa.Table) -> SegmentWalk:
@@ -143,7 +177,9 @@ class SegmentWalk:
     def see(self, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
         """What is wrong with the next chunks, each with its row."""
         ceiling = self._ceiling
-        for start, end, row in zip(chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True):
+        for start, end, row in zip(
+            chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True
+        ):
             if end <= start:
                 yield _finding(Kind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end), row
                 continue
@@ -170,8 +206,12 @@ class SegmentWalk:
 
 
 def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
-    """FINDINGS over `catalog_schema.OBJECTS` with name and blocks: bytes of a block that two chunks hold. O(chunks)."""
-    lists = pa.concat_arrays(objects["blocks"].chunks or [pa.array([], objects.schema.field("blocks").type)])
+    """FINDINGS over `catalog_schema.OBJECTS` with name and blocks: bytes of a block that two chunks
+    hold. O(chunks).
+    """
+    lists = pa.concat_arrays(
+        objects["blocks"].chunks or [pa.array([], objects.schema.field("blocks").type)]
+    )
     flat, parents = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
     blocks, starts, lengths, ids, places = (
         pc.struct_field(flat, name).to_numpy()
@@ -184,17 +224,32 @@ def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> 
     findings = []
     for one, other in zip(before[shared].tolist(), behind[shared].tolist(), strict=True):
         end = min(starts[one] + lengths[one], starts[other] + lengths[other])
-        evidence = f"two chunks hold bytes of the block at {blocks[one]}, the other is of segment {ids[one]} from {places[one]}"
+        evidence = (
+            f"two chunks hold bytes of the block at {blocks[one]}, the other is of segment "
+            f"{ids[one]} from {places[one]}"
+        )
         name = objects["name"][int(parents[one])].as_py()
         length = int(end - starts[other])
         findings.append(
-            Finding(Kind.OVERLAP, evidence, container_id, name, None, None, int(ids[other]), int(places[other]), length)
+            Finding(
+                Kind.OVERLAP,
+                evidence,
+                container_id,
+                name,
+                None,
+                None,
+                int(ids[other]),
+                int(places[other]),
+                length,
+            )
         )
     return findings_table(findings, run_id)
 
 
 def _segments(table: pa.Table) -> _Segments:
-    ids, starts, ceiling = (_numbers(table, name) for name in ("segment_id", "start_offset", "storage_length"))
+    ids, starts, ceiling = (
+        _numbers(table, name) for name in ("segment_id", "start_offset", "storage_length")
+    )
     if np.any(ids[1:] < ids[:-1]):
         order = np.argsort(ids, kind="stable")
         ids, starts, ceiling = ids[order], starts[order], ceiling[order]
@@ -202,7 +257,9 @@ def _segments(table: pa.Table) -> _Segments:
 
 
 def _chunks(table: pa.Table) -> _Chunks:
-    ids, starts, lengths = (_numbers(table, name) for name in ("segment_id", "start_offset", "length"))
+    ids, starts, lengths = (
+        _numbers(table, name) for name in ("segment_id", "start_offset", "length")
+    )
     rows = np.arange(len(ids))
     same = ids[1:] == ids[:-1]
     if np.any((ids[1:] < ids[:-1]) | (same & (starts[1:] < starts[:-1]))):
@@ -239,7 +296,9 @@ def _suspicious(
     return suspicious | np.isin(segments.ids, broken)
 
 
-def _judge_segment(floor: int, ceiling: int, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+def _judge_segment(
+    floor: int, ceiling: int, chunks: _Chunks
+) -> Iterator[tuple[Finding, int | None]]:
     """One segment, and all of its chunks."""
     walk = SegmentWalk(floor, ceiling)
     yield from walk.see(chunks)
@@ -247,7 +306,10 @@ def _judge_segment(floor: int, ceiling: int, chunks: _Chunks) -> Iterator[tuple[
 
 
 def _border(segments: _Segments, chunks: _Chunks, part: int, segment_id: int) -> Border:
-    own = slice(int(np.searchsorted(chunks.ids, segment_id)), int(np.searchsorted(chunks.ids, segment_id, "right")))
+    own = slice(
+        int(np.searchsorted(chunks.ids, segment_id)),
+        int(np.searchsorted(chunks.ids, segment_id, "right")),
+    )
     at = int(np.searchsorted(segments.ids, segment_id))
     starts, ends = chunks.starts[own], chunks.ends[own]
     clean = bool(np.all(ends > starts) and np.all(starts[1:] == ends[:-1]))
@@ -255,11 +317,15 @@ def _border(segments: _Segments, chunks: _Chunks, part: int, segment_id: int) ->
     return Border(part, segment_id, *place, int(starts[0]), int(ends[-1]), clean)
 
 
-def _of_unknown_segments(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+def _of_unknown_segments(
+    segments: _Segments, chunks: _Chunks
+) -> Iterator[tuple[Finding, int | None]]:
     """One finding a segment, about its first chunk."""
     strange = np.flatnonzero(~np.isin(chunks.ids, segments.ids))
     ids, first, counts = np.unique(chunks.ids[strange], return_index=True, return_counts=True)
-    for segment_id, place, count in zip(ids.tolist(), strange[first].tolist(), counts.tolist(), strict=True):
+    for segment_id, place, count in zip(
+        ids.tolist(), strange[first].tolist(), counts.tolist(), strict=True
+    ):
         finding = _finding(Kind.WRONG_IDENTITY, f"{_UNKNOWN}: {count}", *_span(chunks, place))
         yield finding._replace(segment_id=segment_id), int(chunks.rows[place])
 

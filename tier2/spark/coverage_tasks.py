@@ -1,9 +1,12 @@
-"""What the tasks of reconciliation do to follow the chunks of segments: range by range of the catalog's tables.
+"""What the tasks of reconciliation do to follow the chunks of segments: range by range of the
+catalog's tables.
 
 Rules of this file:
 
-- a range is row groups of `chunks`, wherever segments begin and end in them: a segment of any length is cut, and its borders told;
-- a range also has the segments without chunks between its own and the next one's; each segment is looked at by one range, or cut;
+- a range is row groups of `chunks`, wherever segments begin and end in them: a segment of any
+  length is cut, and its borders told;
+- a range also has the segments without chunks between its own and the next one's; each segment is
+  looked at by one range, or cut;
 - names are most of the table and only evidence: they are read where something was found.
 
 Coroutines over ObjectStorage; no pyspark.
@@ -40,8 +43,13 @@ class Covered(NamedTuple):
     chunks: int
 
 
-async def cover_range(storage: ObjectStorage, manifest: Manifest, part: int, parts: int, run_id: str) -> Covered:
-    """One of `parts` ranges of a container's chunks, and its segments. Holds the range: some 120 bytes a chunk."""
+async def cover_range(
+    storage: ObjectStorage, manifest: Manifest, part: int, parts: int, run_id: str
+) -> Covered:
+    """One of `parts` ranges of a container's chunks, and its segments.
+
+    Holds the range: some 120 bytes a chunk.
+    """
     chunks = await open_groups(storage, manifest, "chunks", COVERED)
     place = chunks.range(part, parts)
     if place is None:
@@ -59,13 +67,22 @@ async def cover_range(storage: ObjectStorage, manifest: Manifest, part: int, par
     if findings.num_rows:
         del rows
         named = await open_groups(storage, manifest, "chunks", NAMED)
-        findings, borders = judge_range(segments, await named.read(place.start, place.stop), **judge)
+        findings, borders = judge_range(
+            segments, await named.read(place.start, place.stop), **judge
+        )
     return Covered(findings, borders, chunks.rows(place.start, place.stop))
 
 
-async def cover_segment(storage: ObjectStorage, manifest: Manifest, segment_id: int, run_id: str) -> pa.Table:
-    """FINDINGS of one segment, walked from its beginning. Holds WALKED_GROUPS row groups, however long it is."""
-    segment = await read_table(storage, manifest, "segments", columns=SEGMENT_COLUMNS, segment_ids=(segment_id,))
+async def cover_segment(
+    storage: ObjectStorage, manifest: Manifest, segment_id: int, run_id: str
+) -> pa.Table:
+    """FINDINGS of one segment, walked from its beginning.
+
+    Holds WALKED_GROUPS row groups, however long it is.
+    """
+    segment = await read_table(
+        storage, manifest, "segments", columns=SEGMENT_COLUMNS, segment_ids=(segment_id,)
+    )
     walk = SegmentWalk.of(segment)
     chunks = await open_groups(storage, manifest, "chunks", COVERED)
     named = await open_groups(storage, manifest, "chunks", NAMED)
@@ -79,13 +96,18 @@ async def cover_segment(storage: ObjectStorage, manifest: Manifest, segment_id: 
         if found or walk.beyond != was_beyond:
             names = _of(await named.read(start, end), segment_id)["object_name"]
             findings += [
-                finding if row is None else finding._replace(object=str(names[row].as_py())) for finding, row in found
+                finding if row is None else finding._replace(object=str(names[row].as_py()))
+                for finding, row in found
             ]
             if walk.beyond is not None and was_beyond is None:
                 beyond = str(names[walk.beyond[1]].as_py())
-    findings += [finding._replace(object=None if row is None else beyond) for finding, row in walk.end()]
+    findings += [
+        finding._replace(object=None if row is None else beyond) for finding, row in walk.end()
+    ]
     number = manifest.container_id
-    return findings_table((each._replace(container_id=number, segment_id=segment_id) for each in findings), run_id)
+    return findings_table(
+        (each._replace(container_id=number, segment_id=segment_id) for each in findings), run_id
+    )
 
 
 async def _segments(storage: ObjectStorage, manifest: Manifest, place: GroupRange) -> pa.Table:

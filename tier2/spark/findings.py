@@ -1,13 +1,16 @@
 """Verdicts over objects: what the catalog says and what the bucket lists, compared as Arrow tables.
 
-A shard is looked at three times: catalog snapshot A, then the listing, then snapshot B (docs/reconciliation.md). Rules of
-this file:
+A shard is looked at three times: catalog snapshot A, then the listing, then snapshot B
+(docs/reconciliation.md). Rules of this file:
 
-- `find_suspects` costs the same for every object and makes no Python value of any; rows are looked at one by one only
-  where the two sides differ;
-- judging suspects gives what judging the whole shard gives, so a task needs A and the listing, and B only sees suspects;
-- beside a live owner nothing is called missing or an orphan that could be under way: in doubt it is in flight;
-- what cannot be known for want of a snapshot has the severity `unknown`, and never becomes a finding.
+- `find_suspects` costs the same for every object and makes no Python value of any; rows are looked
+  at one by one only where the two sides differ;
+- judging suspects gives what judging the whole shard gives, so a task needs A and the listing, and
+  B only sees suspects;
+- beside a live owner nothing is called missing or an orphan that could be under way: in doubt it is
+  in flight;
+- what cannot be known for want of a snapshot has the severity `unknown`, and never becomes a
+  finding.
 
 Pure: no await, no clock, no I/O.
 """
@@ -26,7 +29,9 @@ from numpy.typing import NDArray
 from tier2.object_names import ObjectName, parse_object_name
 from tier2.spark.name_matching import match_names
 
-_TEXTS: Final = frozenset(("kind", "severity", "object", "expected", "actual", "evidence", "run_id"))
+_TEXTS: Final = frozenset(
+    ("kind", "severity", "object", "expected", "actual", "evidence", "run_id")
+)
 _COLUMNS: Final = (
     "kind",
     "severity",
@@ -43,11 +48,15 @@ _COLUMNS: Final = (
     "run_id",
 )
 
-FINDINGS: Final = pa.schema({name: pa.string() if name in _TEXTS else pa.int64() for name in _COLUMNS})
+FINDINGS: Final = pa.schema(
+    {name: pa.string() if name in _TEXTS else pa.int64() for name in _COLUMNS}
+)
 """One row per thing found; docs/reconciliation.md says what stands in each column."""
 
 ENGINE_PREFIXES: Final = ("checkpoints/", "stores/", "probe/", "catalog/", "mailbox/")
-"""What the names of the engine's own objects begin with that hold no segment's bytes: `folders` judges them."""
+"""What the names of the engine's own objects begin with that hold no segment's bytes: `folders`
+judges them.
+"""
 
 LIVE: Final = "live"
 """State of an object that chunks refer to; the other is garbage, which waits for its deletion."""
@@ -140,14 +149,19 @@ class Place(NamedTuple):
     open_names: Collection[str] = frozenset()
     """Objects named in proposals that no owner has answered yet. Something with a quick `in`."""
     shared_with: str = ""
-    """A sentence that names the other stores whose objects lie here (`StoreMarkers.shared_with`); empty: none."""
+    """A sentence that names the other stores whose objects lie here (`StoreMarkers.shared_with`);
+    empty: none.
+    """
     tag: bytes = b""
     """Of the store: what does not carry it may be another's. Empty: nobody knows it."""
     taken_ms: Mapping[int, int] = {}
-    """When snapshot B of some containers was taken, milliseconds since 1970 UTC: those whose owners were not asked for
-    it, and might have had them open."""
+    """When snapshot B of some containers was taken, milliseconds since 1970 UTC: those whose owners
+    were not asked for it, and might have had them open.
+    """
     outdated: Mapping[int, str] = {}
-    """Containers that have moved on since snapshot B, and why: what is missing or orphaned cannot be told."""
+    """Containers that have moved on since snapshot B, and why: what is missing or orphaned cannot
+    be told.
+    """
     others: Mapping[bytes, str] = {}
     """Tags of the other stores that have their markers here, and their ids."""
     store_id: str = ""
@@ -160,26 +174,36 @@ def findings_table(findings: Iterable[Finding], run_id: str = "") -> pa.Table:
     """The findings as rows of FINDINGS, in their order."""
     rows = list(findings)
     columns: dict[str, Any] = {
-        name: [getattr(row, name) for row in rows] for name in FINDINGS.names if name not in {"severity", "run_id"}
+        name: [getattr(row, name) for row in rows]
+        for name in FINDINGS.names
+        if name not in {"severity", "run_id"}
     }
     columns["severity"] = [row.severity or SEVERITIES[row.kind] for row in rows]
     columns["run_id"] = [run_id] * len(rows)
-    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in FINDINGS}, schema=FINDINGS)
+    return pa.table(
+        {field.name: pa.array(columns[field.name], field.type) for field in FINDINGS},
+        schema=FINDINGS,
+    )
 
 
-def judge_shard(before: pa.Table, listed: pa.Table, after: pa.Table, place: Place, *, run_id: str = "") -> pa.Table:
-    """FINDINGS over one shard, or any other set of objects: of `listing.LISTING` between two snapshots' `objects`.
+def judge_shard(
+    before: pa.Table, listed: pa.Table, after: pa.Table, place: Place, *, run_id: str = ""
+) -> pa.Table:
+    """FINDINGS over one shard, or any other set of objects: of `listing.LISTING` between two
+    snapshots' `objects`.
 
-    `before` and `after` have the columns name, size and state, and blocks if the evidence is to name them. Sorted by
-    object. What is called missing here still has to be confirmed by a HEAD. O(rows), without a Python value for rows
-    that are as they should be.
+    `before` and `after` have the columns name, size and state, and blocks if the evidence is to
+    name them. Sorted by object. What is called missing here still has to be confirmed by a HEAD.
+    O(rows), without a Python value for rows that are as they should be.
     """
     suspects = find_suspects(before, listed)
     return findings_table(_judge(suspects, after, place), run_id)
 
 
 def find_suspects(before: pa.Table, listed: pa.Table) -> Suspects:
-    """Where snapshot A and the listing differ. Sizes are compared too. In the tables' own order; O(rows).
+    """Where snapshot A and the listing differ.
+
+    Sizes are compared too. In the tables' own order; O(rows).
 
     In any order, and quicker by ten times where both are by name and differ little.
     """
@@ -203,7 +227,10 @@ class _Known(NamedTuple):
 def _judge(suspects: Suspects, after: pa.Table, place: Place) -> Iterator[Finding]:
     earlier = _known(suspects.before)
     later = _known(_named(after, suspects))
-    findings = [*_judge_absent(suspects, earlier, later, place), *_judge_listed(suspects, earlier, later, place)]
+    findings = [
+        *_judge_absent(suspects, earlier, later, place),
+        *_judge_listed(suspects, earlier, later, place),
+    ]
     yield from sorted(findings, key=lambda finding: finding.object or "")
 
 
@@ -220,8 +247,15 @@ def _judge_absent(
         now = later.get(name)
         if parts is not None and place.epochs.get(parts.container_id) is None:
             yield _untold(parts, name)
-        elif parts is not None and parts.container_id in place.outdated and now is not None and now.live:
-            evidence = f"not listed, and perhaps deleted since: {place.outdated[parts.container_id]}"
+        elif (
+            parts is not None
+            and parts.container_id in place.outdated
+            and now is not None
+            and now.live
+        ):
+            evidence = (
+                f"not listed, and perhaps deleted since: {place.outdated[parts.container_id]}"
+            )
             yield _doubtful(parts, name, evidence, f"{known.size} bytes", "not listed")
         elif now is not None and now.live:
             yield _missing(parts, name, known.size, blocks.get(name, ()))
@@ -240,31 +274,53 @@ def _judge_listed(
 
 
 def _judge_one(
-    name: str, size: int, modified_ms: int | None, was: _Known | None, now: _Known | None, place: Place
+    name: str,
+    size: int,
+    modified_ms: int | None,
+    was: _Known | None,
+    now: _Known | None,
+    place: Place,
 ) -> Finding | None:
     parts = parse_object_name(name)
     container_id = None if parts is None else parts.container_id
     if now is not None and now.live:
         if size == now.size:
             return None  # New since A, and as it should be.
-        return Finding(Kind.WRONG_SIZE, "size in the listing", container_id, name, f"{now.size} bytes", f"{size} bytes")
+        return Finding(
+            Kind.WRONG_SIZE,
+            "size in the listing",
+            container_id,
+            name,
+            f"{now.size} bytes",
+            f"{size} bytes",
+        )
     if (was is not None and not was.live) or now is not None:
         evidence = "garbage in a snapshot: its owner will delete it"
-        return Finding(Kind.WAITING_FOR_DELETION, evidence, container_id, name, actual=f"{size} bytes")
+        return Finding(
+            Kind.WAITING_FOR_DELETION, evidence, container_id, name, actual=f"{size} bytes"
+        )
     if was is not None:
         if container_id is not None and place.epochs.get(container_id) is None:
             return _untold(parts, name, size)
         return Finding(
-            Kind.IN_FLIGHT, "live in snapshot A, gone from snapshot B", container_id, name, actual=f"{size} bytes"
+            Kind.IN_FLIGHT,
+            "live in snapshot A, gone from snapshot B",
+            container_id,
+            name,
+            actual=f"{size} bytes",
         )
     if parts is None:
         if name.startswith(ENGINE_PREFIXES):
             return None
-        return Finding(Kind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes")
+        return Finding(
+            Kind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
+        )
     return _judge_unknown(parts, name, size, modified_ms, place)
 
 
-def _judge_unknown(parts: ObjectName, name: str, size: int, modified_ms: int | None, place: Place) -> Finding:
+def _judge_unknown(
+    parts: ObjectName, name: str, size: int, modified_ms: int | None, place: Place
+) -> Finding:
     """One of our names, in neither snapshot."""
     if parts.container_id not in place.epochs:
         evidence = f"the store has no container {parts.container_id}"
@@ -274,7 +330,10 @@ def _judge_unknown(parts: ObjectName, name: str, size: int, modified_ms: int | N
         return _untold(parts, name, size)
     reason = _whose_else(parts, place)
     if reason is None and parts.container_id in place.outdated:
-        evidence = f"of epoch {parts.epoch}, perhaps put since the snapshot: {place.outdated[parts.container_id]}"
+        evidence = (
+            f"of epoch {parts.epoch}, perhaps put since the snapshot: "
+            f"{place.outdated[parts.container_id]}"
+        )
         return _doubtful(parts, name, evidence, "no object", f"{size} bytes")
     stray = "" if reason is not None else _stray(parts, epoch)
     reason = reason or _why_not_orphan(parts, name, modified_ms, place)
@@ -291,18 +350,28 @@ def _whose_else(parts: ObjectName, place: Place) -> str | None:
     if place.shared_with:
         return f"in neither snapshot, and perhaps of another store: {place.shared_with}"
     if not parts.unique_id.startswith(place.tag):
-        return "in neither snapshot, and of unknown owner: another store's, or an orphan that an older version made"
+        return (
+            "in neither snapshot, and of unknown owner: another store's, or an orphan that "
+            "an older version made"
+        )
     return None
 
 
 def _stray(parts: ObjectName, epoch: int) -> str:
-    """More of an object whose name is of an epoch that its store has not come to: no owner put it under this name."""
+    """More of an object whose name is of an epoch that its store has not come to: no owner put it
+    under this name.
+    """
     if parts.epoch <= epoch:
         return ""
-    return f" (a stray: its name is of epoch {parts.epoch}, and the snapshot, taken since, of epoch {epoch})"
+    return (
+        f" (a stray: its name is of epoch {parts.epoch}, and the snapshot, taken since, of "
+        f"epoch {epoch})"
+    )
 
 
-def _why_not_orphan(parts: ObjectName, name: str, modified_ms: int | None, place: Place) -> str | None:
+def _why_not_orphan(
+    parts: ObjectName, name: str, modified_ms: int | None, place: Place
+) -> str | None:
     if name in place.open_names:
         return "named in a proposal that waits for its answer"
     if modified_ms is None:
@@ -317,20 +386,35 @@ def _why_not_orphan(parts: ObjectName, name: str, modified_ms: int | None, place
 
 def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> Finding:
     container_id = None if parts is None else parts.container_id
-    evidence = f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
+    evidence = (
+        f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
+    )
     actual = "not listed" if size is None else f"{size} bytes"
-    return Finding(Kind.IN_FLIGHT, evidence, container_id, name, actual=actual, severity=Severity.UNKNOWN)
+    return Finding(
+        Kind.IN_FLIGHT, evidence, container_id, name, actual=actual, severity=Severity.UNKNOWN
+    )
 
 
 def _doubtful(parts: ObjectName, name: str, evidence: str, expected: str, actual: str) -> Finding:
     """What only a snapshot that is the last word could tell."""
-    return Finding(Kind.IN_FLIGHT, evidence, parts.container_id, name, expected, actual, severity=Severity.UNKNOWN)
+    return Finding(
+        Kind.IN_FLIGHT,
+        evidence,
+        parts.container_id,
+        name,
+        expected,
+        actual,
+        severity=Severity.UNKNOWN,
+    )
 
 
-def _missing(parts: ObjectName | None, name: str, size: int, blocks: Collection[Mapping[str, int]]) -> Finding:
+def _missing(
+    parts: ObjectName | None, name: str, size: int, blocks: Collection[Mapping[str, int]]
+) -> Finding:
     container_id = None if parts is None else parts.container_id
     shown = [
-        f"segment {block['segment_id']} from {block['start_offset']} to {block['start_offset'] + block['length']}"
+        f"segment {block['segment_id']} from {block['start_offset']} to "
+        f"{block['start_offset'] + block['length']}"
         for block in list(blocks)[:BLOCKS_SHOWN]
     ]
     more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
@@ -339,7 +423,9 @@ def _missing(parts: ObjectName | None, name: str, size: int, blocks: Collection[
     if len(blocks) != 1:
         return finding
     (only,) = blocks
-    return finding._replace(segment_id=only["segment_id"], start_offset=only["start_offset"], length=only["length"])
+    return finding._replace(
+        segment_id=only["segment_id"], start_offset=only["start_offset"], length=only["length"]
+    )
 
 
 def _known(objects: pa.Table) -> dict[str, _Known]:
@@ -359,7 +445,10 @@ def _blocks(objects: pa.Table) -> Mapping[str, Collection[Mapping[str, int]]]:
     if "blocks" not in objects.column_names:
         return {}
     names: list[Any] = objects["name"].to_pylist()
-    return {name: blocks or () for name, blocks in zip(names, objects["blocks"].to_pylist(), strict=True)}
+    return {
+        name: blocks or ()
+        for name, blocks in zip(names, objects["blocks"].to_pylist(), strict=True)
+    }
 
 
 def _strings(table: pa.Table, name: str) -> pa.Array[Any]:

@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-- a file is named by the row of work whose findings it holds, and is put once: of two attempts of a task
-  the first that ends has written it, whole;
+- a file is named by the row of work whose findings it holds, and is put once: of two attempts of a
+  task the first that ends has written it, whole;
 - nothing is written without findings, and nothing outside of the run's own folder.
 """
 
@@ -28,7 +28,9 @@ LAST: Final = {"item": "run"}
 
 
 def check_findings_url(url: str, tier2_url: str) -> None:
-    """Raise ConfigError("findings", ...) if no task could write there, or it is within the store's own place."""
+    """Raise ConfigError("findings", ...) if no task could write there, or it is within the store's
+    own place.
+    """
     try:
         check_object_storage_url(url)
     except ConfigError as error:
@@ -38,12 +40,18 @@ def check_findings_url(url: str, tier2_url: str) -> None:
     theirs, ours = urlsplit(url), urlsplit(tier2_url)
     same = (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc)
     if same and f"{theirs.path.rstrip('/')}/".startswith(f"{ours.path.rstrip('/')}/"):
-        raise ConfigError("findings", "lies within the store's Tier 2, where it would be foreign: choose another place")
+        raise ConfigError(
+            "findings",
+            "lies within the store's Tier 2, where it would be foreign: choose another place",
+        )
 
 
 def part_name(run_id: str, row: Mapping[str, Any]) -> str:
     """The file of a row of work, in the run's folder."""
-    places = [row["item"], *(str(row[name]) for name in ("container_id", "first", "end") if row.get(name) is not None)]
+    places = [
+        row["item"],
+        *(str(row[name]) for name in ("container_id", "first", "end") if row.get(name) is not None),
+    ]
     return f"{run_id}/{'-'.join(places)}.parquet"
 
 
@@ -57,7 +65,9 @@ def write_part(url: str, run_id: str, row: Mapping[str, Any], findings: pa.Table
         runtime = Runtime()
         storage = open_object_storage(url, runtime)
         try:
-            await storage.put(part_name(run_id, row), [memoryview(data)], new_unique_id(runtime.random))
+            await storage.put(
+                part_name(run_id, row), [memoryview(data)], new_unique_id(runtime.random)
+            )
         except ObjectExistsError:
             pass  # Another attempt at this row of work has written it.
         finally:

@@ -1,11 +1,12 @@
-"""What tasks of reconciliation do with the folders that the engine keeps beside segments: list them, and read what has to be.
+"""What tasks of reconciliation do with the folders that the engine keeps beside segments: list
+them, and read what has to be.
 
 Rules of this file:
 
-- what looks wrong and may have changed while it was listed (a copy, a snapshot) is looked at once more
-  before it becomes a finding;
-- of the copies of a container's metadata the newest is read to its last byte: `restore` lives from it. The others are
-  read too when bodies are checked, else by their headers;
+- what looks wrong and may have changed while it was listed (a copy, a snapshot) is looked at once
+  more before it becomes a finding;
+- of the copies of a container's metadata the newest is read to its last byte: `restore` lives from
+  it. The others are read too when bodies are checked, else by their headers;
 - at most MESSAGES_MAX messages are read, and it is said how many were not.
 
 Coroutines over ObjectStorage; no pyspark.
@@ -49,7 +50,9 @@ from tier2.store_markers import marker_name, marker_text
 READS_AT_ONCE: Final = 16
 MESSAGES_MAX: Final = 10_000
 AGAIN_S: Final = 1.0
-"""Before a container without a copy of now is looked at once more: an owner that has just begun puts one at once."""
+"""Before a container without a copy of now is looked at once more: an owner that has just begun
+puts one at once.
+"""
 PIECE_BYTES: Final = 16 * 1024 * 1024
 COPIES_CONTAINERS: Final = 64
 """Containers whose copies are one row of work."""
@@ -57,9 +60,12 @@ COPIES_CONTAINERS: Final = 64
 _Copy = tuple[CheckpointName, StoredObject]
 
 
-async def judge_folders(storage: ObjectStorage, url: str, place: Place, run_id: str, executor: Executor) -> pa.Table:
-    """FINDINGS over names in the engine's folders, and over markers and unanswered messages. A listing of each folder,
-    and a GET for each marker and message.
+async def judge_folders(
+    storage: ObjectStorage, url: str, place: Place, run_id: str, executor: Executor
+) -> pa.Table:
+    """FINDINGS over names in the engine's folders, and over markers and unanswered messages.
+
+    A listing of each folder, and a GET for each marker and message.
     """
     loop = asyncio.get_running_loop()
     findings: list[Finding] = []
@@ -82,7 +88,9 @@ async def _read(storage: ObjectStorage, prefix: str, judged: Judged, place: Plac
         if own not in {row.name for row in judged.markers} and await storage.head(own) is None:
             findings.append(missing_marker(own))
     # The manifest of a snapshot is the first of it to be deleted.
-    findings += [torn_snapshot(name) for name in judged.torn if await storage.head(name) is not None]
+    findings += [
+        torn_snapshot(name) for name in judged.torn if await storage.head(name) is not None
+    ]
     findings += await _check_messages(storage, judged.messages[:MESSAGES_MAX])
     left = len(judged.messages) - MESSAGES_MAX
     if left > 0:
@@ -99,7 +107,11 @@ async def _check_marker(storage: ObjectStorage, row: Listed) -> list[Finding]:
         data = await storage.get_range(row.name, 0, row.size)
     except (ObjectNotFoundError, InvalidRangeError):
         return []
-    return [] if data == wanted else [bad_marker(row.name, "a marker that says something else than its name")]
+    return (
+        []
+        if data == wanted
+        else [bad_marker(row.name, "a marker that says something else than its name")]
+    )
 
 
 async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) -> list[Finding]:
@@ -117,7 +129,7 @@ async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) ->
     return findings
 
 
-# --- copies of the metadata ------------------------------------------------------------------------------------------
+# --- copies of the metadata -----------------------------------------------------------------------
 
 
 def copies_work(containers: int) -> Iterator[dict[str, object]]:
@@ -129,7 +141,10 @@ def copies_work(containers: int) -> Iterator[dict[str, object]]:
 async def check_copies(
     storage: ObjectStorage, containers: range, place: Place, run_id: str, *, bodies: bool
 ) -> pa.Table:
-    """FINDINGS over the copies of these containers' metadata. A listing for each, the newest copy, headers of the others."""
+    """FINDINGS over the copies of these containers' metadata.
+
+    A listing for each, the newest copy, headers of the others.
+    """
     findings: list[Finding] = []
     for number in containers:
         epoch = place.epochs.get(number)
@@ -169,26 +184,40 @@ async def _check_container(
     return findings + _judge_newest(number, epoch, newest, place)
 
 
-def _judge_newest(number: int, epoch: int, newest: CheckpointName | None, place: Place) -> list[Finding]:
+def _judge_newest(
+    number: int, epoch: int, newest: CheckpointName | None, place: Place
+) -> list[Finding]:
     where = container_prefix(number)
     if newest is None:
         evidence = (
-            "no whole copy of the metadata, which a restore needs if the log is lost: the owner puts one when it opens the"
+            "no whole copy of the metadata, which a restore needs if the log is lost: "
+            "the owner puts one when it opens the"
             " store, or at a checkpoint (segmentstore checkpoint)"
         )
         return [Finding(Kind.MISSING, evidence, number, where, f"a copy of epoch {epoch}", "none")]
     if newest.epoch < epoch:
         evidence = (
-            "the newest whole copy of the metadata is of an earlier owner: a restore would know less than it could"
+            "the newest whole copy of the metadata is of an earlier owner: a restore would "
+            "know less than it could"
         )
         actual = f"of epoch {newest.epoch}"
         return [
-            Finding(Kind.MISSING, evidence, number, where, f"a copy of epoch {epoch}", actual, severity=Severity.NOTE)
+            Finding(
+                Kind.MISSING,
+                evidence,
+                number,
+                where,
+                f"a copy of epoch {epoch}",
+                actual,
+                severity=Severity.NOTE,
+            )
         ]
     if newest.epoch > epoch and not place.asked:
         evidence = (
-            f"a copy of the metadata of epoch {newest.epoch} shows that the store was opened after its snapshot: what is"
-            " missing or orphaned in this run may be as it should be. Export the catalog, or leave out --stopped"
+            f"a copy of the metadata of epoch {newest.epoch} shows that the store was "
+            "opened after its snapshot: what is"
+            " missing or orphaned in this run may be as it should be. Export the "
+            "catalog, or leave out --stopped"
         )
         return [Finding(Kind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)]
     return []
@@ -205,13 +234,21 @@ async def _copies_of(storage: ObjectStorage, number: int, tag: bytes) -> list[_C
     return sorted(found)
 
 
-async def _check_copy(storage: ObjectStorage, stored: StoredObject, place: Place, *, whole: bool) -> None:
+async def _check_copy(
+    storage: ObjectStorage, stored: StoredObject, place: Place, *, whole: bool
+) -> None:
     """Raises CheckpointFormatError, ObjectNotFoundError, InvalidRangeError."""
     if not whole:
-        data = await storage.get_range(stored.name, 0, min(stored.size, HEADER_BYTES_MAX)) if stored.size else b""
+        data = (
+            await storage.get_range(stored.name, 0, min(stored.size, HEADER_BYTES_MAX))
+            if stored.size
+            else b""
+        )
         header = parse_checkpoint_header(data)
         if header.header_length + header.blob_length != stored.size:
-            raise CheckpointFormatError(f"{stored.size} bytes, and its header says {header.blob_length} of metadata")
+            raise CheckpointFormatError(
+                f"{stored.size} bytes, and its header says {header.blob_length} of metadata"
+            )
     else:
         pieces = [
             await storage.get_range(stored.name, start, min(PIECE_BYTES, stored.size - start))

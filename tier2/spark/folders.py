@@ -1,7 +1,9 @@
-"""Verdicts over the folders that the engine keeps beside segments: what their names say, by the grammar of each.
+"""Verdicts over the folders that the engine keeps beside segments: what their names say, by the
+grammar of each.
 
-`checkpoints/`, `stores/`, `probe/`, `catalog/`, `mailbox/` hold no byte of a segment. What lies there
-is foreign unless the grammar of the folder makes its name (docs/reconciliation.md). Rules of this file:
+`checkpoints/`, `stores/`, `probe/`, `catalog/`, `mailbox/` hold no byte of a segment. What lies
+there is foreign unless the grammar of the folder makes its name (docs/reconciliation.md). Rules of
+this file:
 
 - a name of another store, by its tag, is that store's, and nothing here;
 - what the engine itself deletes later is a leftover, and information: nobody has to do anything;
@@ -86,7 +88,9 @@ def _probes(rows: list[Listed], place: Place, result: Judged) -> None:
         if _PROBE.fullmatch(row.name) is None:
             result.findings.append(_foreign(row))
         elif _is_old(row, place):
-            result.findings.append(_leftover(row, place, "a probe of a store's opening, which a later one sweeps away"))
+            result.findings.append(
+                _leftover(row, place, "a probe of a store's opening, which a later one sweeps away")
+            )
 
 
 def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
@@ -95,7 +99,11 @@ def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
         if named is None:
             result.findings.extend(map(_foreign, files))
             continue
-        found = [each for row in files for each in _of_container(row, named.container_id, named.store_mark, place)]
+        found = [
+            each
+            for row in files
+            for each in _of_container(row, named.container_id, named.store_mark, place)
+        ]
         if found or named.store_mark != place.tag:
             result.findings.extend(found)
             continue
@@ -104,7 +112,9 @@ def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
             result.torn.append(manifest[0])
         elif not manifest and all(_is_old(row, place) for row in files):
             evidence = "of an export that did not end: the next one deletes it"
-            result.findings.extend([_leftover(row, place, evidence, named.container_id) for row in files])
+            result.findings.extend(
+                [_leftover(row, place, evidence, named.container_id) for row in files]
+            )
 
 
 def _messages(rows: list[Listed], place: Place, result: Judged) -> None:
@@ -138,21 +148,29 @@ _JUDGES: Final[Mapping[str, Callable[[list[Listed], Place, Judged], None]]] = {
 def malformed(key: MessageKey, why: object) -> Finding:
     """A message that its owner will refuse for its form."""
     evidence = f"no message: {why}; its owner refuses it, and a person may delete it"
-    return Finding(Kind.UNREADABLE, evidence, key.container_id, message_name(key), severity=Severity.NOTE)
+    return Finding(
+        Kind.UNREADABLE, evidence, key.container_id, message_name(key), severity=Severity.NOTE
+    )
 
 
 def bad_marker(name: str, why: str) -> Finding:
     """A marker with other content than a store's: its name is what counts, so nothing is lost."""
-    evidence = f"{why}; delete it, if no such store keeps its objects here (segmentstore gc --forget-store)"
+    evidence = (
+        f"{why}; delete it, if no such store keeps its objects here (segmentstore gc "
+        "--forget-store)"
+    )
     return Finding(Kind.UNREADABLE, evidence, None, name, severity=Severity.NOTE)
 
 
 def missing_marker(name: str) -> Finding:
     """The store's own marker is not there."""
     evidence = (
-        "the store's marker: another store that is made here is not told of this one; opening the store puts it back"
+        "the store's marker: another store that is made here is not told of this one; "
+        "opening the store puts it back"
     )
-    return Finding(Kind.MISSING, evidence, None, name, "a marker", "not there", severity=Severity.NOTE)
+    return Finding(
+        Kind.MISSING, evidence, None, name, "a marker", "not there", severity=Severity.NOTE
+    )
 
 
 def bad_manifest(name: str, why: str) -> Finding:
@@ -160,13 +178,19 @@ def bad_manifest(name: str, why: str) -> Finding:
     parts = parse_manifest_name(name)
     evidence = f"a snapshot of the catalog that cannot be read, an older one was taken: {why}"
     return Finding(
-        Kind.UNREADABLE, evidence, None if parts is None else parts.container_id, name, severity=Severity.NOTE
+        Kind.UNREADABLE,
+        evidence,
+        None if parts is None else parts.container_id,
+        name,
+        severity=Severity.NOTE,
     )
 
 
 def torn_snapshot(name: str) -> Finding:
     """A manifest whose tables are not all there."""
-    evidence = "a snapshot of the catalog lacks a table; jobs cannot read it, an export makes another"
+    evidence = (
+        "a snapshot of the catalog lacks a table; jobs cannot read it, an export makes another"
+    )
     return Finding(Kind.MISSING, evidence, None, name, severity=Severity.NOTE)
 
 
@@ -175,7 +199,10 @@ def _of_container(row: Listed, container_id: int, mark: bytes, place: Place) -> 
     if mark != place.tag:
         if mark in place.others:
             return []
-        evidence = "of a store that has no marker here: only a restore needs it, and a person may delete it"
+        evidence = (
+            "of a store that has no marker here: only a restore needs it, and a person may "
+            "delete it"
+        )
         return [_leftover(row, place, evidence, container_id)]
     return [] if container_id in place.epochs else [_of_no_container(row, container_id)]
 
@@ -187,7 +214,14 @@ def _of_no_container(row: Listed, container_id: int) -> Finding:
 
 def _foreign(row: Listed) -> Finding:
     evidence = "not a name that the engine makes in this folder"
-    return Finding(Kind.FOREIGN, evidence, None, row.name, actual=f"{row.size} bytes", last_modified_ms=row.modified_ms)
+    return Finding(
+        Kind.FOREIGN,
+        evidence,
+        None,
+        row.name,
+        actual=f"{row.size} bytes",
+        last_modified_ms=row.modified_ms,
+    )
 
 
 def _leftover(row: Listed, place: Place, evidence: str, container_id: int | None = None) -> Finding:
@@ -204,4 +238,7 @@ def _leftover(row: Listed, place: Place, evidence: str, container_id: int | None
 
 
 def _is_old(row: Listed, place: Place, kept_ms: int = 0) -> bool:
-    return row.modified_ms is not None and place.listed_at_ms - row.modified_ms > kept_ms + place.older_than_ms
+    return (
+        row.modified_ms is not None
+        and place.listed_at_ms - row.modified_ms > kept_ms + place.older_than_ms
+    )

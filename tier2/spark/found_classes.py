@@ -47,13 +47,20 @@ def shown_by_each(tasks: int, most: int = FINDINGS_SHOWN) -> int:
 def count_classes(findings: pa.Table) -> Counter[FoundClass]:
     """How many rows each class has. O(rows), a Python value for each class."""
     groups = findings.group_by(list(_CLASS)).aggregate([([], "count_all")])
-    return Counter({FoundClass(*(row[name] for name in _CLASS)): row["count_all"] for row in groups.to_pylist()})
+    return Counter(
+        {
+            FoundClass(*(row[name] for name in _CLASS)): row["count_all"]
+            for row in groups.to_pylist()
+        }
+    )
 
 
 def sample(findings: pa.Table, most: int, whole: Collection[str] = ()) -> pa.Table:
-    """At most `most` rows, in their order, of all classes; those of kinds in `whole` are kept, and not counted.
+    """At most `most` rows, in their order, of all classes; those of kinds in `whole` are kept, and
+    not counted.
 
-    More than `most` only where there are more kinds and severities than that: one row of each is kept.
+    More than `most` only where there are more kinds and severities than that: one row of each is
+    kept.
     """
     if findings.num_rows <= most:
         return findings
@@ -76,7 +83,9 @@ def _ranks(findings: pa.Table, columns: Collection[str]) -> NDArray[np.int64]:
             column = pa.concat_arrays(column.chunks)
         encoded = column.dictionary_encode("encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = np.unique(codes * (len(encoded.dictionary) + 1) + values, return_inverse=True)[1].astype(np.int64)
+        codes = np.unique(codes * (len(encoded.dictionary) + 1) + values, return_inverse=True)[
+            1
+        ].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]
     begins = np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])

@@ -1,10 +1,11 @@
-"""What jobs ask of DataFrames that Spark's versions and sessions have by different names: 3.5 and later, classic and Connect.
+"""What jobs ask of DataFrames that Spark's versions and sessions have by different names: 3.5 and
+later, classic and Connect.
 
 Rules of this file:
 
 - nothing here hangs on a version's number: it is asked for what it has;
-- rows go where they are told to by what every version has, a repartition by a column: the column holds, for each bin, a number
-  that Spark's hash sends there.
+- rows go where they are told to by what every version has, a repartition by a column: the column
+  holds, for each bin, a number that Spark's hash sends there.
 
 No pyspark at the top: what only plans needs none.
 """
@@ -31,7 +32,10 @@ HASH_SEED: Final = 42
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame. Its columns are told: of an empty table Spark Connect wants to know them."""
+    """The table as a DataFrame.
+
+    Its columns are told: of an empty table Spark Connect wants to know them.
+    """
     if _knows_arrow():
         return spark.createDataFrame(table, ddl(table.schema))
     rows: list[Any] = [tuple(row.values()) for row in table.to_pylist()]
@@ -52,13 +56,21 @@ def map_bins(
     numbers: list[Any] = table["bin"].to_pylist()
     keys = bin_keys(max(numbers) + 1)
     at = table.schema.get_field_index("bin")
-    keyed = table.set_column(at, table.schema.field(at), pa.array([keys[number] for number in numbers], pa.int32()))
-    return frame_of(spark, keyed).repartition(len(keys), "bin").mapInArrow(cast("Any", work), ddl(schema))
+    keyed = table.set_column(
+        at, table.schema.field(at), pa.array([keys[number] for number in numbers], pa.int32())
+    )
+    return (
+        frame_of(spark, keyed)
+        .repartition(len(keys), "bin")
+        .mapInArrow(cast("Any", work), ddl(schema))
+    )
 
 
 @lru_cache(maxsize=16)
 def bin_keys(count: int) -> tuple[int, ...]:
-    """For each of so many partitions a number that Spark's repartition by an int column sends there. O(count log count)."""
+    """For each of so many partitions a number that Spark's repartition by an int column sends
+    there. O(count log count).
+    """
     keys: dict[int, int] = {}
     number = 0
     while len(keys) < count:
@@ -68,7 +80,9 @@ def bin_keys(count: int) -> tuple[int, ...]:
 
 
 def partition_of(number: int, count: int) -> int:
-    """Into which of `count` partitions Spark's repartition by a column puts the rows with this int."""
+    """Into which of `count` partitions Spark's repartition by a column puts the rows with this
+    int.
+    """
     return int(mmh3.hash(struct.pack("<i", number), HASH_SEED)) % count
 
 

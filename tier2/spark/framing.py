@@ -1,9 +1,11 @@
-"""Framing: cuts the bytes of a segment, as they come in pieces, into rows: whole lines, events, or fixed pieces.
+"""Framing: cuts the bytes of a segment, as they come in pieces, into rows: whole lines, events, or
+fixed pieces.
 
 Rules of this file:
 
-- a row belongs to whom its first byte belongs to: a framer gives the rows that begin in [rows_from, end), each whole,
-  and reads on behind `end` for the last of them; so any cutting of a range gives each row once;
+- a row belongs to whom its first byte belongs to: a framer gives the rows that begin in [rows_from,
+  end), each whole, and reads on behind `end` for the last of them; so any cutting of a range gives
+  each row once;
 - what is not whole when the bytes are over is given by `finish` only if nothing can follow it;
 - no loop over rows where numpy can do it: a row of 100 bytes must cost less than its bytes;
 - what is held of a row cut by pieces is bounded by `record_bytes_max`.
@@ -23,14 +25,21 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.events import EVENT_HEADER_BYTES, EVENT_LENGTH
 
 RECORD_BYTES_LIMIT: Final = 1024**3
-"""No setting allows longer rows: with the bytes of one piece they still have 32-bit places in an Arrow buffer."""
+"""No setting allows longer rows: with the bytes of one piece they still have 32-bit places in an
+Arrow buffer.
+"""
 NEWLINE: Final = 10
 _SMALL_EVENT_BYTES: Final = 4096
-"""Mean length up to which prefixes are cut out of a whole piece by a mask, and not event by event."""
+"""Mean length up to which prefixes are cut out of a whole piece by a mask, and not event by
+event.
+"""
 
 
 class FramingError(Exception):
-    """The bytes are not framed as said. `offset` is the place in the segment where the row begins that is none."""
+    """The bytes are not framed as said.
+
+    `offset` is the place in the segment where the row begins that is none.
+    """
 
     def __init__(self, offset: int, detail: str) -> None:
         super().__init__(f"at offset {offset}: {detail}")
@@ -39,7 +48,9 @@ class FramingError(Exception):
 
 
 class Rows(NamedTuple):
-    """Rows of one piece: row i is `data[bounds[i]:bounds[i + 1]]` and its first byte lies at `offsets[i]`."""
+    """Rows of one piece: row i is `data[bounds[i]:bounds[i + 1]]` and its first byte lies at
+    `offsets[i]`.
+    """
 
     offsets: NDArray[np.int64]
     bounds: NDArray[np.int32]
@@ -53,10 +64,19 @@ class Rows(NamedTuple):
 
 
 class Framer(ABC):
-    """Takes the bytes from `start` on, in order, and gives rows that begin in [rows_from, end). See the module's head."""
+    """Takes the bytes from `start` on, in order, and gives rows that begin in [rows_from, end).
+
+    See the module's head.
+    """
 
     def __init__(
-        self, start: int, end: int, *, rows_from: int = 0, record_bytes_max: int, with_data: bool = True
+        self,
+        start: int,
+        end: int,
+        *,
+        rows_from: int = 0,
+        record_bytes_max: int,
+        with_data: bool = True,
     ) -> None:
         self.position = start
         """Of the next byte to be fed."""
@@ -79,10 +99,15 @@ class Framer(ABC):
 
     @abstractmethod
     def finish(self, *, complete: bool) -> Rows | None:
-        """The bytes are over; `complete`: and nothing will ever follow them. Raises FramingError."""
+        """The bytes are over; `complete`: and nothing will ever follow them.
+
+        Raises FramingError.
+        """
 
     def jump(self, offset: int) -> None:
-        """The bytes up to `offset` are lost, which is taken for the beginning of a row; what was held is dropped."""
+        """The bytes up to `offset` are lost, which is taken for the beginning of a row; what was
+        held is dropped.
+        """
         self._held.clear()
         self.position = self._record = offset
         self._done = offset >= self._end
@@ -100,14 +125,18 @@ class Framer(ABC):
             raise self._too_long(self._record)
 
     def _too_long(self, offset: int) -> FramingError:
-        return FramingError(offset, f"a row of more than {self._record_bytes_max} bytes (recordBytesMax)")
+        return FramingError(
+            offset, f"a row of more than {self._record_bytes_max} bytes (recordBytesMax)"
+        )
 
     def _take_held(self) -> bytes:
         data = b"".join(self._held)
         self._held.clear()
         return data
 
-    def _selected(self, offsets: NDArray[np.int64], bounds: NDArray[np.int64], data: Buffer | None) -> Rows | None:
+    def _selected(
+        self, offsets: NDArray[np.int64], bounds: NDArray[np.int64], data: Buffer | None
+    ) -> Rows | None:
         """The rows that begin at `rows_from` or later; offsets ascend."""
         first = int(np.searchsorted(offsets, self._rows_from))
         if first == len(offsets):
@@ -122,8 +151,9 @@ class Framer(ABC):
 class LineFramer(Framer):
     r"""Rows end in `\n`, which is not part of them; nothing else is taken away.
 
-    `skip_first`: the first byte fed is the one before `start`, and the first row begins behind the first newline from
-    there on: so a range that may begin inside of a line finds its first own one. Costs about 0.3 ms per MiB.
+    `skip_first`: the first byte fed is the one before `start`, and the first row begins behind the
+    first newline from there on: so a range that may begin inside of a line finds its first own one.
+    Costs about 0.3 ms per MiB.
     """
 
     def __init__(
@@ -136,7 +166,9 @@ class LineFramer(Framer):
         with_data: bool = True,
         skip_first: bool = False,
     ) -> None:
-        super().__init__(start, end, rows_from=rows_from, record_bytes_max=record_bytes_max, with_data=with_data)
+        super().__init__(
+            start, end, rows_from=rows_from, record_bytes_max=record_bytes_max, with_data=with_data
+        )
         self._skipping = skip_first
         if skip_first:
             self.position -= 1
@@ -172,7 +204,11 @@ class LineFramer(Framer):
         rest = memoryview(data)[used:]
         body: bytes | None = None
         if self._with_data:
-            whole = data if not self._held and not len(rest) else b"".join((*self._held, memoryview(data)[:used]))
+            whole = (
+                data
+                if not self._held and not len(rest)
+                else b"".join((*self._held, memoryview(data)[:used]))
+            )
             body = bytes(whole).replace(b"\n", b"")
         self._held.clear()
         self.position += used
@@ -194,7 +230,9 @@ class LineFramer(Framer):
         self._skipping = False
 
     def _check_lengths(self, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Whatever pieces the bytes came in: a row that is too long is refused also where one piece holds it."""
+        """Whatever pieces the bytes came in: a row that is too long is refused also where one piece
+        holds it.
+        """
         if int(lengths.max()) > self._record_bytes_max:
             raise self._too_long(int(begins[np.argmax(lengths > self._record_bytes_max)]))
 
@@ -202,8 +240,8 @@ class LineFramer(Framer):
 class EventFramer(Framer):
     """Rows are events (segmentstore/contracts/events.py); the row's offset is its length prefix's.
 
-    `start` is a border. `exact_end`: `end` is said to be one too, and an event that reaches over it is a
-    FramingError. Costs about 0.2 us per event and 1 ms per MiB.
+    `start` is a border. `exact_end`: `end` is said to be one too, and an event that reaches over it
+    is a FramingError. Costs about 0.2 us per event and 1 ms per MiB.
     """
 
     def __init__(
@@ -216,7 +254,9 @@ class EventFramer(Framer):
         with_data: bool = True,
         exact_end: bool = False,
     ) -> None:
-        super().__init__(start, end, rows_from=rows_from, record_bytes_max=record_bytes_max, with_data=with_data)
+        super().__init__(
+            start, end, rows_from=rows_from, record_bytes_max=record_bytes_max, with_data=with_data
+        )
         self._exact_end = exact_end
         self._needed = EVENT_HEADER_BYTES
         """Bytes the held event must have before it is worth another look."""
@@ -252,7 +292,9 @@ class EventFramer(Framer):
 
     def finish(self, *, complete: bool) -> Rows | None:
         if not self._done and complete and self._held_bytes:
-            raise FramingError(self._record, f"the segment ends {self._held_bytes} bytes into an event")
+            raise FramingError(
+                self._record, f"the segment ends {self._held_bytes} bytes into an event"
+            )
         return None
 
     def jump(self, offset: int) -> None:
@@ -260,7 +302,9 @@ class EventFramer(Framer):
         self._needed = EVENT_HEADER_BYTES
 
     def _walk(self, first: int, whole: Buffer) -> list[int]:
-        """Where each whole event that is ours begins in `whole`, and last where the first other one does."""
+        """Where each whole event that is ours begins in `whole`, and last where the first other one
+        does.
+        """
         position, total = 0, len(whole)
         begins = [0]
         last = self._end - first
@@ -283,10 +327,14 @@ class EventFramer(Framer):
     def _check_event(self, offset: int, length: int) -> None:
         """Raise FramingError if there can be no event of this length at this place."""
         if length > self._record_bytes_max:
-            detail = f"an event of {length} bytes, more than {self._record_bytes_max} (recordBytesMax)"
+            detail = (
+                f"an event of {length} bytes, more than {self._record_bytes_max} (recordBytesMax)"
+            )
             raise FramingError(offset, f"{detail}: is this the border of an event?")
         if self._exact_end and offset + EVENT_HEADER_BYTES + length > self._end:
-            raise FramingError(offset, f"an event of {length} bytes reaches over the border at {self._end}")
+            raise FramingError(
+                offset, f"an event of {length} bytes reaches over the border at {self._end}"
+            )
 
     def _hold(self, data: Buffer) -> None:
         # The event's own length was checked already, and it has its prefix besides.
@@ -296,10 +344,16 @@ class EventFramer(Framer):
 
 
 class RawFramer(Framer):
-    """Rows are the bytes between multiples of `row_bytes`, the first and the last as short as the range makes them."""
+    """Rows are the bytes between multiples of `row_bytes`, the first and the last as short as the
+    range makes them.
+    """
 
-    def __init__(self, start: int, end: int, *, row_bytes: int, rows_from: int = 0, with_data: bool = True) -> None:
-        super().__init__(start, end, rows_from=rows_from, record_bytes_max=row_bytes, with_data=with_data)
+    def __init__(
+        self, start: int, end: int, *, row_bytes: int, rows_from: int = 0, with_data: bool = True
+    ) -> None:
+        super().__init__(
+            start, end, rows_from=rows_from, record_bytes_max=row_bytes, with_data=with_data
+        )
         self._row_bytes = row_bytes
 
     def feed(self, data: Buffer) -> Rows | None:
@@ -336,12 +390,19 @@ def raw_offsets(start: int, end: int, row_bytes: int) -> NDArray[np.int64]:
     return np.concatenate((np.array((start,), np.int64), inner))
 
 
-def _without_prefixes(whole: Buffer, starts: NDArray[np.int64], lengths: NDArray[np.int64], used: int) -> Buffer:
+def _without_prefixes(
+    whole: Buffer, starts: NDArray[np.int64], lengths: NDArray[np.int64], used: int
+) -> Buffer:
     """The events' bytes without their length prefixes, one behind the other."""
     view = memoryview(whole)[:used]
     if used > _SMALL_EVENT_BYTES * len(starts):
         begins = (starts + EVENT_HEADER_BYTES).tolist()
-        return b"".join([view[begin : begin + length] for begin, length in zip(begins, lengths.tolist(), strict=True)])
+        return b"".join(
+            [
+                view[begin : begin + length]
+                for begin, length in zip(begins, lengths.tolist(), strict=True)
+            ]
+        )
     kept = np.ones(used, np.bool_)
     for place in range(EVENT_HEADER_BYTES):
         kept[starts + place] = False

@@ -1,12 +1,13 @@
 """Prepared listings: Parquet, CSV or ORC that somebody wrote, and S3 Inventory by its manifest.
 
-An inventory is opened once, where the job is planned, and is a plain value then that tasks get: which files there are, and of
-Parquet which keys each row group has. Rules of this file:
+An inventory is opened once, where the job is planned, and is a plain value then that tasks get:
+which files there are, and of Parquet which keys each row group has. Rules of this file:
 
-- a shard is read from the row groups that may hold it; whether that is cheap (`rows_read`) depends on how the files are
-  sorted, whether it is right does not;
+- a shard is read from the row groups that may hold it; whether that is cheap (`rows_read`) depends
+  on how the files are sorted, whether it is right does not;
 - an inventory is as old as it is: whatever is found from it must be confirmed at the store itself;
-- a file that lacks, or has another size than its manifest says, is an error: a listing in part is never taken for a whole one.
+- a file that lacks, or has another size than its manifest says, is an error: a listing in part is
+  never taken for a whole one.
 
 Blocking: for tasks of a job, which have no event loop running.
 """
@@ -96,13 +97,19 @@ class Inventory(NamedTuple):
 
 
 def open_inventory(
-    path: str, url: str, *, prefix: str | None = None, prefix_mismatch_mode: PrefixMismatchMode = "ERROR"
+    path: str,
+    url: str,
+    *,
+    prefix: str | None = None,
+    prefix_mismatch_mode: PrefixMismatchMode = "ERROR",
 ) -> Inventory:
-    """The inventory at `path` of the store at `url`: a file, a folder of files, or S3 Inventory's manifest.json.
+    """The inventory at `path` of the store at `url`: a file, a folder of files, or S3 Inventory's
+    manifest.json.
 
-    Files are `.parquet`, `.orc`, `.csv` with a header and `.csv.gz`; paths may be at `s3://`. `prefix` says
-    what keys begin with where that is not what the store's URL says. Reads manifests and footers, no rows. Raises
-    InventoryError, ConfigError("tier2", ...) for a URL, ObjectStorageError.
+    Files are `.parquet`, `.orc`, `.csv` with a header and `.csv.gz`; paths may be at `s3://`.
+    `prefix` says what keys begin with where that is not what the store's URL says. Reads manifests
+    and footers, no rows. Raises InventoryError, ConfigError("tier2", ...) for a URL,
+    ObjectStorageError.
     """
     rules = key_rules(url, prefix=prefix, mode=prefix_mismatch_mode)
     with _named(path):
@@ -115,7 +122,9 @@ def open_inventory(
 
 
 def rows_read(inventory: Inventory, ranges: Sequence[range]) -> int | None:
-    """How many rows `read_inventory_range` of all these ranges of shards reads; None where files have no row groups."""
+    """How many rows `read_inventory_range` of all these ranges of shards reads; None where files
+    have no row groups.
+    """
     read = 0
     for file in inventory.files:
         if file.form != _PARQUET:
@@ -127,8 +136,14 @@ def rows_read(inventory: Inventory, ranges: Sequence[range]) -> int | None:
 
 
 def inventory_pieces(inventory: Inventory, shards: range) -> list[range]:
-    """The range in pieces to be read one after another: as small as files are cut, and no smaller than PIECE_ROWS."""
-    groups = [(group.rows, _shards_held(group, inventory.rules)) for file in inventory.files for group in file.groups]
+    """The range in pieces to be read one after another: as small as files are cut, and no smaller
+    than PIECE_ROWS.
+    """
+    groups = [
+        (group.rows, _shards_held(group, inventory.rules))
+        for file in inventory.files
+        for group in file.groups
+    ]
     groups = [(rows, held) for rows, held in groups if any(_meet(shards, each) for each in held)]
     whole = sum(rows for rows, _ in groups)
     width = 1
@@ -137,7 +152,8 @@ def inventory_pieces(inventory: Inventory, shards: range) -> list[range]:
         pieces = [range(start, min(start + width, shards.stop)) for start in starts]
         if whole >= PIECE_ROWS * len(pieces):
             read = sum(
-                rows * sum(any(_meet(piece, each) for each in held) for piece in pieces) for rows, held in groups
+                rows * sum(any(_meet(piece, each) for each in held) for piece in pieces)
+                for rows, held in groups
             )
             if read <= (1 + READ_AGAIN) * whole:
                 return pieces
@@ -146,7 +162,10 @@ def inventory_pieces(inventory: Inventory, shards: range) -> list[range]:
 
 
 def read_inventory_range(inventory: Inventory, shards: range) -> Iterator[pa.Table]:
-    """LISTING of neighbouring shards, each row group read once, as its rows lie. A key that is not the store's: see `read_inventory_rest`."""
+    """LISTING of neighbouring shards, each row group read once, as its rows lie.
+
+    A key that is not the store's: see `read_inventory_rest`.
+    """
     patient = inventory.rules._replace(mode="IGNORE")
     low, high = f"{SHARDS[shards.start]}/", f"{SHARDS[shards.stop - 1]}0"
     spans = [(prefix + low, prefix + high) for prefix in patient.prefixes]
@@ -155,14 +174,19 @@ def read_inventory_range(inventory: Inventory, shards: range) -> Iterator[pa.Tab
         groups = [
             number
             for number, (_, keys) in enumerate(file.groups)
-            if keys is None or any(keys.last >= first and keys.first < behind for first, behind in spans)
+            if keys is None
+            or any(keys.last >= first and keys.first < behind for first, behind in spans)
         ]
         if file.form == _PARQUET and not groups:
             continue
         with _named(file.path):
             for table in _tables(file, groups):
                 listing = conform_sorted(table, patient, tops)
-                yield _within(conform_listing(table, patient), low, high) if listing is None else listing
+                yield (
+                    _within(conform_listing(table, patient), low, high)
+                    if listing is None
+                    else listing
+                )
 
 
 def _within(listing: pa.Table, low: str, high: str) -> pa.Table:
@@ -179,16 +203,26 @@ def _within(listing: pa.Table, low: str, high: str) -> pa.Table:
 
 
 def read_inventory_file(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Table]:
-    """LISTING of one file, as its rows lie; shards are mixed, and what is in none is among them. Raises InventoryError."""
+    """LISTING of one file, as its rows lie; shards are mixed, and what is in none is among them.
+
+    Raises InventoryError.
+    """
     with _named(file.path):
         for table in _tables(file, tuple(range(len(file.groups)))):
             yield conform_listing(table, inventory.rules)
 
 
 def read_inventory_rest(inventory: Inventory) -> Iterator[pa.Table]:
-    """LISTING of what is in no shard, from all files. Raises InventoryError for a key that is not the store's."""
+    """LISTING of what is in no shard, from all files.
+
+    Raises InventoryError for a key that is not the store's.
+    """
     for file in inventory.files:
-        groups = [number for number, group in enumerate(file.groups) if not _in_one_shard(group, inventory.rules)]
+        groups = [
+            number
+            for number, group in enumerate(file.groups)
+            if not _in_one_shard(group, inventory.rules)
+        ]
         if file.form == _PARQUET and not groups:
             continue
         with _named(file.path):
@@ -213,8 +247,12 @@ def _shards_held(group: RowGroup, rules: KeyRules) -> list[range]:
 
 @lru_cache(maxsize=16)
 def _borders(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Before and behind all keys of each shard: they are between `ab/` and `ab0`, which is what follows the slash."""
-    return tuple(f"{prefix}{shard}/" for shard in SHARDS), tuple(f"{prefix}{shard}0" for shard in SHARDS)
+    """Before and behind all keys of each shard: they are between `ab/` and `ab0`, which is what
+    follows the slash.
+    """
+    return tuple(f"{prefix}{shard}/" for shard in SHARDS), tuple(
+        f"{prefix}{shard}0" for shard in SHARDS
+    )
 
 
 def _meet(one: range, other: range) -> bool:
@@ -246,7 +284,9 @@ def _of_manifest(path: str, url: str, rules: KeyRules) -> Inventory:
     except (KeyError, TypeError, ValueError) as error:
         raise InventoryError(f"the manifest is not one of S3 Inventory: {error!r}") from None
     if form not in {_PARQUET, _CSV, _ORC}:
-        raise InventoryError(f"the manifest is of files in the format {form!r}, not CSV, ORC or Parquet")
+        raise InventoryError(
+            f"the manifest is of files in the format {form!r}, not CSV, ORC or Parquet"
+        )
     _check_bucket(source, url)
     columns = tuple(name.strip() for name in schema.split(",")) if form == _CSV else ()
     if columns:
@@ -258,7 +298,10 @@ def _of_manifest(path: str, url: str, rules: KeyRules) -> Inventory:
 
 def _check_bucket(source: str, url: str) -> None:
     if url.lower().startswith("s3://") and parse_s3_url(url).bucket != source:
-        raise InventoryError(f"the manifest is of bucket {source!r}, and the store is in {parse_s3_url(url).bucket!r}")
+        raise InventoryError(
+            f"the manifest is of bucket {source!r}, and the store is in "
+            f"{parse_s3_url(url).bucket!r}"
+        )
 
 
 def _found(manifest: str, destination: str, key: str, size: int) -> str:
@@ -278,12 +321,16 @@ def _form_of(path: str) -> str:
     name = path.partition("?")[0].lower().removesuffix(".gz")
     form = name.rpartition(".")[2]
     if form not in {_PARQUET, _CSV, _ORC}:
-        raise InventoryError(f"{redacted(path)} is not a .parquet, .csv, .csv.gz or .orc file, nor a manifest.json")
+        raise InventoryError(
+            f"{redacted(path)} is not a .parquet, .csv, .csv.gz or .orc file, nor a manifest.json"
+        )
     return form
 
 
 def _opened(path: str, form: str, columns: tuple[str, ...] = ()) -> InventoryFile:
-    """What is known of a file before its rows are read; that what is wanted is among its columns, too."""
+    """What is known of a file before its rows are read; that what is wanted is among its columns,
+    too.
+    """
     with _named(path):
         if form == _PARQUET:
             with open_file(path) as file:
@@ -295,7 +342,9 @@ def _opened(path: str, form: str, columns: tuple[str, ...] = ()) -> InventoryFil
         if columns:
             return InventoryFile(path, form, columns)
         with _uncompressed(path) as stream:
-            header = tuple(next(reader([stream.read(HEADER_BYTES).decode().partition("\n")[0]]), []))
+            header = tuple(
+                next(reader([stream.read(HEADER_BYTES).decode().partition("\n")[0]]), [])
+            )
         wanted_columns(header)
         return InventoryFile(path, form, header, header=True)
 
@@ -304,9 +353,15 @@ def _row_groups(file: pq.ParquetFile) -> tuple[RowGroup, ...]:
     wanted_columns(file.schema_arrow.names)
     name = key_column(file.schema_arrow.names)
     metadata = file.metadata
-    place = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == name)
+    place = next(
+        number
+        for number in range(metadata.num_columns)
+        if metadata.schema.column(number).path == name
+    )
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    return tuple(RowGroup(group.num_rows, _key_range(group.column(place).statistics)) for group in groups)
+    return tuple(
+        RowGroup(group.num_rows, _key_range(group.column(place).statistics)) for group in groups
+    )
 
 
 def _key_range(statistics: Any) -> KeyRange | None:
@@ -343,7 +398,10 @@ def _csv_tables(file: InventoryFile) -> Iterator[pa.Table]:
         batches = csv.open_csv(
             stream,
             csv.ReadOptions(
-                use_threads=False, block_size=CSV_BYTES, skip_rows=int(file.header), column_names=list(file.columns)
+                use_threads=False,
+                block_size=CSV_BYTES,
+                skip_rows=int(file.header),
+                column_names=list(file.columns),
             ),
             convert_options=csv.ConvertOptions(
                 include_columns=wanted,
@@ -358,7 +416,11 @@ def _csv_tables(file: InventoryFile) -> Iterator[pa.Table]:
 
 def _uncompressed(path: str) -> Any:
     file: Any = open_file(path)
-    return pa.input_stream(file, compression="gzip") if path.partition("?")[0].endswith(".gz") else file
+    return (
+        pa.input_stream(file, compression="gzip")
+        if path.partition("?")[0].endswith(".gz")
+        else file
+    )
 
 
 @contextlib.contextmanager
@@ -371,5 +433,8 @@ def _named(path: str) -> Iterator[None]:
         raise InventoryError(f"{shown}: {error}".replace(f"{shown}: {shown}", shown)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         detail = str(error).partition("\n")[0].replace(path, shown)
-        # Without its cause, which quotes the path as it was given, where that has something to hide.
-        raise InventoryError(f"{shown}: cannot be read as a listing: {detail}") from error if shown == path else None
+        # Without its cause, which quotes the path as it was given, where that has something to
+        # hide.
+        raise InventoryError(f"{shown}: cannot be read as a listing: {detail}") from (
+            error if shown == path else None
+        )

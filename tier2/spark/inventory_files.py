@@ -1,4 +1,5 @@
-"""Where the files of a prepared listing are: on a path, or at `s3://bucket/key?...` with the keys of a store's URL.
+"""Where the files of a prepared listing are: on a path, or at `s3://bucket/key?...` with the keys
+of a store's URL.
 
 Blocking. A path may also be written as `file:///path`.
 """
@@ -19,7 +20,9 @@ _FILE: Final = "file://"
 
 
 def files_at(path: str) -> list[str]:
-    """The file itself, or all files below the folder, sorted; hidden ones and those of `_` are left out. May be empty."""
+    """The file itself, or all files below the folder, sorted; hidden ones and those of `_` are left
+    out. May be empty.
+    """
     if path.startswith(_S3):
         from tier2.spark.s3_listing import keys_below  # noqa: PLC0415 - botocore and obstore are large
 
@@ -47,7 +50,9 @@ def open_file(path: str) -> pa.NativeFile:
 
 
 def places_of(manifest: str, destination: str, key: str) -> list[str]:
-    """Where a file that S3 Inventory's manifest names may be: in its bucket; of a copy, beside the manifest or above it."""
+    """Where a file that S3 Inventory's manifest names may be: in its bucket; of a copy, beside the
+    manifest or above it.
+    """
     if manifest.startswith(_S3):
         bucket = destination.rpartition(":")[2] or urlsplit(manifest).netloc
         return [urlunsplit(urlsplit(manifest)._replace(netloc=bucket, path=f"/{key}"))]

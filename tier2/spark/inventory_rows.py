@@ -1,11 +1,12 @@
 """Rows of a prepared listing, whoever made it, as rows of LISTING.
 
-Columns are known by name, in any spelling of case and underscores: key (or path, file_path), size, last_modified (or
-last_modified_date, or modified_ms as a number) and, if it is there, etag; is_latest and is_delete_marker of a bucket with
-versions are obeyed. Rules of this file:
+Columns are known by name, in any spelling of case and underscores: key (or path, file_path), size,
+last_modified (or last_modified_date, or modified_ms as a number) and, if it is there, etag;
+is_latest and is_delete_marker of a bucket with versions are obeyed. Rules of this file:
 
-- a key may be whole (`s3://bucket/prefix/ab/...`) or below the bucket (`prefix/ab/...`): what stands before the store's own
-  names is taken away, and a key that lies elsewhere is an error unless the caller wants to leave it out;
+- a key may be whole (`s3://bucket/prefix/ab/...`) or below the bucket (`prefix/ab/...`): what
+  stands before the store's own names is taken away, and a key that lies elsewhere is an error
+  unless the caller wants to leave it out;
 - whole columns are worked on, no row becomes a Python value but where a key is URL-encoded.
 
 Pure: Arrow tables in and out.
@@ -28,7 +29,9 @@ from tier2.s3.s3_location import parse_s3_url
 from tier2.spark.listing import LISTING
 
 PrefixMismatchMode = Literal["ERROR", "IGNORE"]
-"""What becomes of keys that are not the store's: as Iceberg's `prefix_mismatch_mode`, without DELETE."""
+"""What becomes of keys that are not the store's: as Iceberg's `prefix_mismatch_mode`, without
+DELETE.
+"""
 
 _NAMES: Final = {
     "key": ("key", "path", "filepath"),
@@ -64,9 +67,15 @@ class KeyRules(NamedTuple):
 
 
 def key_rules(
-    url: str, *, prefix: str | None = None, mode: PrefixMismatchMode = "ERROR", url_encoded: bool = False
+    url: str,
+    *,
+    prefix: str | None = None,
+    mode: PrefixMismatchMode = "ERROR",
+    url_encoded: bool = False,
 ) -> KeyRules:
-    """Rules for listings of the store at `url`; `prefix` instead of what the URL says that keys begin with."""
+    """Rules for listings of the store at `url`; `prefix` instead of what the URL says that keys
+    begin with.
+    """
     if mode not in {"ERROR", "IGNORE"}:
         raise InventoryError(f"prefix_mismatch_mode={mode!r} is not ERROR or IGNORE")
     prefixes = _prefixes_of(url) if prefix is None else (prefix,)
@@ -85,9 +94,11 @@ def key_column(names: Sequence[str]) -> str:
 
 
 def conform_listing(table: pa.Table, rules: KeyRules) -> pa.Table:
-    """The rows as LISTING, in their order, without those that are no objects or, if so ruled, lie elsewhere.
+    """The rows as LISTING, in their order, without those that are no objects or, if so ruled, lie
+    elsewhere.
 
-    Raises InventoryError for a column that lacks, for a value that cannot be read, for a key that lies elsewhere.
+    Raises InventoryError for a column that lacks, for a value that cannot be read, for a key that
+    lies elsewhere.
     """
     places = _places(table.column_names)
     columns = {name: _whole(table.column(place)) for name, place in places.items()}
@@ -101,16 +112,20 @@ def conform_listing(table: pa.Table, rules: KeyRules) -> pa.Table:
         keys = _decoded(keys)
     names, ours = _stripped(keys, rules)
     own_folder = pc.equal(names, pa.scalar(""))
-    if pc.any(own_folder, min_count=0).as_py():  # What a console makes of the store's prefix is no object in it.
+    if pc.any(
+        own_folder, min_count=0
+    ).as_py():  # What a console makes of the store's prefix is no object in it.
         ours = pc.invert(own_folder) if ours is None else pc.and_not(ours, own_folder)
     result = _listing(columns, names, table.column_names[places["modified"]])
     return _sized(result if ours is None else result.filter(ours))
 
 
 def conform_sorted(table: pa.Table, rules: KeyRules, tops: Sequence[str]) -> pa.Table | None:
-    """Of what `conform_listing` gives, the rows whose names begin with one of `tops`; None if it cannot be told without it.
+    """Of what `conform_listing` gives, the rows whose names begin with one of `tops`; None if it
+    cannot be told without it.
 
-    It can where keys are sorted: between two that begin alike all do, and no other is looked at. `tops` end in a slash.
+    It can where keys are sorted: between two that begin alike all do, and no other is looked at.
+    `tops` end in a slash.
     """
     places = _places(table.column_names)
     if rules.url_encoded or "latest" in places or "marker" in places:
@@ -120,7 +135,9 @@ def conform_sorted(table: pa.Table, rules: KeyRules, tops: Sequence[str]) -> pa.
     if keys.type != pa.string() or keys.null_count or not _ascend(keys):
         return None
     found = []
-    for start, end, head in _stretches(keys, [(prefix, prefix + top) for prefix in rules.prefixes for top in tops]):
+    for start, end, head in _stretches(
+        keys, [(prefix, prefix + top) for prefix in rules.prefixes for top in tops]
+    ):
         if _taker(head[1], rules) != head[0]:
             return None
         some = {name: column.slice(start, end - start) for name, column in columns.items()}
@@ -134,7 +151,9 @@ def _ascend(keys: _Column) -> bool:
     return len(keys) < 2 or pc.min(pc.less(keys[:-1], keys[1:])).as_py() is True
 
 
-def _stretches(keys: _Column, heads: Sequence[tuple[str, str]]) -> Iterator[tuple[int, int, tuple[str, str]]]:
+def _stretches(
+    keys: _Column, heads: Sequence[tuple[str, str]]
+) -> Iterator[tuple[int, int, tuple[str, str]]]:
     """Where sorted keys begin with the second of each pair, if any do. It ends in a slash."""
     if not len(keys):
         return
@@ -151,7 +170,8 @@ def _stretches(keys: _Column, heads: Sequence[tuple[str, str]]) -> Iterator[tupl
 
 
 def _taker(head: str, rules: KeyRules) -> str | None:
-    """Which prefix is taken away from every key that begins with `head`, which ends in a slash; None if that depends on the key.
+    """Which prefix is taken away from every key that begins with `head`, which ends in a slash;
+    None if that depends on the key.
 
     Whether a key is whole is told by its first slash and by what is beside it.
     """
@@ -168,14 +188,18 @@ def _listing(columns: dict[str, _Column], names: _Column, modified_name: str) ->
         "key": names,
         "size": _read(columns["size"], pa.int64(), "size"),
         "modified_ms": _milliseconds(columns["modified"], _plain(modified_name)),
-        "etag": _text(columns["etag"], "etag") if "etag" in columns else pa.nulls(len(names), pa.string()),
+        "etag": _text(columns["etag"], "etag")
+        if "etag" in columns
+        else pa.nulls(len(names), pa.string()),
     }
     return pa.table(listing, schema=LISTING)
 
 
 def _sized(listing: pa.Table) -> pa.Table:
     if listing["size"].null_count:
-        raise InventoryError(f"the listing has no size of {listing.filter(pc.is_null(listing['size']))['key'][0]}")
+        raise InventoryError(
+            f"the listing has no size of {listing.filter(pc.is_null(listing['size']))['key'][0]}"
+        )
     return listing
 
 
@@ -183,7 +207,10 @@ def _prefixes_of(url: str) -> tuple[str, ...]:
     scheme = url.partition("://")[0].lower()
     if scheme == "s3":
         location = parse_s3_url(url)
-        return (location.prefix, *(f"{each}://{location.bucket}/{location.prefix}" for each in ("s3", "s3a", "s3n")))
+        return (
+            location.prefix,
+            *(f"{each}://{location.bucket}/{location.prefix}" for each in ("s3", "s3a", "s3n")),
+        )
     if scheme == "file":
         path = printable(path_of(urlsplit(url).path)).rstrip("/")
         return ("", f"{path}/", f"file:{path}/", f"file://{path}/")
@@ -210,13 +237,17 @@ def _plain(name: str) -> str:
 
 
 def _there(columns: dict[str, _Column]) -> _Column | None:
-    """Which rows are objects as they are now: of a bucket with versions, the latest that is no mark of a deletion."""
+    """Which rows are objects as they are now: of a bucket with versions, the latest that is no mark
+    of a deletion.
+    """
     latest, marker = columns.pop("latest", None), columns.pop("marker", None)
     there: _Column | None = None
     for column, wanted in ((latest, True), (marker, False)):
         if column is None:
             continue
-        flags = _read(column, pa.bool_(), "is_latest or is_delete_marker").fill_null(pa.scalar(wanted))
+        flags = _read(column, pa.bool_(), "is_latest or is_delete_marker").fill_null(
+            pa.scalar(wanted)
+        )
         flags = flags if wanted else pc.invert(flags)
         there = flags if there is None else pc.and_(there, flags)
     return there
@@ -231,7 +262,11 @@ def _stripped(keys: _Column, rules: KeyRules) -> tuple[_Column, _Column | None]:
         is_whole = re.match(_WHOLE, prefix) is not None
         if is_whole and none_whole:
             continue
-        fits = pc.starts_with(keys, prefix) if is_whole else pc.and_not(pc.starts_with(keys, prefix), whole)
+        fits = (
+            pc.starts_with(keys, prefix)
+            if is_whole
+            else pc.and_not(pc.starts_with(keys, prefix), whole)
+        )
         if ours is not None:
             fits = pc.and_not(fits, ours)
         if prefix:
@@ -243,7 +278,8 @@ def _stripped(keys: _Column, rules: KeyRules) -> tuple[_Column, _Column | None]:
         stranger = keys.filter(pc.invert(ours))[0].as_py()
         expected = " or ".join(repr(redacted(prefix)) for prefix in rules.prefixes)
         raise InventoryError(
-            f"key {redacted(stranger)!r} does not begin with {expected}: prefix_mismatch_mode=IGNORE leaves such keys out"
+            f"key {redacted(stranger)!r} does not begin with {expected}: "
+            "prefix_mismatch_mode=IGNORE leaves such keys out"
         )
     return names, ours
 
@@ -261,7 +297,8 @@ def _milliseconds(column: _Column, name: str) -> _Column:
     if pa.types.is_integer(column.type):
         if name != _MS:
             raise InventoryError(
-                "last_modified is a number: call it modified_ms if it is of milliseconds since 1970 UTC"
+                "last_modified is a number: call it modified_ms if it is of milliseconds "
+                "since 1970 UTC"
             )
         return _read(column, pa.int64(), name)
     if pa.types.is_timestamp(column.type):
@@ -281,7 +318,11 @@ def _whole_ms(moments: _Column) -> _Column:
 
 
 def _whole(column: pa.ChunkedArray[Any]) -> _Column:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    )
 
 
 def _text(column: _Column, name: str) -> _Column:
@@ -292,4 +333,6 @@ def _read(column: _Column, kind: pa.DataType, name: str) -> _Column:
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InventoryError(f"the listing's column {name} cannot be read as {kind}: {error}") from None
+        raise InventoryError(
+            f"the listing's column {name} cannot be read as {kind}: {error}"
+        ) from None

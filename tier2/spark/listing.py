@@ -1,13 +1,15 @@
 """Listings of a bucket as Arrow tables: one shard at a time, and what is in no shard.
 
-Names of our objects begin with one of 256 shards, so a listing is cut by itself, and each cut is one request of a prefix.
-Rules of this file:
+Names of our objects begin with one of 256 shards, so a listing is cut by itself, and each cut is
+one request of a prefix. Rules of this file:
 
-- a row never becomes Python values on the way where the place allows it: S3 is listed by `s3_listing`, a folder by the
-  operating system's own scan, what fsspec reaches by `FsspecObjectStorage.list_everything`;
-- whatever lies there is listed, however it is called: `ObjectStorage.list`, which shows names of objects alone, would hide
-  what is foreign. It serves memory, where nothing else can be;
-- what the engine keeps beside segments (`findings.ENGINE_PREFIXES`) is listed apart, its staging folder not at all;
+- a row never becomes Python values on the way where the place allows it: S3 is listed by
+  `s3_listing`, a folder by the operating system's own scan, what fsspec reaches by
+  `FsspecObjectStorage.list_everything`;
+- whatever lies there is listed, however it is called: `ObjectStorage.list`, which shows names of
+  objects alone, would hide what is foreign. It serves memory, where nothing else can be;
+- what the engine keeps beside segments (`findings.ENGINE_PREFIXES`) is listed apart, its staging
+  folder not at all;
 - a listing that fails raises ObjectStorageError: a listing in part is never taken for a whole one.
 
 Blocking: for tasks of a job, which have no event loop running.
@@ -38,9 +40,15 @@ from tier2.spark.findings import ENGINE_PREFIXES
 _TEXTS: Final = frozenset(("key", "etag"))
 
 LISTING: Final = pa.schema(
-    {name: pa.string() if name in _TEXTS else pa.int64() for name in ("key", "size", "modified_ms", "etag")}
+    {
+        name: pa.string() if name in _TEXTS else pa.int64()
+        for name in ("key", "size", "modified_ms", "etag")
+    }
 )
-"""One row per object. `key` is the object's name below the store's URL; `etag` is null where the place has none."""
+"""One row per object.
+
+`key` is the object's name below the store's URL; `etag` is null where the place has none.
+"""
 
 SHARDS: Final = tuple(f"{shard:02x}" for shard in range(256))
 """What names of objects begin with, by the shard's number."""
@@ -65,15 +73,20 @@ _CLOSED: Final = frozenset(("EACCES", "EPERM", "ENAMETOOLONG"))
 
 
 def list_shard(url: str, shard: int) -> Iterator[pa.Table]:
-    """LISTING of one shard, 0 to 255, of the store at `url`; tables of at most TABLE_ROWS rows, by key.
+    """LISTING of one shard, 0 to 255, of the store at `url`; tables of at most TABLE_ROWS rows, by
+    key.
 
-    Raises ConfigError("tier2", ...) for the URL, ObjectStorageError where the place does not answer.
+    Raises ConfigError("tier2", ...) for the URL, ObjectStorageError where the place does not
+    answer.
     """
     return list_folder(url, f"{SHARDS[shard]}/")
 
 
 def list_folder(url: str, prefix: str) -> Iterator[pa.Table]:
-    """LISTING of all below `prefix`, a shard or one of the engine's own, with its slash. As `list_shard`."""
+    """LISTING of all below `prefix`, a shard or one of the engine's own, with its slash.
+
+    As `list_shard`.
+    """
     check_object_storage_url(url)
     if _is(url, "s3"):
         from tier2.spark.s3_listing import list_prefix  # noqa: PLC0415 - botocore and obstore are large
@@ -88,7 +101,8 @@ def list_folder(url: str, prefix: str) -> Iterator[pa.Table]:
 def list_rest(url: str) -> Iterator[pa.Table]:
     """LISTING of what lies in no shard and is not the engine's own: foreign names, all of them.
 
-    Costs one look at the top, and a listing of each foreign prefix there. In no order. Raises as `list_shard`.
+    Costs one look at the top, and a listing of each foreign prefix there. In no order. Raises as
+    `list_shard`.
     """
     check_object_storage_url(url)
     if _is(url, "s3"):
@@ -103,7 +117,9 @@ def list_rest(url: str) -> Iterator[pa.Table]:
 
 def is_known_prefix(prefix: str) -> bool:
     """Whether `prefix`, with its slash, is a shard's or one of the engine's own."""
-    return prefix in ENGINE_PREFIXES or (len(prefix) == 3 and prefix[2] == "/" and prefix[:2] in _SHARD_SET)
+    return prefix in ENGINE_PREFIXES or (
+        len(prefix) == 3 and prefix[2] == "/" and prefix[:2] in _SHARD_SET
+    )
 
 
 def may_hold_ours(folder: str) -> bool:
@@ -112,9 +128,14 @@ def may_hold_ours(folder: str) -> bool:
 
 
 def shards_of(keys: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Of each key its shard, two hexadecimal digits; empty where it is in none. For a shuffle by shard."""
+    """Of each key its shard, two hexadecimal digits; empty where it is in none.
+
+    For a shuffle by shard.
+    """
     inside = pc.match_substring_regex(keys, "^[0-9a-f]{2}/")
-    shards: pa.ChunkedArray[Any] = pc.if_else(inside, pc.utf8_slice_codeunits(keys, 0, 2), pa.scalar(""))
+    shards: pa.ChunkedArray[Any] = pc.if_else(
+        inside, pc.utf8_slice_codeunits(keys, 0, 2), pa.scalar("")
+    )
     return shards
 
 
@@ -132,8 +153,15 @@ def listing_table(stored: Sequence[StoredObject]) -> pa.Table:
 
 
 def _as_text(name: str) -> str:
-    """The name with each byte that is no UTF-8 as a backslash, an x and two digits. No name of ours has a backslash."""
-    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """The name with each byte that is no UTF-8 as a backslash, an x and two digits.
+
+    No name of ours has a backslash.
+    """
+    return (
+        name
+        if name.isascii()
+        else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    )
 
 
 def _is(url: str, scheme: str) -> bool:
@@ -156,7 +184,10 @@ def _tables(stored: Iterable[StoredObject]) -> Iterator[pa.Table]:
 
 
 def _below(root: str, entries: Sequence[_Entry]) -> Iterator[StoredObject]:
-    """All that is in there, in code point order of the names. A folder that is closed to us is one foreign thing by itself."""
+    """All that is in there, in code point order of the names.
+
+    A folder that is closed to us is one foreign thing by itself.
+    """
     left = list(reversed(entries))
     while left:
         name, entry = left.pop()
@@ -186,7 +217,8 @@ def _is_ours(top: str) -> bool:
 
 
 def _entries(root: str, folder: str) -> list[_Entry]:
-    """What is in a folder, sorted; a folder's name ends with the slash that follows it in the names of its files.
+    """What is in a folder, sorted; a folder's name ends with the slash that follows it in the names
+    of its files.
 
     A link to a folder is none: what it leads to lies elsewhere, or around it.
     """
@@ -214,7 +246,9 @@ def _file(name: str, entry: os.DirEntry[str]) -> Iterator[StoredObject]:
 
 
 def _seen(entry: os.DirEntry[str]) -> os.stat_result:
-    """A link to a file is that file, as storages see it; one that leads to a folder, or nowhere, is itself."""
+    """A link to a file is that file, as storages see it; one that leads to a folder, or nowhere, is
+    itself.
+    """
     if entry.is_symlink():
         with contextlib.suppress(OSError):
             seen = entry.stat()

@@ -1,10 +1,14 @@
-"""Listings that somebody else made: a DataFrame, or an inventory in files, brought to shards and compared there.
+"""Listings that somebody else made: a DataFrame, or an inventory in files, brought to shards and
+compared there.
 
 Rules of this file:
 
-- whatever it is becomes rows of LISTING under the store's own names, by the rules of `inventory_rows`;
-- an inventory whose files are sorted is read by shard, as a listing is; everything else takes one shuffle by shard;
-- every shard comes to its task, also one that the listing has no row of: there all of the catalog's objects are suspects.
+- whatever it is becomes rows of LISTING under the store's own names, by the rules of
+  `inventory_rows`;
+- an inventory whose files are sorted is read by shard, as a listing is; everything else takes one
+  shuffle by shard;
+- every shard comes to its task, also one that the listing has no row of: there all of the catalog's
+  objects are suspects.
 """
 
 from __future__ import annotations
@@ -29,7 +33,13 @@ from tier2.spark.inventory import (
     read_inventory_rest,
     rows_read,
 )
-from tier2.spark.inventory_rows import KeyRules, PrefixMismatchMode, conform_listing, key_rules, wanted_columns
+from tier2.spark.inventory_rows import (
+    KeyRules,
+    PrefixMismatchMode,
+    conform_listing,
+    key_rules,
+    wanted_columns,
+)
 from tier2.spark.listing import LISTING, shards_of
 from tier2.spark.reconcile_work import (
     RESULTS,
@@ -47,18 +57,27 @@ _Batches = Iterator[pa.RecordBatch]
 FILES_TASKS_MAX: Final = 256
 PARTS_MIN: Final = 8
 ROWS_READ_FACTOR: Final = 3
-"""An inventory is read by shard if that reads no row oftener than so, on average: a shuffle costs more."""
+"""An inventory is read by shard if that reads no row oftener than so, on average: a shuffle costs
+more.
+"""
 ROWS_READ_FREE: Final = 1_000_000
 """So many rows are read again and again without a thought."""
 
 SHARDED: Final = pa.schema([*LISTING, ("shard", pa.string())])
-"""A listing on its way through a shuffle; the rows without a key only bring every shard to a task."""
+"""A listing on its way through a shuffle; the rows without a key only bring every shard to a
+task.
+"""
 
 
 def survey_listed(
-    spark: SparkSession, site: Site, manifests: Mapping[int, Manifest], parts: int, again: Again | None = None
+    spark: SparkSession,
+    site: Site,
+    manifests: Mapping[int, Manifest],
+    parts: int,
+    again: Again | None = None,
 ) -> DataFrame:
-    """SURVEYED of the place itself, listed by the tasks: one for each of `parts` of the shards, and one for the rest.
+    """SURVEYED of the place itself, listed by the tasks: one for each of `parts` of the shards, and
+    one for the rest.
 
     With `again`, here as below: RESULTS of what is surveyed again.
     """
@@ -90,12 +109,15 @@ def survey_prepared(
         )
         return _by_shard(spark, site, manifests, by_shard, listers, again)
     files = len(inventory.files)
-    rows = spark.range(0, files, 1, min(files, FILES_TASKS_MAX)).mapInArrow(_file_task(inventory), ddl(SHARDED))
+    rows = spark.range(0, files, 1, min(files, FILES_TASKS_MAX)).mapInArrow(
+        _file_task(inventory), ddl(SHARDED)
+    )
     return survey_sharded(spark, site, manifests, rows, again)
 
 
 def _parts_of(inventory: Inventory, parts: int) -> int | None:
-    """How many parts of the shards it may be read in, `parts` or fewer; None where a shuffle is cheaper.
+    """How many parts of the shards it may be read in, `parts` or fewer; None where a shuffle is
+    cheaper.
 
     A row group is read by each part that has rows in it.
     """
@@ -144,7 +166,8 @@ def survey_frame(
     mode: PrefixMismatchMode,
     again: Again | None = None,
 ) -> DataFrame:
-    """SURVEYED of a listing in a DataFrame: key, size, last_modified (or modified_ms) and perhaps etag. One shuffle of it.
+    """SURVEYED of a listing in a DataFrame: key, size, last_modified (or modified_ms) and perhaps
+    etag. One shuffle of it.
 
     Raises InventoryError for other columns; a value or key that cannot be taken fails the query.
     """

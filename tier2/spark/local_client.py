@@ -1,12 +1,15 @@
-"""LocalClient: appends to a store that another process of this machine has open, over its socket (docs/formats/local-face.md).
+"""LocalClient: appends to a store that another process of this machine has open, over its socket
+(docs/formats/local-face.md).
 
 Rules of this file:
 
-- everything sent carries what makes a second sending harmless (an event number, or a name that is used once), so after a lost
-  connection, or an answer that says the store is away, all that is unanswered is sent again in its order, on a new connection;
-- who waits gives up when nothing was answered for `patience_s`; a refusal ends the client at once, as later events of a
-  pipeline were refused with it;
-- what is on its way is bounded in bytes and number, and no task reads answers: they are read where they are waited for.
+- everything sent carries what makes a second sending harmless (an event number, or a name that is
+  used once), so after a lost connection, or an answer that says the store is away, all that is
+  unanswered is sent again in its order, on a new connection;
+- who waits gives up when nothing was answered for `patience_s`; a refusal ends the client at once,
+  as later events of a pipeline were refused with it;
+- what is on its way is bounded in bytes and number, and no task reads answers: they are read where
+  they are waited for.
 
 On one event loop, by one caller.
 """
@@ -61,9 +64,12 @@ A = TypeVar("A", bound=Answer)
 
 
 class StoreNotServedError(SegmentStoreError):
-    """No process serves the store at this folder, or it does not answer. The operator's move: `segmentstore serve FOLDER`.
+    """No process serves the store at this folder, or it does not answer.
 
-    What was sent and not answered may have been done; sent again under the same numbers it is done once.
+    The operator's move: `segmentstore serve FOLDER`.
+
+    What was sent and not answered may have been done; sent again under the same numbers it is done
+    once.
     """
 
     def __init__(self, folder: str, detail: str) -> None:
@@ -72,7 +78,10 @@ class StoreNotServedError(SegmentStoreError):
 
 
 class StoreRefusedError(SegmentStoreError):
-    """The store refused a request. `code` is one of local_protocol.Code, `error` the class of the store's own error."""
+    """The store refused a request.
+
+    `code` is one of local_protocol.Code, `error` the class of the store's own error.
+    """
 
     def __init__(self, code: int, error: str, message: str) -> None:
         super().__init__(message)
@@ -97,7 +106,9 @@ class _Pending:
 
 
 class LocalClient:
-    """A conversation with a store that goes on over its restarts: `async with LocalClient(folder) as client`."""
+    """A conversation with a store that goes on over its restarts:
+    `async with LocalClient(folder) as client`.
+    """
 
     def __init__(self, folder: str, *, patience_s: float = PATIENCE_S) -> None:
         self.folder = folder
@@ -120,7 +131,10 @@ class LocalClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -135,16 +149,19 @@ class LocalClient:
         self._pending.clear()
         self._bytes = 0
 
-    # --- appends on their way together -------------------------------------------------------------
+    # --- appends on their way together ------------------------------------------------------------
 
     async def send(self, segment: str, writer_id: bytes, event_number: int, data: bytes) -> None:
-        """Append one event of a writer, in the order of the calls; waits only while too much is on its way.
+        """Append one event of a writer, in the order of the calls; waits only while too much is on
+        its way.
 
-        A refusal of this or an earlier one is raised by this call, a later one, or `settle`. AppendTooLargeError is raised at
-        once, and nothing was sent.
+        A refusal of this or an earlier one is raised by this call, a later one, or `settle`.
+        AppendTooLargeError is raised at once, and nothing was sent.
         """
         self._check(segment, data)
-        while self._pending and (len(self._pending) >= _WINDOW or self._bytes + len(data) > WINDOW_BYTES):
+        while self._pending and (
+            len(self._pending) >= _WINDOW or self._bytes + len(data) > WINDOW_BYTES
+        ):
             await self._receive()
         await self._send(Append(segment, writer_id, event_number, data), len(data))
 
@@ -153,21 +170,29 @@ class LocalClient:
         while self._pending:
             await self._receive()
 
-    # --- one thing after another -------------------------------------------------------------------
+    # --- one thing after another ------------------------------------------------------------------
 
-    async def append(self, segment: str, writer_id: bytes, event_number: int, data: bytes) -> int | None:
+    async def append(
+        self, segment: str, writer_id: bytes, event_number: int, data: bytes
+    ) -> int | None:
         """Append one event and wait; its offset, or None if the segment had it."""
         self._check(segment, data)
         return await self._stored(Append(segment, writer_id, event_number, data), len(data))
 
-    async def merge(self, target: str, source: str, writer_id: bytes, event_number: int) -> int | None:
-        """Merge as an event of a writer on the target; the source's offset, or None if the target had the event."""
+    async def merge(
+        self, target: str, source: str, writer_id: bytes, event_number: int
+    ) -> int | None:
+        """Merge as an event of a writer on the target; the source's offset, or None if the target
+        had the event.
+        """
         return await self._stored(Merge(target, source, writer_id, event_number))
 
     async def merge_once(self, target: str, source: str) -> int | None:
-        """Merge a source that nobody else merges or deletes; its offset, None if that is not known any more.
+        """Merge a source that nobody else merges or deletes; its offset, None if that is not known
+        any more.
 
-        It is not known if the store was lost while it answered; then the source is gone because it was merged.
+        It is not known if the store was lost while it answered; then the source is gone because it
+        was merged.
         """
         pending = await self._ask(Merge(target, source, None, 0))
         answer = pending.answer
@@ -178,7 +203,9 @@ class LocalClient:
         return self._expect(answer, Stored).offset
 
     async def last_event(self, segment: str, writer_id: bytes) -> int | None:
-        """The highest event number the segment has of this writer, -1 for none; None if there is no such segment."""
+        """The highest event number the segment has of this writer, -1 for none; None if there is no
+        such segment.
+        """
         check_segment_name(segment)
         answer = (await self._ask(LastEvent(segment, writer_id))).answer
         if isinstance(answer, Refused) and answer.code == Code.NOT_FOUND:
@@ -204,7 +231,9 @@ class LocalClient:
         return self._expect(answer, Description)
 
     async def look_at_mailbox(self) -> bool:
-        """Have the store look into its mailbox now; False if it is of a version that does not know how."""
+        """Have the store look into its mailbox now; False if it is of a version that does not know
+        how.
+        """
         answer = (await self._ask(LookAtMailbox())).answer
         if isinstance(answer, Refused) and answer.code == Code.REQUEST_UNKNOWN:
             return False
@@ -212,10 +241,15 @@ class LocalClient:
         return True
 
     async def names(self, prefix: str) -> list[str]:
-        """Every name that begins with `prefix`, ascending. The store looks at all its names for it."""
+        """Every name that begins with `prefix`, ascending.
+
+        The store looks at all its names for it.
+        """
         found: list[str] = []
         while True:
-            answer = self._expect((await self._ask(ListNames(prefix, found[-1] if found else ""))).answer, Names)
+            answer = self._expect(
+                (await self._ask(ListNames(prefix, found[-1] if found else ""))).answer, Names
+            )
             found += answer.names
             if not answer.more:
                 return found
@@ -242,9 +276,11 @@ class LocalClient:
             return answer
         if isinstance(answer, Refused):
             raise _refusal(answer)
-        raise StoreNotServedError(self.folder, f"it answered {answer!r} where {kind.__name__} was due")
+        raise StoreNotServedError(
+            self.folder, f"it answered {answer!r} where {kind.__name__} was due"
+        )
 
-    # --- the wire ----------------------------------------------------------------------------------
+    # --- the wire ---------------------------------------------------------------------------------
 
     async def _ask(self, message: Request, length: int = 0) -> _Pending:
         """Send one request behind all others, and wait for its answer, which may be a refusal."""
@@ -274,7 +310,10 @@ class LocalClient:
             await writer.drain()
 
     async def _receive(self, *, alone: bool = False) -> None:
-        """Take one answer. A refusal is raised, unless it is of the only request, whose caller looks at it."""
+        """Take one answer.
+
+        A refusal is raised, unless it is of the only request, whose caller looks at it.
+        """
         assert self._streams is not None, "not open"
         try:
             number, answer = await self._read(self._streams[0])
@@ -289,7 +328,9 @@ class LocalClient:
             self.close()
             raise _refusal(answer)
         if pending is None:
-            raise StoreNotServedError(self.folder, f"it answered request {number}, which nobody made")
+            raise StoreNotServedError(
+                self.folder, f"it answered request {number}, which nobody made"
+            )
         pending.answer = answer
         self._bytes -= pending.size
         self._give_up, self._wait_s = None, 0.0
@@ -302,10 +343,13 @@ class LocalClient:
             length = frame_length(await reader.readexactly(LENGTH_BYTES), _ANSWER_BYTES_MAX)
             return decode_answer(await reader.readexactly(length))
 
-    # --- connections -------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     async def _connect_again(self, cause: BaseException) -> None:
-        """A new connection on which everything unanswered is sent again. Gives up `patience_s` after the first trouble."""
+        """A new connection on which everything unanswered is sent again.
+
+        Gives up `patience_s` after the first trouble.
+        """
         loop = asyncio.get_running_loop()
         if self._give_up is None:
             self._give_up = loop.time() + self._patience_s
@@ -314,7 +358,9 @@ class LocalClient:
             if loop.time() + self._wait_s > self._give_up:
                 # Nobody waits for the rest: whoever asks once more is told the same.
                 self.close()
-                raise StoreNotServedError(self.folder, str(cause) or type(cause).__name__) from cause
+                raise StoreNotServedError(
+                    self.folder, str(cause) or type(cause).__name__
+                ) from cause
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(_WAIT_MAX_S, max(_WAIT_FIRST_S, 2 * self._wait_s))
             try:
@@ -341,7 +387,9 @@ class LocalClient:
         try:
             welcome = self._expect(answer, Welcome)
             if self.store_id not in {"", welcome.store_id}:
-                raise StoreNotServedError(self.folder, f"another store is there now: {welcome.store_id}")
+                raise StoreNotServedError(
+                    self.folder, f"another store is there now: {welcome.store_id}"
+                )
         except SegmentStoreError:
             self._hang_up()
             raise

@@ -1,9 +1,10 @@
 """Names of objects by their places in a snapshot: a bit for each row of a shard, instead of a name.
 
-Tasks hand on which of a snapshot's objects were not there by this, through a driver that has no room for
-names: 100 M objects are 12.5 MB. Rules of this file:
+Tasks hand on which of a snapshot's objects were not there by this, through a driver that has no
+room for names: 100 M objects are 12.5 MB. Rules of this file:
 
-- a snapshot's tables never change, and its rows have an order (`shard_rows`): a place means the same to all;
+- a snapshot's tables never change, and its rows have an order (`shard_rows`): a place means the
+  same to all;
 - whose name is not in the snapshot has no mark: who marks sees to it that all are.
 
 Beside them the names of open proposals, by their hash: 8 bytes each.
@@ -37,11 +38,17 @@ HASHES: Final = pa.schema(_MARKS)
 async def marks_of(
     storage: ObjectStorage, manifests: Mapping[int, Manifest], names: Collection[str]
 ) -> dict[int, bytes]:
-    """Marks of these names, by shard. Reads the names of their shards, and of no others; holds those of a few shards."""
+    """Marks of these names, by shard.
+
+    Reads the names of their shards, and of no others; holds those of a few shards.
+    """
     shards = sorted({int(name[:2], 16) for name in names})
     wanted = pa.array(sorted(names), pa.string())
     rows = await shard_rows(storage, manifests, shards, ("name",))
-    return {shard: _bits(pc.is_in(rows.of(shard)["name"].cast(pa.string()), value_set=wanted)) for shard in shards}
+    return {
+        shard: _bits(pc.is_in(rows.of(shard)["name"].cast(pa.string()), value_set=wanted))
+        for shard in shards
+    }
 
 
 async def names_of(
@@ -51,7 +58,11 @@ async def names_of(
     every = [np.frombuffer(zlib.decompress(each), np.uint8) for each in marks]
     if not every:
         return pa.array([], pa.string())
-    names = (await shard_rows(storage, manifests, [shard], ("name",))).of(shard)["name"].cast(pa.string())
+    names = (
+        (await shard_rows(storage, manifests, [shard], ("name",)))
+        .of(shard)["name"]
+        .cast(pa.string())
+    )
     bits = np.unpackbits(np.bitwise_or.reduce(every), count=len(names)).astype(bool)
     return pa.concat_arrays([pa.array([], pa.string()), *names.filter(pa.array(bits)).chunks])
 
@@ -63,7 +74,11 @@ def _bits(wanted: Any) -> bytes:
 
 def pack_shards(shards: Iterable[tuple[int, bytes]]) -> bytes:
     """MARKS, or HASHES, as bytes for a row."""
-    return pack(pa.Table.from_pylist([{"shard": shard, "bits": bits} for shard, bits in shards], schema=MARKS))
+    return pack(
+        pa.Table.from_pylist(
+            [{"shard": shard, "bits": bits} for shard, bits in shards], schema=MARKS
+        )
+    )
 
 
 def unpack_shards(data: bytes | None) -> Iterator[tuple[int, bytes]]:
@@ -72,11 +87,14 @@ def unpack_shards(data: bytes | None) -> Iterator[tuple[int, bytes]]:
         yield row["shard"], row["bits"]
 
 
-# --- names of open proposals ---------------------------------------------------------------------------------------------
+# --- names of open proposals ----------------------------------------------------------------------
 
 
 class HashedNames(Collection[str]):
-    """Names by their 64-bit hash. One that is not among them may seem to be, once in 2^64 / their number."""
+    """Names by their 64-bit hash.
+
+    One that is not among them may seem to be, once in 2^64 / their number.
+    """
 
     def __init__(self, hashes: Iterable[bytes]) -> None:
         held = [np.frombuffer(each, np.uint64) for each in hashes]

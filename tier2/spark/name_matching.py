@@ -1,8 +1,9 @@
-"""Which names of one column are in another: by walking along both where they are sorted, by a hash table otherwise.
+"""Which names of one column are in another: by walking along both where they are sorted, by a hash
+table otherwise.
 
-The walk looks for the next difference by comparing ever longer stretches, each of them one comparison of memory: columns that
-are nearly the same cost next to nothing. Names in both differ in few places, or there is something badly wrong; then the hash
-table is the quicker one.
+The walk looks for the next difference by comparing ever longer stretches, each of them one
+comparison of memory: columns that are nearly the same cost next to nothing. Names in both differ in
+few places, or there is something badly wrong; then the hash table is the quicker one.
 
 Pure: Arrow arrays in, numpy arrays out.
 """
@@ -99,5 +100,7 @@ def _hashed(ours: _Names, theirs: _Names) -> Matched:
     if len(rest):
         # Of a name that stands in ours twice only the first was met.
         twice = theirs.filter(pc.is_in(theirs, value_set=ours.take(pa.array(rest))))
-        listed[rest] = pc.is_in(ours.take(pa.array(rest)), value_set=twice).to_numpy(zero_copy_only=False)
+        listed[rest] = pc.is_in(ours.take(pa.array(rest)), value_set=twice).to_numpy(
+            zero_copy_only=False
+        )
     return Matched(listed, known, places)

@@ -1,8 +1,9 @@
-"""A job tells the owner on its own machine that it has put messages, over the store's socket (docs/formats/local-face.md).
+"""A job tells the owner on its own machine that it has put messages, over the store's socket
+(docs/formats/local-face.md).
 
-Without it the owner finds them at its next look, `mailbox_poll_s` later. So whatever goes wrong here costs
-that time and nothing else, and is no error: nobody listens, an older store does not know the request, or
-the socket is another user's.
+Without it the owner finds them at its next look, `mailbox_poll_s` later. So whatever goes wrong
+here costs that time and nothing else, and is no error: nobody listens, an older store does not know
+the request, or the socket is another user's.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ PATIENCE_S: Final = 2.0
 def folder_of(storage: ObjectStorage, runtime: Runtime) -> str | None:
     """The folder of the store that keeps its objects in it, if this is such a place."""
     folder = os.path.dirname(storage.root) if isinstance(storage, FileObjectStorage) else None
-    return folder if folder is not None and runtime.disk.exists(os.path.join(folder, STORE_FILE)) else None
+    return (
+        folder
+        if folder is not None and runtime.disk.exists(os.path.join(folder, STORE_FILE))
+        else None
+    )
 
 
 async def wake_owner(folder: str, runtime: Runtime) -> bool:
-    """Ask the owner of the store in `folder` to look into its mailbox now; whether it said that it will.
+    """Ask the owner of the store in `folder` to look into its mailbox now; whether it said that it
+    will.
 
     Never raises for what the owner does or does not do. At most PATIENCE_S, and one connection.
     """

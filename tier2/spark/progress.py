@@ -1,9 +1,12 @@
-"""Progress of the running queries on standard error: tasks done of tasks known, by classic sessions and by Connect.
+"""Progress of the running queries on standard error: tasks done of tasks known, by classic sessions
+and by Connect.
 
 Rules of this file:
 
-- only tasks are counted, for that is all that both kinds of session tell; a job says its own numbers at its end;
-- on a terminal it is one line that is drawn anew; elsewhere a line at most every LINE_EVERY_S, and none for what was quicker;
+- only tasks are counted, for that is all that both kinds of session tell; a job says its own
+  numbers at its end;
+- on a terminal it is one line that is drawn anew; elsewhere a line at most every LINE_EVERY_S, and
+  none for what was quicker;
 - what cannot be told is not shown: no error of a look ever reaches the job.
 """
 
@@ -45,7 +48,9 @@ class TaskCount(NamedTuple):
 
 
 class StageCounts:
-    """Adds up what is seen of stages, one after another: a stage that is over is told of no more."""
+    """Adds up what is seen of stages, one after another: a stage that is over is told of no
+    more.
+    """
 
     def __init__(self) -> None:
         self._stages: dict[tuple[str, int], tuple[int, int]] = {}
@@ -55,7 +60,9 @@ class StageCounts:
         self._stages[query, stage] = (done, known)
 
     def finish_others(self, query: str, active: Iterable[int]) -> None:
-        """Stages of a query that are not active any more have ended: all that was known of them is done."""
+        """Stages of a query that are not active any more have ended: all that was known of them is
+        done.
+        """
         still = set(active)
         for key, (_, known) in self._stages.items():
             if key[0] == query and key[1] not in still:
@@ -64,12 +71,16 @@ class StageCounts:
     def count(self, running: int) -> TaskCount:
         """All together."""
         return TaskCount(
-            sum(done for done, _ in self._stages.values()), sum(known for _, known in self._stages.values()), running
+            sum(done for done, _ in self._stages.values()),
+            sum(known for _, known in self._stages.values()),
+            running,
         )
 
 
 class Progress:
-    """Shows the progress of a session's queries while it is entered. `show`: None for whether a person may be looking.
+    """Shows the progress of a session's queries while it is entered.
+
+    `show`: None for whether a person may be looking.
 
         with Progress(spark, "reconcile"):
             findings = frame.collect()
@@ -78,7 +89,12 @@ class Progress:
     """
 
     def __init__(
-        self, spark: SparkSession, title: str, *, show: bool | None = None, stream: TextIO | None = None
+        self,
+        spark: SparkSession,
+        title: str,
+        *,
+        show: bool | None = None,
+        stream: TextIO | None = None,
     ) -> None:
         self._spark = spark
         self._title = title
@@ -98,12 +114,17 @@ class Progress:
         if is_connect(self._spark):
             self._spark.registerProgressHandler(cast("ProgressHandler", self._told))
         else:
-            self._thread = threading.Thread(target=self._look_again_and_again, name="spark-progress", daemon=True)
+            self._thread = threading.Thread(
+                target=self._look_again_and_again, name="spark-progress", daemon=True
+            )
             self._thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if not self._show:
             return
@@ -123,11 +144,14 @@ class Progress:
     ) -> None:
         """Connect's handler: called by keyword, with all stages of the query so far."""
         for stage in stages or ():
-            self._counts.see(operation_id or "", stage.stage_id, stage.num_completed_tasks, stage.num_tasks)
+            self._counts.see(
+                operation_id or "", stage.stage_id, stage.num_completed_tasks, stage.num_tasks
+            )
         self._draw(self._counts.count(0 if done else inflight_tasks))
 
     def _look_again_and_again(self) -> None:
-        # One of the two uses of a SparkContext (the other: `session`): classic sessions tell of their tasks nowhere else, and nothing depends on it.
+        # One of the two uses of a SparkContext (the other: `session`): classic sessions tell of
+        # their tasks nowhere else, and nothing depends on it.
         tracker = self._spark.sparkContext.statusTracker()
         while not self._ended.wait(LOOK_S):
             try:

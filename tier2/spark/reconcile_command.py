@@ -30,9 +30,12 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "reconcile",
         help="compare the catalog with what lies in Tier 2",
-        description="Compare what the catalog says with what the place lists and, if asked, with what the objects say of "
-        "themselves. Read-only: nothing is mended, and nothing deleted but through the owners of the containers.",
-        epilog="Exit codes: 0 nothing found, 1 findings, 2 could not tell: a container without a snapshot, an owner that "
+        description="Compare what the catalog says with what the place lists and, if asked, with "
+        "what the objects say of "
+        "themselves. Read-only: nothing is mended, and nothing deleted but through the "
+        "owners of the containers.",
+        epilog="Exit codes: 0 nothing found, 1 findings, 2 could not tell: a container without "
+        "a snapshot, an owner that "
         "did not answer, a listing that failed.",
     )
     add_common_options(parser)
@@ -50,7 +53,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--listing",
         metavar="PATH",
-        help="a prepared listing instead of listing: Parquet or CSV files, or an S3 Inventory's manifest.json",
+        help="a prepared listing instead of listing: Parquet or CSV files, or an S3 "
+        "Inventory's manifest.json",
     )
     parser.add_argument(
         "--prefix-mismatch-mode",
@@ -64,18 +68,28 @@ def add_parser(subparsers: Any) -> None:
         default="none",
         help="look into the objects: blocks' headers, or all bytes (default none)",
     )
-    parser.add_argument("--delete-orphans", action="store_true", help="say what would be deleted: a dry run")
-    parser.add_argument("--execute", action="store_true", help="with --delete-orphans: ask the owners to delete them")
-    parser.add_argument("--report", metavar="FOLDER", help="write findings.parquet and summary.json there")
+    parser.add_argument(
+        "--delete-orphans", action="store_true", help="say what would be deleted: a dry run"
+    )
+    parser.add_argument(
+        "--execute",
+        action="store_true",
+        help="with --delete-orphans: ask the owners to delete them",
+    )
+    parser.add_argument(
+        "--report", metavar="FOLDER", help="write findings.parquet and summary.json there"
+    )
     parser.add_argument(
         "--findings",
         metavar="URL",
-        help="all findings, however many, as Parquet files that tasks write there: s3://..., file:///...",
+        help="all findings, however many, as Parquet files that tasks write there: s3://..., "
+        "file:///...",
     )
     parser.add_argument(
         "--stopped",
         action="store_true",
-        help="nobody has the store open: its newest snapshots are the last word, and no owner is asked",
+        help="nobody has the store open: its newest snapshots are the last word, and no owner "
+        "is asked",
     )
     parser.add_argument(
         "--max-concurrent-objects",
@@ -91,14 +105,26 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="shards listed at once by a task (default %(default)s)",
     )
-    parser.add_argument("--tasks", type=int, metavar="N", help="of each query, 1 to 256 (default by the store's size)")
-    parser.add_argument("--store-id", metavar="UUID", help="which store, where several share the place")
-    parser.add_argument("--run-id", metavar="HEX", help="the run's name in mailboxes and findings, 16 hex digits")
+    parser.add_argument(
+        "--tasks",
+        type=int,
+        metavar="N",
+        help="of each query, 1 to 256 (default by the store's size)",
+    )
+    parser.add_argument(
+        "--store-id", metavar="UUID", help="which store, where several share the place"
+    )
+    parser.add_argument(
+        "--run-id", metavar="HEX", help="the run's name in mailboxes and findings, 16 hex digits"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb; its exit code. Raises what `reconcile` raises that is no fault of the place or of a listing."""
+    """Run the verb; its exit code.
+
+    Raises what `reconcile` raises that is no fault of the place or of a listing.
+    """
     options = _options(arguments)
     if arguments.report is not None:
         checked_folder(arguments.report, "--report")
@@ -117,7 +143,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with Progress(spark, "reconcile"):
             result = reconcile(
-                spark, arguments.tier2_url, older_than=arguments.older_than, listing=arguments.listing, **options
+                spark,
+                arguments.tier2_url,
+                older_than=arguments.older_than,
+                listing=arguments.listing,
+                **options,
             )
     except (CatalogFormatError, InventoryError) as error:
         return _could_not_tell(str(error))
@@ -130,7 +160,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "allow_short_retention": arguments.allow_short_retention,
         "check": arguments.check,
-        # Who deletes needs an owner to answer, though it be one for the time of the job (segmentstore spark).
+        # Who deletes needs an owner to answer, though it be one for the time of the job
+        # (segmentstore spark).
         "snapshots": "newest" if arguments.stopped and not arguments.execute else "ask",
         "timeout_s": arguments.timeout,
         "delete_orphans": arguments.delete_orphans,
@@ -171,5 +202,9 @@ def _could_not_tell(reason: str) -> int:
 def _cause(text: str) -> str:
     """What went wrong in a task: the last line of its traceback, or the first of the message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
+    errors = [
+        line
+        for line in lines
+        if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))
+    ]
     return (errors or lines or ["the query failed"])[-1 if errors else 0]

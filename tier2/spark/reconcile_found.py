@@ -1,6 +1,7 @@
 """What the queries of a reconciliation hand to its driver: all of it bounded, whatever was found.
 
-Rules of this file: counts are of everything, rows a sample; what would be names is marks or hashes. Pure, without pyspark.
+Rules of this file: counts are of everything, rows a sample; what would be names is marks or hashes.
+Pure, without pyspark.
 """
 
 from __future__ import annotations
@@ -63,11 +64,15 @@ class Verdicts:
     def add(self, results: pa.Table) -> None:
         """Take RESULTS."""
         counted = pc.is_valid(results["counter"])
-        self.findings.append(results.filter(pc.invert(counted)).select(FINDINGS.names).cast(FINDINGS))
+        self.findings.append(
+            results.filter(pc.invert(counted)).select(FINDINGS.names).cast(FINDINGS)
+        )
         for row in results.filter(counted).to_pylist():
             counter, number = row["counter"], row["count"]
             if counter == FOUND:
-                self.classes[FoundClass(row["kind"], row["severity"], row["container_id"])] += number
+                self.classes[FoundClass(row["kind"], row["severity"], row["container_id"])] += (
+                    number
+                )
             elif counter == "gone":
                 self.gone.add(row["object"])
             elif counter == GONE:
@@ -84,5 +89,7 @@ def waiting_of(rows: Sequence[dict[str, Any]]) -> Counter[FoundClass]:
     classes: Counter[FoundClass] = Counter()
     for row in rows:
         for container, number in json.loads(row["waiting"]).items():
-            classes[FoundClass(Kind.WAITING_FOR_DELETION, Severity.INFORMATION, int(container, 16))] += number
+            classes[
+                FoundClass(Kind.WAITING_FOR_DELETION, Severity.INFORMATION, int(container, 16))
+            ] += number
     return classes

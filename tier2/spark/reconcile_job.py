@@ -1,12 +1,17 @@
-"""Reconciliation as a Spark job: catalog, listing and objects compared, for a store of any size, beside its owners.
+"""Reconciliation as a Spark job: catalog, listing and objects compared, for a store of any size,
+beside its owners.
 
-    snapshot A  ->  survey (one query: listing beside A, by shard)  ->  snapshot B  ->  verdicts (one query)
+    snapshot A -> survey (one query: listing beside A, by shard) -> snapshot B -> verdicts (one
+    query)
 
 Rules of this file:
 
-- the driver speaks to the owners and hands out ranges; it holds what differs, never what is as it should be;
-- two queries, one action each, no shuffle of rows that were listed by shard; DataFrame API only, so that Connect runs it;
-- nothing is deleted and nothing mended: at the most owners are asked to make garbage of orphans, which they judge again.
+- the driver speaks to the owners and hands out ranges; it holds what differs, never what is as it
+  should be;
+- two queries, one action each, no shuffle of rows that were listed by shard; DataFrame API only, so
+  that Connect runs it;
+- nothing is deleted and nothing mended: at the most owners are asked to make garbage of orphans,
+  which they judge again.
 """
 
 from __future__ import annotations
@@ -81,8 +86,11 @@ class ReconcileResult:
     """What a run found."""
 
     findings: DataFrame
-    """Of the schema `findings.FINDINGS`; as often as it is asked for, without another look. All that were found, or
-    where they are too many a sample: the summary has their numbers, and `findings_url` all of them."""
+    """Of the schema `findings.FINDINGS`; as often as it is asked for, without another look.
+
+    All that were found, or where they are too many a sample: the summary has their numbers, and
+    `findings_url` all of them.
+    """
     table: pa.Table
     """The same rows, by kind and object."""
     summary: Summary
@@ -103,12 +111,13 @@ def reconcile(
     listing: DataFrame | str | None = None,
     **options: Any,
 ) -> ReconcileResult:
-    """Compare the catalog of the store whose Tier 2 is at `url` with what lies there; see docs/reconciliation.md.
+    """Compare the catalog of the store whose Tier 2 is at `url` with what lies there; see
+    docs/reconciliation.md.
 
-    `listing`: a prepared one, a DataFrame (key, size, last_modified or modified_ms) or where an inventory is; otherwise
-    the place is listed. `options` are those of `ReconcileOptions`. Raises ConfigError for them, InventoryError for the
-    listing, CatalogFormatError and ObjectStorageError for what cannot be read by the driver, PySparkException for what
-    failed in tasks.
+    `listing`: a prepared one, a DataFrame (key, size, last_modified or modified_ms) or where an
+    inventory is; otherwise the place is listed. `options` are those of `ReconcileOptions`. Raises
+    ConfigError for them, InventoryError for the listing, CatalogFormatError and ObjectStorageError
+    for what cannot be read by the driver, PySparkException for what failed in tasks.
     """
     chosen = ReconcileOptions(older_than_s=parse_age(older_than), **options)
     return _Run(spark, url, chosen, listing).result()
@@ -122,7 +131,11 @@ class _Run:
     """One run, step by step."""
 
     def __init__(
-        self, spark: SparkSession, url: str, options: ReconcileOptions, listing: DataFrame | str | None
+        self,
+        spark: SparkSession,
+        url: str,
+        options: ReconcileOptions,
+        listing: DataFrame | str | None,
     ) -> None:
         self._spark = spark
         self._url = url
@@ -139,20 +152,28 @@ class _Run:
             self._wait_for(self._insist_on_a_free_folder)
         before = self._owners(lambda owners: owners.snapshots("a"))
         listed_at_ms = self._runtime.clock.time_ms()
-        survey, verdicts, by, after = Survey([], 0, 0, Counter(), frozenset(), {}, {}), Verdicts(), None, before
+        survey, verdicts, by, after = (
+            Survey([], 0, 0, Counter(), frozenset(), {}, {}),
+            Verdicts(),
+            None,
+            before,
+        )
         told: list[pa.Table] = []
         if before.manifests:
             survey = self._survey(before, listed_at_ms)
             proposals = self._proposals(before)
             by, after = self._owners(
-                lambda owners: self._second_look(owners, before, listed_at_ms, survey, proposals.names)
+                lambda owners: self._second_look(
+                    owners, before, listed_at_ms, survey, proposals.names
+                )
             )
             verdicts = self._verdicts(before, survey, by, proposals.hashes)
             told += self._afterwards(survey, verdicts, by)
         untold = dict(sorted({**before.untold, **after.untold}.items()))
         unreadable = {**before.unreadable, **after.unreadable}
         manifests = findings_table(
-            (bad_manifest(name, each.reason) for name, each in sorted(unreadable.items())), self._run_id
+            (bad_manifest(name, each.reason) for name, each in sorted(unreadable.items())),
+            self._run_id,
         )
         here = pa.concat_tables([*told, untold_findings(untold, self._run_id), manifests])
         classes = verdicts.classes + survey.waiting + count_classes(here)
@@ -181,11 +202,16 @@ class _Run:
             kinds=count_kinds(findings, classes),
             classes=classes,
             orphans=total(classes, Kind.ORPHAN),
-            delete_orphans=("asked" if self._options.execute else "dry run") if self._options.delete_orphans else "no",
+            delete_orphans=("asked" if self._options.execute else "dry run")
+            if self._options.delete_orphans
+            else "no",
             verdict=verdict_of(findings, condemned),
         )
         return ReconcileResult(
-            findings=frame_of(self._spark, findings), table=findings, summary=summary, condemned=tuple(condemned)
+            findings=frame_of(self._spark, findings),
+            table=findings,
+            summary=summary,
+            condemned=tuple(condemned),
         )
 
     async def _insist_on_a_free_folder(self) -> None:
@@ -194,11 +220,14 @@ class _Run:
         try:
             async for page in storage.list(f"{self._run_id}/"):
                 if page:
-                    raise ConfigError("findings", f"a run {self._run_id} has written there: choose another --run-id")
+                    raise ConfigError(
+                        "findings",
+                        f"a run {self._run_id} has written there: choose another --run-id",
+                    )
         finally:
             await storage.close()
 
-    # --- the owners ----------------------------------------------------------------------------------------------
+    # --- the owners -------------------------------------------------------------------------------
 
     def _owners(self, work: Callable[[Owners], Coroutine[Any, Any, _T]]) -> _T:
         async def run() -> _T:
@@ -222,7 +251,9 @@ class _Run:
         return self._wait_for(run)
 
     def _wait_for(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """In an event loop of its own; in a thread of its own too, for notebooks have a loop running in theirs."""
+        """In an event loop of its own; in a thread of its own too, for notebooks have a loop
+        running in theirs.
+        """
         executor = self._runtime.executor("reconcile", 1)
         try:
             return executor.submit(lambda: asyncio.run(work())).result()
@@ -230,20 +261,32 @@ class _Run:
             executor.shutdown()
 
     def _proposals(self, before: Snapshots) -> Proposals:
-        """Objects of open proposals, read before B is asked for: one that is answered since is in B. Many by tasks, a container each."""
-        few = self._owners(lambda owners: owners.open_names(range(before.containers), PROPOSALS_HERE))
+        """Objects of open proposals, read before B is asked for: one that is answered since is in
+        B. Many by tasks, a container each.
+        """
+        few = self._owners(
+            lambda owners: owners.open_names(range(before.containers), PROPOSALS_HERE)
+        )
         if few is not None:
             return Proposals(few)
         table = pa.Table.from_pylist(
-            [{"bin": number, "container_id": number} for number in range(before.containers)], schema=MAILBOXES
+            [{"bin": number, "container_id": number} for number in range(before.containers)],
+            schema=MAILBOXES,
         )
         found: dict[int, list[bytes]] = {}
-        for row in arrow_of(map_bins(self._spark, table, proposals_task(self._site()), HASHES), HASHES).to_pylist():
+        for row in arrow_of(
+            map_bins(self._spark, table, proposals_task(self._site()), HASHES), HASHES
+        ).to_pylist():
             found.setdefault(row["shard"], []).append(row["bits"])
         return Proposals(hashes={shard: b"".join(each) for shard, each in found.items()})
 
     async def _second_look(
-        self, owners: Owners, before: Snapshots, listed_at_ms: int, survey: Survey, open_names: frozenset[str]
+        self,
+        owners: Owners,
+        before: Snapshots,
+        listed_at_ms: int,
+        survey: Survey,
+        open_names: frozenset[str],
     ) -> tuple[Judge, Snapshots]:
         """Snapshot B, after the listing and `open_names`."""
         after = await owners.snapshots("b")
@@ -263,14 +306,20 @@ class _Run:
             shared_with=shared_with,
             tag=b"" if store_id is None else store_tag(store_id),
             taken_ms={
-                number: each.time_ms for number, each in after.manifests.items() if not asked and not each.stopped
+                number: each.time_ms
+                for number, each in after.manifests.items()
+                if not asked and not each.stopped
             },
             others={} if store_id is None else await owners.others(store_id),
-            store_id=(store_id or "") if any(each.tables["objects"].rows for each in after.manifests.values()) else "",
+            store_id=(store_id or "")
+            if any(each.tables["objects"].rows for each in after.manifests.values())
+            else "",
             asked=asked,
         )
         if not asked:
-            surveyed = (Suspects(unpack(row["before"]), unpack(row["listed"])) for row in survey.rows)
+            surveyed = (
+                Suspects(unpack(row["before"]), unpack(row["listed"])) for row in survey.rows
+            )
             outdated = survey.moved | moved_on(surveyed, after.manifests, place)
             outdated |= behind_unreadable(after.unreadable, after.manifests)
             place = place._replace(outdated=outdated)
@@ -295,12 +344,15 @@ class _Run:
             gone_shown=GONE_SHOWN,
         )
 
-    # --- the two queries -----------------------------------------------------------------------------------------
+    # --- the two queries --------------------------------------------------------------------------
 
     def _survey(self, before: Snapshots, listed_at_ms: int) -> Survey:
         site = self._site(sorted(before.untold))
         if self._options.snapshots != ASK and before.store_id is not None:
-            site = replace(site, place=self._owners(lambda owners: _tags(owners, before.store_id, listed_at_ms)))
+            site = replace(
+                site,
+                place=self._owners(lambda owners: _tags(owners, before.store_id, listed_at_ms)),
+            )
         rows = arrow_of(self._surveyed(site, before), SURVEYED).to_pylist()
         objects, listed = (sum(row[name] for row in rows) for name in ("objects", "listing"))
         moved: dict[int, str] = {}
@@ -323,9 +375,13 @@ class _Run:
         if self._listing is None:
             return survey_listed(self._spark, site, before.manifests, parts, again)
         mode = self._options.prefix_mismatch_mode
-        return survey_prepared(self._spark, site, before.manifests, self._listing, parts, mode, again)
+        return survey_prepared(
+            self._spark, site, before.manifests, self._listing, parts, mode, again
+        )
 
-    def _verdicts(self, before: Snapshots, survey: Survey, by: Judge, hashes: Mapping[int, bytes]) -> Verdicts:
+    def _verdicts(
+        self, before: Snapshots, survey: Survey, by: Judge, hashes: Mapping[int, bytes]
+    ) -> Verdicts:
         work: list[dict[str, Any]] = [
             {
                 "item": "judge",
@@ -352,18 +408,28 @@ class _Run:
         return verdicts
 
     def _work_at(
-        self, verdicts: Verdicts, work: Sequence[dict[str, Any]], by: Judge, light: Sequence[str] | set[str] = ()
+        self,
+        verdicts: Verdicts,
+        work: Sequence[dict[str, Any]],
+        by: Judge,
+        light: Sequence[str] | set[str] = (),
     ) -> None:
         """Rows of WORK: one query."""
         task = verdict_task(self._site(shown=shown_by_each(len(work))), by)
-        verdicts.add(arrow_of(map_bins(self._spark, in_bins(work, light=light), task, RESULTS), RESULTS))
+        verdicts.add(
+            arrow_of(map_bins(self._spark, in_bins(work, light=light), task, RESULTS), RESULTS)
+        )
 
     async def _second_work(self, storage: ObjectStorage, by: Judge) -> list[dict[str, Any]]:
-        """Rows of WORK over snapshot B: its segments to cover, its objects to look into, and the engine's own folders."""
+        """Rows of WORK over snapshot B: its segments to cover, its objects to look into, and the
+        engine's own folders.
+        """
         work: list[dict[str, Any]] = [{"item": "folders"}, *copies_work(len(by.place.epochs))]
         objects = 0
         for number, manifest in sorted(by.after.items()):
-            work += coverage_work(number, manifest.tables["segments"].rows, manifest.tables["chunks"].rows)
+            work += coverage_work(
+                number, manifest.tables["segments"].rows, manifest.tables["chunks"].rows
+            )
             objects += manifest.tables["objects"].rows
         if self._options.check == "headers":
             work += look_work(self._options.tasks or task_count(objects, OBJECTS_PER_TASK))
@@ -373,7 +439,7 @@ class _Run:
             work += look_work(self._options.tasks or look_count(size), weights)
         return work
 
-    # --- afterwards ----------------------------------------------------------------------------------------------
+    # --- afterwards -------------------------------------------------------------------------------
 
     def _afterwards(self, survey: Survey, verdicts: Verdicts, by: Judge) -> list[pa.Table]:
         """What neither query could say alone: judged here, or by tasks where it is much."""
@@ -384,19 +450,30 @@ class _Run:
                 for row in survey.rows:
                     gone -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
             names = sorted(gone)
-            return [self._owners(lambda owners: self._judged_gone(owners, by, names))] if names else []
+            return (
+                [self._owners(lambda owners: self._judged_gone(owners, by, names))] if names else []
+            )
         objects = sum(manifest.tables["objects"].rows for manifest in by.after.values())
         parts = task_count(objects, OBJECTS_PER_TASK)
         every = (shards_of_part(part, parts) for part in range(parts))
-        work = [row for row in (_gone_row(shards, gone, verdicts, survey) for shards in every) if row is not None]
+        work = [
+            row
+            for row in (_gone_row(shards, gone, verdicts, survey) for shards in every)
+            if row is not None
+        ]
         if work:
             self._work_at(verdicts, work, self._owners(lambda owners: self._third_look(owners, by)))
         return []
 
     async def _third_look(self, owners: Owners, by: Judge) -> Judge:
-        """Live in B, and not there when it was asked for or looked into: judged by a snapshot taken since."""
+        """Live in B, and not there when it was asked for or looked into: judged by a snapshot taken
+        since.
+        """
         last = await owners.snapshots("c")
-        epochs = {number: each.epoch if number in last.manifests else None for number, each in by.after.items()}
+        epochs = {
+            number: each.epoch if number in last.manifests else None
+            for number, each in by.after.items()
+        }
         place = by.place._replace(epochs=epochs)
         return by._replace(before=by.after, after=last.manifests, place=place, first=by.before)
 
@@ -421,20 +498,29 @@ async def _weights(storage: ObjectStorage, by: Judge) -> list[int]:
     """Of each shard the bytes of its objects in snapshot B."""
     manifests = [manifest for _, manifest in sorted(by.after.items())]
     columns = list(WEIGHED_COLUMNS)
-    return shard_bytes([await read_table(storage, each, "objects", columns=columns) for each in manifests])
+    return shard_bytes(
+        [await read_table(storage, each, "objects", columns=columns) for each in manifests]
+    )
 
 
 async def _live_bytes(storage: ObjectStorage, by: Judge) -> int:
-    """About how many bytes there are to look into; no more are counted than make a difference. A container at a time."""
+    """About how many bytes there are to look into; no more are counted than make a difference.
+
+    A container at a time.
+    """
     size = 0
     for _, manifest in sorted(by.after.items()):
-        size += live_bytes(await read_table(storage, manifest, "segments", columns=list(LENGTH_COLUMNS)))
+        size += live_bytes(
+            await read_table(storage, manifest, "segments", columns=list(LENGTH_COLUMNS))
+        )
         if look_count(size) == TASKS_MAX:
             break
     return size
 
 
-def _gone_row(shards: range, names: Collection[str], verdicts: Verdicts, survey: Survey) -> dict[str, Any] | None:
+def _gone_row(
+    shards: range, names: Collection[str], verdicts: Verdicts, survey: Survey
+) -> dict[str, Any] | None:
     """A row `gone` of WORK; None if nothing was gone of these shards."""
     some = sorted(name for name in names if int(name[:2], 16) in shards)
     gone = [(shard, bits) for shard in shards for bits in verdicts.gone_marks.get(shard, ())]
@@ -454,14 +540,19 @@ def _gone_row(shards: range, names: Collection[str], verdicts: Verdicts, survey:
 def _sorted(tables: Sequence[pa.Table]) -> pa.Table:
     findings = pa.concat_tables(tables)
     return findings.sort_by(
-        [(name, "ascending") for name in ("kind", "object", "container_id", "segment_id", "start_offset")]
+        [
+            (name, "ascending")
+            for name in ("kind", "object", "container_id", "segment_id", "start_offset")
+        ]
     )
 
 
 def _orphans(findings: pa.Table) -> dict[int, list[str]]:
     """Names of orphans by container."""
     orphans: dict[int, list[str]] = {}
-    rows = findings.filter(is_text(findings["kind"], Kind.ORPHAN)).select(["container_id", "object"])
+    rows = findings.filter(is_text(findings["kind"], Kind.ORPHAN)).select(
+        ["container_id", "object"]
+    )
     for row in rows.to_pylist():
         orphans.setdefault(row["container_id"], []).append(row["object"])
     return orphans

@@ -1,10 +1,14 @@
-"""What reconciliation has to do with the owners of containers: snapshots asked for, open proposals, orphans condemned.
+"""What reconciliation has to do with the owners of containers: snapshots asked for, open proposals,
+orphans condemned.
 
 Rules of this file:
 
-- an owner is only ever asked, by a message in its mailbox; whoever does not answer is told of, and nothing is concluded for him;
-- a request's id is drawn for each asking: an answer to an earlier one, of a run of the same id, is never taken for it;
-- an owner's mailbox holds few requests of a run at a time: the next are put when these are answered;
+- an owner is only ever asked, by a message in its mailbox; whoever does not answer is told of, and
+  nothing is concluded for him;
+- a request's id is drawn for each asking: an answer to an earlier one, of a run of the same id, is
+  never taken for it;
+- an owner's mailbox holds few requests of a run at a time: the next are put when these are
+  answered;
 - proposals are read before snapshot B is asked for: one that is answered after that is in B.
 
 Coroutines over ObjectStorage and Runtime.
@@ -39,7 +43,9 @@ from tier2.store_markers import StoreMarkers, stores_at
 POLL_S: Final = 0.5
 QUICK_POLL_S: Final = 0.1
 QUICK_FOR_S: Final = 5.0
-"""How often answers are looked for at first: a small catalog is exported at once, and most proposals are answered when the last is put."""
+"""How often answers are looked for at first: a small catalog is exported at once, and most
+proposals are answered when the last is put.
+"""
 MESSAGES_AT_ONCE: Final = 16
 """Read together."""
 CONDEMNED_AT_ONCE: Final = 1000
@@ -99,16 +105,23 @@ class Owners:
     store_id: str | None = None
     """Of which store, where several share the place."""
     folder: str | None = None
-    """Of the store, if it is on this machine and known; where the objects are in it, it is found by itself."""
+    """Of the store, if it is on this machine and known; where the objects are in it, it is found by
+    itself.
+    """
 
     async def wake(self) -> None:
-        """Tell an owner on this machine that there are messages. Whether it heard makes a difference of time alone."""
+        """Tell an owner on this machine that there are messages.
+
+        Whether it heard makes a difference of time alone.
+        """
         folder = self.folder or folder_of(self.storage, self.runtime)
         if folder is not None:
             await wake_owner(folder, self.runtime)
 
     async def snapshots(self, name: str) -> Snapshots:
-        """The catalog as of a moment after this call (ASK), or the newest that there is. `name` goes into the requests.
+        """The catalog as of a moment after this call (ASK), or the newest that there is.
+
+        `name` goes into the requests.
 
         Raises CatalogFormatError, StorageUnavailableError, NotAStoreError (there is nothing).
         """
@@ -117,13 +130,18 @@ class Owners:
         containers = _containers(known)
         if self.how == NEWEST:
             lacking = [number for number in range(max(containers, 1)) if number not in known]
-            return Snapshots(known, dict.fromkeys(lacking, "there is no snapshot of it"), containers, unreadable)
+            return Snapshots(
+                known, dict.fromkeys(lacking, "there is no snapshot of it"), containers, unreadable
+            )
         if not containers:
             await self._insist_on_a_store()
-        # A store that was never exported does not say how many containers it has: its first one will.
+        # A store that was never exported does not say how many containers it has: its first one
+        # will.
         answers = await self._exported(name, range(containers or 1))
         if not containers:
-            containers = _containers(await newest_snapshots(self.storage, self.store_id, unreadable))
+            containers = _containers(
+                await newest_snapshots(self.storage, self.store_id, unreadable)
+            )
             answers |= await self._exported(name, range(1, containers))
         newest = await newest_snapshots(self.storage, self.store_id, unreadable)
         manifests: dict[int, Manifest] = {}
@@ -137,13 +155,19 @@ class Owners:
         return Snapshots(manifests, untold, containers, unreadable)
 
     async def _insist_on_a_store(self) -> None:
-        """Nobody would answer where nobody is; and a message would begin a folder, which the maker of a store then refuses."""
+        """Nobody would answer where nobody is; and a message would begin a folder, which the maker
+        of a store then refuses.
+        """
         async for page in self.storage.list():
             if page:
                 return
         if folder_of(self.storage, self.runtime) is not None:
-            return  # A store that keeps its objects in its own folder leaves no marker there, and has flushed nothing yet.
-        raise NotAStoreError(self.storage.url, "not one object lies there, not even the marker of a store")
+            # A store that keeps its objects in its own folder leaves no marker there, and has
+            # flushed nothing yet.
+            return
+        raise NotAStoreError(
+            self.storage.url, "not one object lies there, not even the marker of a store"
+        )
 
     async def _exported(self, name: str, containers: range) -> dict[int, Answer]:
         store_id = await self._known_store()
@@ -154,15 +178,21 @@ class Owners:
         answers = await self._asked(requests)
         return {key.container_id: answer for key, answer in answers.items()}
 
-    async def _asked(self, requests: Sequence[CondemnRequest] | Sequence[ExportRequest]) -> dict[MessageKey, Answer]:
+    async def _asked(
+        self, requests: Sequence[CondemnRequest] | Sequence[ExportRequest]
+    ) -> dict[MessageKey, Answer]:
         for start in range(0, len(requests), REQUESTS_AT_ONCE):
             some = requests[start : start + REQUESTS_AT_ONCE]
-            await asyncio.gather(*(put_message(self.storage, self.runtime, request) for request in some))
+            await asyncio.gather(
+                *(put_message(self.storage, self.runtime, request) for request in some)
+            )
         await self.wake()
         return await answers_to(self.storage, [each.key for each in requests], self.timeout_s)
 
     async def _known_store(self) -> str:
-        """For which store requests are; empty if nobody says so: then each owner decides whether it is meant."""
+        """For which store requests are; empty if nobody says so: then each owner decides whether it
+        is meant.
+        """
         if self.store_id is None:
             known = await newest_snapshots(self.storage, unreadable={})
             of_snapshots = {manifest.store_id for manifest in known.values()}
@@ -170,8 +200,11 @@ class Owners:
             return there.pop() if len(there) == 1 else ""
         return self.store_id
 
-    async def open_names(self, containers: Sequence[int], most: int | None = None) -> frozenset[str] | None:
-        """Objects named in proposals that no owner has answered; None if there are more than `most`, none of them read then.
+    async def open_names(
+        self, containers: Sequence[int], most: int | None = None
+    ) -> frozenset[str] | None:
+        """Objects named in proposals that no owner has answered; None if there are more than
+        `most`, none of them read then.
 
         A listing for each container, two requests for each proposal, MESSAGES_AT_ONCE at a time.
         """
@@ -186,11 +219,18 @@ class Owners:
         names: list[str] = []
         for first in range(0, len(keys), MESSAGES_AT_ONCE):
             some = keys[first : first + MESSAGES_AT_ONCE]
-            names += [name for name in await asyncio.gather(*map(self._named_by, some)) if name is not None]
+            names += [
+                name
+                for name in await asyncio.gather(*map(self._named_by, some))
+                if name is not None
+            ]
         return frozenset(names)
 
     async def _named_by(self, key: MessageKey) -> str | None:
-        """The object of a proposal. A message that cannot be read names nothing: its owner will refuse it."""
+        """The object of a proposal.
+
+        A message that cannot be read names nothing: its owner will refuse it.
+        """
         try:
             message = await read_message(self.storage, key)
         except MessageFormatError:
@@ -202,15 +242,21 @@ class Owners:
         return await StoreMarkers(self.storage, store_id).shared_with() or ""
 
     async def others(self, store_id: str) -> dict[bytes, str]:
-        """The other stores that have their markers here: their ids, by the tags in the names of their objects."""
+        """The other stores that have their markers here: their ids, by the tags in the names of
+        their objects.
+        """
         return {store_tag(each): each for each in await stores_at(self.storage) if each != store_id}
 
-    async def condemn(self, orphans: Mapping[int, Sequence[str]], older_than_ms: int) -> list[Condemned]:
-        """Ask the owners to make garbage of `orphans` (by container), last modified before `older_than_ms` (wall time).
+    async def condemn(
+        self, orphans: Mapping[int, Sequence[str]], older_than_ms: int
+    ) -> list[Condemned]:
+        """Ask the owners to make garbage of `orphans` (by container), last modified before
+        `older_than_ms` (wall time).
 
-        Each owner judges again by itself, and is asked in rounds of REQUESTS_AT_ONCE requests, each with the whole of
-        `timeout_s`. What has no answer in time is pending: the request stays, and is carried out whenever the owner comes to
-        it. Who left one without an answer is asked no more.
+        Each owner judges again by itself, and is asked in rounds of REQUESTS_AT_ONCE requests, each
+        with the whole of `timeout_s`. What has no answer in time is pending: the request stays, and
+        is carried out whenever the owner comes to it. Who left one without an answer is asked no
+        more.
         """
         store_id = await self._known_store()
         requests = {
@@ -241,13 +287,17 @@ class Owners:
                 if number not in silent and len(each) > REQUESTS_AT_ONCE
             }
         return [
-            _condemned(request, answers.get(request.key), self.timeout_s, was_asked=request.key in asked)
+            _condemned(
+                request, answers.get(request.key), self.timeout_s, was_asked=request.key in asked
+            )
             for each in requests.values()
             for request in each
         ]
 
 
-async def answers_to(storage: ObjectStorage, keys: Sequence[MessageKey], timeout_s: float) -> dict[MessageKey, Answer]:
+async def answers_to(
+    storage: ObjectStorage, keys: Sequence[MessageKey], timeout_s: float
+) -> dict[MessageKey, Answer]:
     """What owners say to these messages within `timeout_s`."""
     quick_s = min(QUICK_FOR_S, timeout_s)
     answers = await wait_for_answers(storage, keys, quick_s, QUICK_POLL_S)
@@ -279,7 +329,9 @@ def _why_not(answer: Answer | None, newest: Manifest | None, timeout_s: float) -
     return None
 
 
-def _condemned(request: CondemnRequest, answer: Answer | None, timeout_s: float, *, was_asked: bool) -> Condemned:
+def _condemned(
+    request: CondemnRequest, answer: Answer | None, timeout_s: float, *, was_asked: bool
+) -> Condemned:
     if answer is None:
         reason = f"no answer within {timeout_s:g} s"
         if not was_asked:

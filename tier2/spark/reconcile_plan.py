@@ -1,7 +1,8 @@
-"""How reconciliation's work is cut: pure, numbers and Arrow tables in, rows of `reconcile_work.WORK` out.
+"""How reconciliation's work is cut: pure, numbers and Arrow tables in, rows of
+`reconcile_work.WORK` out.
 
-A range is so large that a task of it takes some seconds and some hundred megabytes at the most, and there are at least so many
-that a small cluster has something to do.
+A range is so large that a task of it takes some seconds and some hundred megabytes at the most, and
+there are at least so many that a small cluster has something to do.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ LENGTH_COLUMNS: Final = ("start_offset", "storage_length")
 WEIGHED_COLUMNS: Final = ("shard", "size", "state")
 """What is needed of a snapshot's `objects` to cut it by bytes."""
 WEIGHED_OBJECTS_MAX: Final = 65_536
-"""Of so many the driver asks how they are spread; more are spread evenly by themselves, for names are random."""
+"""Of so many the driver asks how they are spread; more are spread evenly by themselves, for names
+are random.
+"""
 
 
 def task_count(amount: int, per_task: int) -> int:
-    """The power of two that leaves each task at most `per_task` of `amount`, TASKS_MIN to TASKS_MAX."""
+    """The power of two that leaves each task at most `per_task` of `amount`, TASKS_MIN to
+    TASKS_MAX.
+    """
     needed = -(-amount // per_task)
     return min(max(1 << (needed - 1).bit_length() if needed else 1, TASKS_MIN), TASKS_MAX)
 
@@ -51,7 +56,8 @@ def live_bytes(segments: pa.Table) -> int:
 def coverage_work(
     container_id: int, segments: int, chunks: int, *, rows_per_task: int = CHUNKS_PER_TASK
 ) -> Iterator[dict[str, Any]]:
-    """Rows `cover`: ranges of a container with so many rows, of about so many chunks or segments each.
+    """Rows `cover`: ranges of a container with so many rows, of about so many chunks or segments
+    each.
 
     Which rows they are the task finds in the table's footer: nothing of the catalog is read here.
     """
@@ -61,9 +67,14 @@ def coverage_work(
 
 
 def in_bins(work: Sequence[Mapping[str, Any]], light: Collection[str] = ()) -> pa.Table:
-    """The rows as WORK, each in a bin: a bin is a task, and holds one row of each item at the most, of `light` ones any number."""
+    """The rows as WORK, each in a bin: a bin is a task, and holds one row of each item at the most,
+    of `light` ones any number.
+    """
     counts = Counter(row["item"] for row in work)
-    bins = max((min(count, TASKS_MIN) if item in light else count for item, count in counts.items()), default=0)
+    bins = max(
+        (min(count, TASKS_MIN) if item in light else count for item, count in counts.items()),
+        default=0,
+    )
     places: Counter[str] = Counter()
     rows = []
     for row in work:
@@ -73,7 +84,9 @@ def in_bins(work: Sequence[Mapping[str, Any]], light: Collection[str] = ()) -> p
 
 
 def look_work(parts: int, weights: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows `look`, over all shards: as many of them in each, or, by the `weights` of all shards, about as much."""
+    """Rows `look`, over all shards: as many of them in each, or, by the `weights` of all shards,
+    about as much.
+    """
     behind = np.cumsum(np.ones(256, np.int64) if weights is None else np.asarray(weights, np.int64))
     # A border is where the weight before it is nearest to its share.
     shares = np.arange(1, parts) * (float(behind[-1]) / parts)
@@ -98,7 +111,7 @@ def shard_bytes(objects: Iterable[pa.Table]) -> list[int]:
 def look_count(size: int) -> int:
     """Tasks that look into so many bytes, with about BYTES_PER_TASK for each; up to TASKS_MAX.
 
-    Not TASKS_MIN at the least, nor one for the little that is left: what a task costs by itself is as much as some hundred
-    megabytes do.
+    Not TASKS_MIN at the least, nor one for the little that is left: what a task costs by itself is
+    as much as some hundred megabytes do.
     """
     return min(max((size + BYTES_PER_TASK // 2) // BYTES_PER_TASK, 1), TASKS_MAX)

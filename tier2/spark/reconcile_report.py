@@ -1,7 +1,9 @@
-"""What a run of reconciliation says of itself: the numbers, the verdict, a text for people, files for programs.
+"""What a run of reconciliation says of itself: the numbers, the verdict, a text for people, files
+for programs.
 
-Rules of this file: pure but for `write_report`; no pyspark. The verdict is `grep`'s: who could not look at everything says so,
-whatever else was found; what is in flight or waits for its deletion is as it should be and counts for nothing.
+Rules of this file: pure but for `write_report`; no pyspark. The verdict is `grep`'s: who could not
+look at everything says so, whatever else was found; what is in flight or waits for its deletion is
+as it should be and counts for nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Summary:
     untold: Mapping[int, str]
     """Containers that nothing could be said of, and why."""
     outdated: Mapping[int, str]
-    """Containers whose snapshot is not the last word, and why: of these what is missing or orphaned was not told."""
+    """Containers whose snapshot is not the last word, and why: of these what is missing or orphaned
+    was not told.
+    """
     objects: int
     """In snapshot A."""
     listed: int
@@ -75,25 +79,39 @@ class Summary:
     verdict: Exit
 
 
-def count_kinds(findings: pa.Table, classes: Mapping[FoundClass, int] | None = None) -> list[KindCount]:
-    """Findings by severity and kind, the worst first; by `classes` how many there are, where `findings` is a sample."""
+def count_kinds(
+    findings: pa.Table, classes: Mapping[FoundClass, int] | None = None
+) -> list[KindCount]:
+    """Findings by severity and kind, the worst first; by `classes` how many there are, where
+    `findings` is a sample.
+    """
     numbers: Counter[tuple[str, str]] = Counter()
     for each, number in (count_classes(findings) if classes is None else classes).items():
         numbers[each.kind, each.severity] += number
     counted = []
     groups = findings.group_by(["severity", "kind"]).aggregate([([], "count_all")])
     for group in groups.to_pylist():
-        same = pc.and_(is_text(findings["severity"], group["severity"]), is_text(findings["kind"], group["kind"]))
+        same = pc.and_(
+            is_text(findings["severity"], group["severity"]),
+            is_text(findings["kind"], group["kind"]),
+        )
         first = findings.filter(same).slice(0, 1).to_pylist()[0]
         number = numbers[group["kind"], group["severity"]]
-        counted.append(KindCount(group["kind"], group["severity"], number, _example(first), group["count_all"]))
+        counted.append(
+            KindCount(group["kind"], group["severity"], number, _example(first), group["count_all"])
+        )
     return sorted(counted, key=lambda each: (_ORDER.get(each.severity, len(_ORDER)), each.kind))
 
 
 def _example(row: Mapping[str, Any]) -> str:
-    place = row["object"] or (f"segment {row['segment_id']}" if row["segment_id"] is not None else "")
+    place = row["object"] or (
+        f"segment {row['segment_id']}" if row["segment_id"] is not None else ""
+    )
     if row["kind"] in {Kind.GAP, Kind.OVERLAP}:
-        place = f"container {row['container_id']} segment {row['segment_id']} at {row['start_offset']}, {row['length']} bytes"
+        place = (
+            f"container {row['container_id']} segment {row['segment_id']} at "
+            f"{row['start_offset']}, {row['length']} bytes"
+        )
     told = f"{place}: {row['evidence']}" if place else str(row["evidence"])
     # A foreign name may hold anything, and this goes to terminals.
     text = visible(told)
@@ -115,11 +133,22 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
         "tier2_url": summary.url,
         "listed_at_ms": summary.listed_at_ms,
         "containers": [
-            {"container_id": number, "epoch": epoch, "sequence_number_a": first, "sequence_number_b": second}
+            {
+                "container_id": number,
+                "epoch": epoch,
+                "sequence_number_a": first,
+                "sequence_number_b": second,
+            }
             for number, (epoch, first, second) in summary.containers.items()
         ],
-        "untold": [{"container_id": number, "reason": reason} for number, reason in sorted(summary.untold.items())],
-        "outdated": [{"container_id": number, "reason": reason} for number, reason in sorted(summary.outdated.items())],
+        "untold": [
+            {"container_id": number, "reason": reason}
+            for number, reason in sorted(summary.untold.items())
+        ],
+        "outdated": [
+            {"container_id": number, "reason": reason}
+            for number, reason in sorted(summary.outdated.items())
+        ],
         "objects": summary.objects,
         "listed": summary.listed,
         "chunks": summary.chunks,
@@ -138,7 +167,9 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
         ],
         "counts": [
             {**each._asdict(), "count": number}
-            for each, number in sorted(summary.classes.items(), key=lambda item: tuple(map(str, item[0])))
+            for each, number in sorted(
+                summary.classes.items(), key=lambda item: tuple(map(str, item[0]))
+            )
         ],
         "orphans": summary.orphans,
         "delete_orphans": summary.delete_orphans,
@@ -160,7 +191,14 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
 
 def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
     """The run for people: lines of aligned columns."""
-    lines = [*_head(summary), "", *_table(summary), *_orphans(summary, condemned), "", _last(summary)]
+    lines = [
+        *_head(summary),
+        "",
+        *_table(summary),
+        *_orphans(summary, condemned),
+        "",
+        _last(summary),
+    ]
     return "\n".join(map(visible, lines))
 
 
@@ -168,7 +206,10 @@ def _head(summary: Summary) -> Iterator[str]:
     yield f"reconciled   {summary.url}"
     yield f"run          {summary.run_id}"
     for number, (epoch, first, second) in summary.containers.items():
-        yield f"container {number:<3}epoch {epoch}, operations to {first:,} before the listing, to {second:,} behind it"
+        yield (
+            f"container {number:<3}epoch {epoch}, operations to {first:,} before the "
+            f"listing, to {second:,} behind it"
+        )
     for number, reason in sorted(summary.untold.items()):
         yield f"container {number:<3}could not be told: {reason}"
     for number, reason in sorted(summary.outdated.items()):
@@ -176,7 +217,10 @@ def _head(summary: Summary) -> Iterator[str]:
     yield f"catalog      {summary.objects:,} objects, {summary.chunks:,} chunks"
     yield f"listing      {summary.listed:,} objects"
     if summary.check != "none":
-        yield f"{summary.check:<13}{summary.looked_into:,} objects looked into, {summary.bytes_read:,} bytes read"
+        yield (
+            f"{summary.check:<13}{summary.looked_into:,} objects looked into, "
+            f"{summary.bytes_read:,} bytes read"
+        )
 
 
 def _table(summary: Summary) -> Iterator[str]:
@@ -187,10 +231,15 @@ def _table(summary: Summary) -> Iterator[str]:
     rows += [(each.kind, each.severity, f"{each.number:,}", each.example) for each in summary.kinds]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for kind, severity, count, example in rows:
-        yield f"{kind:<{widths[0]}}  {severity:<{widths[1]}}  {count:>{widths[2]}}  {example}".rstrip()
+        yield (
+            f"{kind:<{widths[0]}}  {severity:<{widths[1]}}  {count:>{widths[2]}}  {example}"
+        ).rstrip()
     for each in summary.kinds:
         if each.shown < each.number:
-            yield f"of {each.kind} {each.shown:,} are in the findings, a sample; --findings URL has tasks write all"
+            yield (
+                f"of {each.kind} {each.shown:,} are in the findings, a sample; --findings "
+                "URL has tasks write all"
+            )
 
 
 def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
@@ -198,7 +247,10 @@ def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
         return
     yield ""
     if summary.delete_orphans == "dry run":
-        yield f"dry run: owners would be asked to delete {summary.orphans:,} orphans; --execute asks them"
+        yield (
+            f"dry run: owners would be asked to delete {summary.orphans:,} orphans; "
+            "--execute asks them"
+        )
         return
     for each in condemned:
         reason = f": {each.reason}" if each.reason else ""
@@ -223,7 +275,9 @@ def _last(summary: Summary) -> str:
 
 
 def write_report(folder: str, findings: pa.Table, summary: Mapping[str, Any]) -> None:
-    """Both files of a report into a folder of this machine, made if it is not there; older ones are replaced. Raises OSError."""
+    """Both files of a report into a folder of this machine, made if it is not there; older ones are
+    replaced. Raises OSError.
+    """
     os.makedirs(folder, exist_ok=True)
     pq.write_table(findings, os.path.join(folder, FINDINGS_FILE), compression="zstd")
     with open(os.path.join(folder, SUMMARY_FILE), "w", encoding="utf-8") as file:

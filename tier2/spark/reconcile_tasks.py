@@ -1,8 +1,10 @@
-"""What the tasks of reconciliation do, each for a range of shards or of segments: Spark only hands out rows and takes rows.
+"""What the tasks of reconciliation do, each for a range of shards or of segments: Spark only hands
+out rows and takes rows.
 
-Two passes. The *survey* puts snapshot A beside the listing, shard by shard, and gives the few rows where they differ. After
-snapshot B the *verdicts*: those suspects are judged, missing ones asked for once more, the chunks of all segments followed, and
-objects looked into if that was asked for. Rules of this file:
+Two passes. The *survey* puts snapshot A beside the listing, shard by shard, and gives the few rows
+where they differ. After snapshot B the *verdicts*: those suspects are judged, missing ones asked
+for once more, the chunks of all segments followed, and objects looked into if that was asked for.
+Rules of this file:
 
 - a task holds one range at a time: the rows of its shards, never those of the store;
 - whatever it does may be done again, also at the same time: nothing is written.
@@ -76,7 +78,7 @@ class Surveyed(NamedTuple):
     """Marks, over snapshot A, of what is live there and was not listed, by shard."""
 
 
-# --- the survey --------------------------------------------------------------------------------------------------------
+# --- the survey -----------------------------------------------------------------------------------
 
 
 async def survey(
@@ -89,7 +91,8 @@ async def survey(
     untold: Sequence[int] = (),
     mark: bool = False,
 ) -> Surveyed:
-    """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and executor go.
+    """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and
+    executor go.
 
     With `mark` also the marks of what is absent: two small reads for each shard where something is.
     """
@@ -99,7 +102,9 @@ async def survey(
     listings: deque[asyncio.Future[pa.Table]] = deque()
 
     def ask(count: int) -> None:
-        listings.extend(loop.run_in_executor(executor, _list, lister, piece) for piece in islice(left, count))
+        listings.extend(
+            loop.run_in_executor(executor, _list, lister, piece) for piece in islice(left, count)
+        )
 
     ask(lister.ahead)
     try:
@@ -131,14 +136,18 @@ async def survey(
 
 
 def sample_waiting(suspects: Suspects) -> tuple[Suspects, dict[str, int]]:
-    """Without most of what is listed and garbage in A; and how many were left out of each container, 8 hex digits.
+    """Without most of what is listed and garbage in A; and how many were left out of each
+    container, 8 hex digits.
 
     WAITING_SHOWN of them stay, as a sample.
 
-    That they wait for their deletion is as it should be, whatever B says, and after a compaction they are as many as all objects.
+    That they wait for their deletion is as it should be, whatever B says, and after a compaction
+    they are as many as all objects.
     """
     garbage = is_text(suspects.before["state"], GARBAGE)
-    waits = pc.and_(garbage, pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"])))
+    waits = pc.and_(
+        garbage, pc.is_in(suspects.before["name"], value_set=_array(suspects.listed["key"]))
+    )
     names = _array(suspects.before["name"].filter(waits))[WAITING_SHOWN:]
     if not len(names):
         return suspects, {}
@@ -150,7 +159,9 @@ def sample_waiting(suspects: Suspects) -> tuple[Suspects, dict[str, int]]:
 
 
 def _suspects(before: Sequence[pa.Table], listed: pa.Table, shards: range) -> Iterator[Suspects]:
-    """Shard by shard where the listing is sorted: the fewer differences there are at once, the quicker they are found."""
+    """Shard by shard where the listing is sorted: the fewer differences there are at once, the
+    quicker they are found.
+    """
     if len(shards) == 1 or not _is_sorted(listed["key"]):
         yield find_suspects(pa.concat_tables(before), listed)
         return
@@ -165,7 +176,9 @@ def _is_sorted(column: pa.ChunkedArray[Any]) -> bool:
 
 
 def passed_over(suspects: Suspects, untold: Sequence[int]) -> Suspects:
-    """Without listed objects of containers nothing can be said of: their names, not their number, are left out."""
+    """Without listed objects of containers nothing can be said of: their names, not their number,
+    are left out.
+    """
     if not untold:
         return suspects
     strange = pa.array([f"/{number:08x}/" for number in untold])
@@ -177,12 +190,14 @@ def _list(lister: Lister, shards: range) -> pa.Table:
     return pa.concat_tables([LISTING.empty_table(), *lister.listed(shards)])
 
 
-async def read_shard(storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int) -> pa.Table:
+async def read_shard(
+    storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int
+) -> pa.Table:
     """What is compared of the rows of one shard, in all containers, by name."""
     return (await shard_rows(storage, manifests, [shard], COMPARED)).of(shard)
 
 
-# --- verdicts ----------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 class Judge(NamedTuple):
@@ -194,7 +209,9 @@ class Judge(NamedTuple):
     place: Place
     run_id: str
     confirm_all: bool
-    """The listing is of another time: what it says is asked once more, of every object that is not as it should be."""
+    """The listing is of another time: what it says is asked once more, of every object that is not
+    as it should be.
+    """
     first: Mapping[int, Manifest] = {}
     """Snapshot A, where `before` is a later one: of a third look."""
 
@@ -202,9 +219,11 @@ class Judge(NamedTuple):
 async def judge(
     storage: ObjectStorage, suspects: Suspects, shards: Sequence[int], by: Judge
 ) -> tuple[pa.Table, list[str]]:
-    """FINDINGS over the suspects of `shards`, after snapshot B; the missing ones confirmed by a HEAD each.
+    """FINDINGS over the suspects of `shards`, after snapshot B; the missing ones confirmed by a
+    HEAD each.
 
-    And what is not there though the listing, of another time, does not prove that it was gone before B: for a third look.
+    And what is not there though the listing, of another time, does not prove that it was gone
+    before B: for a third look.
     """
     names = pa.concat_arrays([_array(suspects.before["name"]), _array(suspects.listed["key"])])
     after = suspects.before if is_same(by) else await _rows(storage, by.after, shards, names)
@@ -224,7 +243,9 @@ async def judge(
 
 
 def _slices(suspects: Suspects) -> Iterator[Suspects]:
-    """So many suspects at a time as may be Python values together; an object's rows stay together."""
+    """So many suspects at a time as may be Python values together; an object's rows stay
+    together.
+    """
     if suspects.before.num_rows + suspects.listed.num_rows <= JUDGED_AT_ONCE:
         yield suspects
         return
@@ -238,7 +259,9 @@ def _slices(suspects: Suspects) -> Iterator[Suspects]:
 def _from(rows: pa.Table, column: str, first: str | None, end: str | None) -> pa.Table:
     wanted = pc.greater_equal(rows[column].cast(pa.string()), pa.scalar(first, pa.string()))
     if end is not None:
-        wanted = pc.and_(wanted, pc.less(rows[column].cast(pa.string()), pa.scalar(end, pa.string())))
+        wanted = pc.and_(
+            wanted, pc.less(rows[column].cast(pa.string()), pa.scalar(end, pa.string()))
+        )
     return rows.filter(wanted)
 
 
@@ -253,9 +276,13 @@ def _absent(suspects: Suspects) -> Any:
 
 
 def still_absent(suspects: Suspects, names: pa.Array[Any]) -> Suspects:
-    """Of a later listing: without what is absent from it and was not from the first one, which had all but `names`."""
+    """Of a later listing: without what is absent from it and was not from the first one, which had
+    all but `names`.
+    """
     was = pc.is_in(suspects.before["name"], value_set=names)
-    return Suspects(suspects.before.filter(pc.or_(was, pc.invert(_absent(suspects)))), suspects.listed)
+    return Suspects(
+        suspects.before.filter(pc.or_(was, pc.invert(_absent(suspects)))), suspects.listed
+    )
 
 
 def _array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
@@ -277,13 +304,17 @@ async def _rows(
     names: pa.Array[Any],
     columns: Sequence[str] = COMPARED,
 ) -> pa.Table:
-    """The rows of these names in a snapshot, as far as they are in these shards: no others are read."""
+    """The rows of these names in a snapshot, as far as they are in these shards: no others are
+    read.
+    """
     prefixes = set(pc.unique(pc.utf8_slice_codeunits(names, 0, 2)).to_pylist())
     some = [shard for shard in shards if SHARDS[shard] in prefixes]
     if not some:
         return no_objects(columns)
     rows = await shard_rows(storage, manifests, some, columns)
-    wanted = [table.filter(pc.is_in(table["name"], value_set=names)) for table in map(rows.of, some)]
+    wanted = [
+        table.filter(pc.is_in(table["name"], value_set=names)) for table in map(rows.of, some)
+    ]
     return pa.concat_tables([no_objects(columns), *wanted])
 
 
@@ -294,9 +325,13 @@ async def _rows_by_owner(
     names: pa.Array[Any],
     columns: Sequence[str],
 ) -> pa.Table:
-    """As `_rows`, and quicker: a name says in whose table it is, and only one that is not there is looked for in all."""
+    """As `_rows`, and quicker: a name says in whose table it is, and only one that is not there is
+    looked for in all.
+    """
     tables = [
-        await _rows(storage, {number: manifests[number]}, shards, pa.array(some, pa.string()), columns)
+        await _rows(
+            storage, {number: manifests[number]}, shards, pa.array(some, pa.string()), columns
+        )
         for number, some in _by_container(names).items()
         if number in manifests
     ]
@@ -306,11 +341,15 @@ async def _rows_by_owner(
 
 
 def _with_blocks(objects: pa.Table, held: pa.Table) -> pa.Table:
-    """These rows with what lies in the objects that `held` has: the evidence of what a missing one costs."""
+    """These rows with what lies in the objects that `held` has: the evidence of what a missing one
+    costs.
+    """
     places = pc.index_in(_array(objects["name"]), value_set=_array(held["name"]))
     blocks = held["blocks"].cast(OBJECTS.field("blocks").type)
     if not held.num_rows:
-        return objects.append_column("blocks", pa.array([[]] * objects.num_rows, OBJECTS.field("blocks").type))
+        return objects.append_column(
+            "blocks", pa.array([[]] * objects.num_rows, OBJECTS.field("blocks").type)
+        )
     return objects.append_column("blocks", blocks.take(places))
 
 
@@ -323,8 +362,12 @@ def _by_container(names: pa.Array[Any]) -> dict[int, list[Any]]:
     return found
 
 
-async def _confirmed(storage: ObjectStorage, findings: pa.Table, by: Judge) -> tuple[pa.Table, list[str]]:
-    """Findings that depend on what a listing said, after each of their objects was asked for; and those to look at again."""
+async def _confirmed(
+    storage: ObjectStorage, findings: pa.Table, by: Judge
+) -> tuple[pa.Table, list[str]]:
+    """Findings that depend on what a listing said, after each of their objects was asked for; and
+    those to look at again.
+    """
     asked = {Kind.MISSING} | ({Kind.WRONG_SIZE, Kind.ORPHAN} if by.confirm_all else set())
     to_ask = pc.is_in(findings["kind"], value_set=pa.array([str(kind) for kind in asked]))
     rows = findings.filter(to_ask).to_pylist()
@@ -337,7 +380,8 @@ async def _confirmed(storage: ObjectStorage, findings: pa.Table, by: Judge) -> t
         for index in left:
             stored = await storage.head(rows[index]["object"])
             if stored is None and by.confirm_all and rows[index]["kind"] != Kind.ORPHAN:
-                # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking before.
+                # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking
+                # before.
                 gone.append(rows[index]["object"])
                 rows[index] = {}
             else:
@@ -345,7 +389,9 @@ async def _confirmed(storage: ObjectStorage, findings: pa.Table, by: Judge) -> t
 
     await asyncio.gather(*(work() for _ in range(HEADS_AT_ONCE)))
     kept = [row for row in rows if row]
-    return pa.concat_tables([findings.filter(pc.invert(to_ask)), pa.Table.from_pylist(kept, schema=FINDINGS)]), gone
+    return pa.concat_tables(
+        [findings.filter(pc.invert(to_ask)), pa.Table.from_pylist(kept, schema=FINDINGS)]
+    ), gone
 
 
 def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
@@ -371,13 +417,18 @@ def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
 
 
 async def judge_gone(storage: ObjectStorage, names: Sequence[str], by: Judge) -> pa.Table:
-    """FINDINGS over objects that were listed and were not there any more when they were looked into.
+    """FINDINGS over objects that were listed and were not there any more when they were looked
+    into.
 
     `by.before` is the snapshot that had them, `by.after` one taken since.
     """
-    by = by._replace(confirm_all=False)  # `by.after` was taken after they were found gone: it is the last word.
+    by = by._replace(
+        confirm_all=False
+    )  # `by.after` was taken after they were found gone: it is the last word.
     shards = sorted({int(name[:2], 16) for name in names})
-    before = await _rows_by_owner(storage, by.before, shards, pa.array(sorted(names), pa.string()), COMPARED)
+    before = await _rows_by_owner(
+        storage, by.before, shards, pa.array(sorted(names), pa.string()), COMPARED
+    )
     findings, _ = await judge(storage, Suspects(before, LISTING.empty_table()), shards, by)
     return findings
 
@@ -396,10 +447,14 @@ async def look_into(
     tables: list[pa.Table] = []
     findings: list[pa.Table] = []
     for number, manifest in sorted(manifests.items()):
-        table = await read_table(storage, manifest, "objects", columns=list(OBJECT_COLUMNS), shard=shards)
+        table = await read_table(
+            storage, manifest, "objects", columns=list(OBJECT_COLUMNS), shard=shards
+        )
         tables.append(table)
         findings.append(judge_sharing(table, container_id=number, run_id=run_id))
-    checked = await verify_objects(storage, tables, bodies=bodies, at_once=at_once, executor=executor)
+    checked = await verify_objects(
+        storage, tables, bodies=bodies, at_once=at_once, executor=executor
+    )
     return pa.concat_tables([*findings, findings_table(checked.findings, run_id)]), checked
 
 
@@ -413,18 +468,28 @@ async def told_by_looks(
     at_once: int,
     executor: Executor | None = None,
 ) -> pa.Table:
-    """Without a wrong size by the listing where a look into the object says it too, and what lies at its end.
+    """Without a wrong size by the listing where a look into the object says it too, and what lies
+    at its end.
 
-    Looks into the objects of a wrong size once more than the run does: so no task needs to know what another found.
+    Looks into the objects of a wrong size once more than the run does: so no task needs to know
+    what another found.
     """
     wrong = is_text(findings["kind"], Kind.WRONG_SIZE)
     names = _array(findings["object"].filter(wrong))
     if not len(names):
         return findings
     rows = await _rows_by_owner(storage, by.after, shards, names, OBJECT_COLUMNS)
-    looked = await verify_objects(storage, [rows], bodies=bodies, at_once=at_once, executor=executor)
-    told = {each.object for each in looked.findings if each.kind is Kind.WRONG_SIZE and each.segment_id is not None}
-    again = pc.is_in(findings["object"], value_set=pa.array(sorted(name for name in told if name), pa.string()))
+    looked = await verify_objects(
+        storage, [rows], bodies=bodies, at_once=at_once, executor=executor
+    )
+    told = {
+        each.object
+        for each in looked.findings
+        if each.kind is Kind.WRONG_SIZE and each.segment_id is not None
+    }
+    again = pc.is_in(
+        findings["object"], value_set=pa.array(sorted(name for name in told if name), pa.string())
+    )
     return findings.filter(pc.invert(pc.and_(wrong, again)))
 
 

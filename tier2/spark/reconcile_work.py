@@ -1,10 +1,14 @@
-"""The rows that carry reconciliation's work to its tasks, and what comes back; and the functions Spark runs over them.
+"""The rows that carry reconciliation's work to its tasks, and what comes back; and the functions
+Spark runs over them.
 
 Rules of this file:
 
-- a row of work is whole: a task reads Tier 2 and needs nothing of the driver but its row and a `Site`;
-- results are findings, and counts beside them, in rows of one schema: each pass is one query, and one action;
-- storages are opened in the task and closed by it; nothing that has a thread or a socket is ever sent.
+- a row of work is whole: a task reads Tier 2 and needs nothing of the driver but its row and a
+  `Site`;
+- results are findings, and counts beside them, in rows of one schema: each pass is one query, and
+  one action;
+- storages are opened in the task and closed by it; nothing that has a thread or a socket is ever
+  sent.
 
 No pyspark: the functions take and give Arrow batches.
 """
@@ -35,7 +39,15 @@ from tier2.spark.findings_files import write_part
 from tier2.spark.folder_tasks import check_copies, judge_folders
 from tier2.spark.found_classes import count_classes, sample
 from tier2.spark.listing import LISTING, list_rest, list_shard
-from tier2.spark.marks import HASHES, HashedNames, hashes_of, marks_of, names_of, pack_shards, unpack_shards
+from tier2.spark.marks import (
+    HASHES,
+    HashedNames,
+    hashes_of,
+    marks_of,
+    names_of,
+    pack_shards,
+    unpack_shards,
+)
 from tier2.spark.reconcile_owners import NEWEST, Owners
 from tier2.spark.reconcile_tasks import (
     COMPARED,
@@ -70,10 +82,12 @@ _SURVEYED: Final[list[pa.Field[Any]]] = [
     pa.field("moved", pa.string()),
 ]
 SURVEYED: Final = pa.schema(_SURVEYED)
-"""Of shards [first, end), 0 to 0 for what is in none: suspects as bytes, how many rows were compared, and how many
-that wait for their deletion are no rows (`sample_waiting`), by container, as JSON. More than SUSPECTS_HELD suspects are
-not there: `before` is null then, nothing of them waits, and `moved` says which containers have moved on, and why. `absent`
-is `marks` of what was not listed."""
+"""Of shards [first, end), 0 to 0 for what is in none: suspects as bytes, how many rows were
+compared, and how many that wait for their deletion are no rows (`sample_waiting`), by container, as
+JSON. More than SUSPECTS_HELD suspects are not there: `before` is null then, nothing of them waits,
+and `moved` says which containers have moved on, and why. `absent` is `marks` of what was not
+listed.
+"""
 
 SUSPECTS_HELD: Final = 1024
 """Of a range of shards so many suspects come to the driver, 200 bytes each."""
@@ -89,21 +103,33 @@ _WORK: Final[list[pa.Field[Any]]] = [
     pa.field("names", pa.binary()),
 ]
 WORK: Final = pa.schema(_WORK)
-"""`judge` suspects of shards, `cover` a range of a container's chunks (number `first` of `end`), `walk` a segment of a
-container (`first`), `look` into the objects of shards, `gone` names of some that were not there, `folders` of the engine's own, `copies` of the metadata of containers
-[first, end)."""
+"""`judge` suspects of shards, `cover` a range of a container's chunks (number `first` of `end`),
+`walk` a segment of a container (`first`), `look` into the objects of shards, `gone` names of some
+that were not there, `folders` of the engine's own, `copies` of the metadata of containers [first,
+end).
+"""
 
 RESULTS: Final = pa.schema([*FINDINGS, ("counter", pa.string()), ("count", pa.int64())])
-"""A finding; or, with a counter, so many of something. The counter `gone` names an object, the counter FOUND a class."""
+"""A finding; or, with a counter, so many of something.
+
+The counter `gone` names an object, the counter FOUND a class.
+"""
 
 FOUND: Final = "found"
-"""The counter of a row that says how many findings of its kind, severity and container there are, shown or not."""
+"""The counter of a row that says how many findings of its kind, severity and container there are,
+shown or not.
+"""
 
 GONE: Final = "gone_marks"
-"""The counter of a row whose evidence are marks over snapshot B, of more than GONE_SHOWN objects that were gone."""
+"""The counter of a row whose evidence are marks over snapshot B, of more than GONE_SHOWN objects
+that were gone.
+"""
 GONE_SHOWN: Final = 64
 
-_MAILBOXES: Final[list[pa.Field[Any]]] = [pa.field("bin", pa.int32()), pa.field("container_id", pa.int64())]
+_MAILBOXES: Final[list[pa.Field[Any]]] = [
+    pa.field("bin", pa.int32()),
+    pa.field("container_id", pa.int64()),
+]
 MAILBOXES: Final = pa.schema(_MAILBOXES)
 """Containers whose open proposals are read."""
 
@@ -124,7 +150,9 @@ class Site:
     objects_at_once: int
     bodies: bool
     untold: tuple[int, ...] = ()
-    """Containers without a snapshot A: what is listed of them is passed over, and they are told of as a whole."""
+    """Containers without a snapshot A: what is listed of them is passed over, and they are told of
+    as a whole.
+    """
     looks: bool = False
     """Objects are looked into: what that tells of them no listing needs to tell."""
     shown: int | None = None
@@ -134,7 +162,9 @@ class Site:
     findings_url: str = field(default="", repr=False)
     """Where each row of work writes all it found; empty: nowhere."""
     place: Place | None = None
-    """Tags and time, for `moved_on`; None: owners were asked, and their snapshots are the last word."""
+    """Tags and time, for `moved_on`; None: owners were asked, and their snapshots are the last
+    word.
+    """
     confirms: bool = False
     """The listing is of another time: what it lacks is marked nowhere."""
     held: int = SUSPECTS_HELD
@@ -157,7 +187,9 @@ class Listers(NamedTuple):
 
 
 def with_storage(url: str, work: Callable[[ObjectStorage], Awaitable[_T]]) -> _T:
-    """What `work` gives, with the object storage at `url` open meanwhile; in an event loop of its own."""
+    """What `work` gives, with the object storage at `url` open meanwhile; in an event loop of its
+    own.
+    """
 
     async def run() -> _T:
         storage = open_object_storage(url, Runtime())
@@ -169,13 +201,16 @@ def with_storage(url: str, work: Callable[[ObjectStorage], Awaitable[_T]]) -> _T
     return asyncio.run(run())
 
 
-# --- the survey --------------------------------------------------------------------------------------------------------
+# --- the survey -----------------------------------------------------------------------------------
 
 
 def survey_task(
     site: Site, manifests: Mapping[int, Manifest], parts: int, listers: Listers | None = None
 ) -> Callable[[_Batches], _Batches]:
-    """Over batches with the numbers of parts of the shards: SURVEYED. The part `parts` is what lies in no shard."""
+    """Over batches with the numbers of parts of the shards: SURVEYED.
+
+    The part `parts` is what lies in no shard.
+    """
 
     def run(batches: _Batches) -> _Batches:
         for batch in batches:
@@ -196,7 +231,9 @@ def _survey_part(
 ) -> pa.RecordBatch:
     shards = shards_of_part(part, parts)
     if not shards:
-        table = pa.concat_tables([LISTING.empty_table(), *(list_rest(site.url) if listers is None else listers.rest())])
+        table = pa.concat_tables(
+            [LISTING.empty_table(), *(list_rest(site.url) if listers is None else listers.rest())]
+        )
         surveyed = Surveyed(find_suspects(no_objects(COMPARED), table), 0, table.num_rows)
         return surveyed_row(site, manifests, REST, surveyed)
     by = lister_of(site, shards, listers)
@@ -229,7 +266,9 @@ def _list_shards(url: str, shards: range) -> Iterator[pa.Table]:
         yield from list_shard(url, shard)
 
 
-def surveyed_row(site: Site, manifests: Mapping[int, Manifest], shards: range, found: Surveyed) -> pa.RecordBatch:
+def surveyed_row(
+    site: Site, manifests: Mapping[int, Manifest], shards: range, found: Surveyed
+) -> pa.RecordBatch:
     """A row of SURVEYED."""
     (before, listed), waiting = sample_waiting(found.suspects)
     suspects = before.num_rows + listed.num_rows
@@ -254,7 +293,9 @@ def surveyed_row(site: Site, manifests: Mapping[int, Manifest], shards: range, f
 def survey_shards(
     site: Site, manifests: Mapping[int, Manifest], prepare: Callable[[pa.Table], pa.Table]
 ) -> Callable[[_Batches], _Batches]:
-    """Over a prepared listing (`shard`, and the columns of LISTING), each shard's rows together: SURVEYED. Holds a shard."""
+    """Over a prepared listing (`shard`, and the columns of LISTING), each shard's rows together:
+    SURVEYED. Holds a shard.
+    """
 
     def run(batches: _Batches) -> _Batches:
         for shard, group in by_shard(batches):
@@ -281,7 +322,9 @@ def by_shard(batches: _Batches) -> Iterator[tuple[str, pa.Table]]:
         yield shard, pa.Table.from_batches(held)
 
 
-def _survey_shard(site: Site, manifests: Mapping[int, Manifest], shard: str, listed: pa.Table) -> pa.RecordBatch:
+def _survey_shard(
+    site: Site, manifests: Mapping[int, Manifest], shard: str, listed: pa.Table
+) -> pa.RecordBatch:
     if not shard:
         surveyed = Surveyed(find_suspects(no_objects(COMPARED), listed), 0, listed.num_rows)
         return surveyed_row(site, manifests, REST, surveyed)
@@ -292,7 +335,7 @@ def _survey_shard(site: Site, manifests: Mapping[int, Manifest], shard: str, lis
     return surveyed_row(site, manifests, range(number, number + 1), surveyed)
 
 
-# --- proposals -------------------------------------------------------------------------------------------------------
+# --- proposals ------------------------------------------------------------------------------------
 
 
 def proposals_task(site: Site) -> Callable[[_Batches], _Batches]:
@@ -302,8 +345,12 @@ def proposals_task(site: Site) -> Callable[[_Batches], _Batches]:
         for batch in batches:
             numbers: list[Any] = batch.column("container_id").to_pylist()
 
-            async def read(storage: ObjectStorage, numbers: list[int] = numbers) -> frozenset[str] | None:
-                return await Owners(storage, Runtime(), site.run_id, NEWEST, 0.0).open_names(numbers)
+            async def read(
+                storage: ObjectStorage, numbers: list[int] = numbers
+            ) -> frozenset[str] | None:
+                return await Owners(storage, Runtime(), site.run_id, NEWEST, 0.0).open_names(
+                    numbers
+                )
 
             names = with_storage(site.url, read)
             hashes = hashes_of(names or ())
@@ -313,11 +360,14 @@ def proposals_task(site: Site) -> Callable[[_Batches], _Batches]:
     return run
 
 
-# --- verdicts ----------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def verdict_task(site: Site, by: Judge) -> Callable[[_Batches], _Batches]:
-    """Over batches of WORK: RESULTS. One storage for all rows: its connections are opened once, and what speaks S3 loaded."""
+    """Over batches of WORK: RESULTS.
+
+    One storage for all rows: its connections are opened once, and what speaks S3 loaded.
+    """
 
     def run(batches: _Batches) -> _Batches:
         with asyncio.Runner() as runner:
@@ -336,26 +386,35 @@ def verdict_task(site: Site, by: Judge) -> Callable[[_Batches], _Batches]:
 
 
 def shown(site: Site, row: Mapping[str, Any], results: pa.Table) -> pa.Table:
-    """RESULTS of a row of work, the findings counted by class and as many of them as may be shown; all are written."""
+    """RESULTS of a row of work, the findings counted by class and as many of them as may be shown;
+    all are written.
+    """
     counted = pc.is_valid(results["counter"])
     findings = results.filter(pc.invert(counted))
     if not findings.num_rows:
         return results
     if site.findings_url:
-        write_part(site.findings_url, site.run_id, row, findings.select(FINDINGS.names).cast(FINDINGS))
+        write_part(
+            site.findings_url, site.run_id, row, findings.select(FINDINGS.names).cast(FINDINGS)
+        )
     classes = [
-        {**each._asdict(), "counter": FOUND, "count": number} for each, number in count_classes(findings).items()
+        {**each._asdict(), "counter": FOUND, "count": number}
+        for each, number in count_classes(findings).items()
     ]
     if site.shown is not None:
         findings = sample(findings, site.shown, site.whole)
-    return pa.concat_tables([findings, results.filter(counted), pa.Table.from_pylist(classes, schema=RESULTS)])
+    return pa.concat_tables(
+        [findings, results.filter(counted), pa.Table.from_pylist(classes, schema=RESULTS)]
+    )
 
 
 async def _opened(url: str) -> ObjectStorage:
     return open_object_storage(url, Runtime())
 
 
-async def _one(storage: ObjectStorage, site: Site, by: Judge, row: Mapping[str, Any], executor: Executor) -> pa.Table:
+async def _one(
+    storage: ObjectStorage, site: Site, by: Judge, row: Mapping[str, Any], executor: Executor
+) -> pa.Table:
     shards = range(row["first"] or 0, row["end"] or 0)
     if row["item"] == "judge":
         suspects = Suspects(unpack(row["before"]), unpack(row["listed"]))
@@ -369,13 +428,19 @@ async def _one(storage: ObjectStorage, site: Site, by: Judge, row: Mapping[str, 
         manifest = by.after[row["container_id"]]
         covered = await cover_range(storage, manifest, row["first"], row["end"], site.run_id)
         counts = {"chunks": covered.chunks}
-        return _results(covered.findings, counts, container_id=row["container_id"], borders=covered.borders)
+        return _results(
+            covered.findings, counts, container_id=row["container_id"], borders=covered.borders
+        )
     if row["item"] == "folders":
         return _results(await judge_folders(storage, site.url, by.place, site.run_id, executor))
     if row["item"] == "copies":
-        return _results(await check_copies(storage, shards, by.place, site.run_id, bodies=site.bodies))
+        return _results(
+            await check_copies(storage, shards, by.place, site.run_id, bodies=site.bodies)
+        )
     if row["item"] == "walk":
-        return _results(await cover_segment(storage, by.after[row["container_id"]], row["first"], site.run_id))
+        return _results(
+            await cover_segment(storage, by.after[row["container_id"]], row["first"], site.run_id)
+        )
     findings, checked = await look_into(
         storage,
         by.after,
@@ -385,18 +450,33 @@ async def _one(storage: ObjectStorage, site: Site, by: Judge, row: Mapping[str, 
         at_once=site.objects_at_once,
         executor=executor,
     )
-    counts = {"looked_into": checked.objects, "blocks": checked.blocks, "bytes_read": checked.bytes_read}
+    counts = {
+        "looked_into": checked.objects,
+        "blocks": checked.blocks,
+        "bytes_read": checked.bytes_read,
+    }
     return await _with_gone(storage, by, _results(findings, counts), checked.gone, site.gone_shown)
 
 
 async def results_of_suspects(
-    storage: ObjectStorage, site: Site, by: Judge, suspects: Suspects, shards: range, executor: Executor
+    storage: ObjectStorage,
+    site: Site,
+    by: Judge,
+    suspects: Suspects,
+    shards: range,
+    executor: Executor,
 ) -> pa.Table:
     """RESULTS of `judge` over the suspects of some shards, and which objects need a third look."""
     findings, gone = await judge(storage, suspects, shards, by)
     if site.looks:
         findings = await told_by_looks(
-            storage, findings, shards, by, bodies=site.bodies, at_once=site.objects_at_once, executor=executor
+            storage,
+            findings,
+            shards,
+            by,
+            bodies=site.bodies,
+            at_once=site.objects_at_once,
+            executor=executor,
         )
     return await _with_gone(storage, by, _results(findings), gone, site.gone_shown)
 
@@ -413,19 +493,26 @@ async def _with_gone(
 
 
 async def _look_again(storage: ObjectStorage, row: Mapping[str, Any], by: Judge) -> pa.Table:
-    """FINDINGS of a row `gone`: marks over B, those over A that were judged before, and names. A shard at a time."""
+    """FINDINGS of a row `gone`: marks over B, those over A that were judged before, and names.
+
+    A shard at a time.
+    """
     named: list[str] = json.loads(row["names"])
     findings = [FINDINGS.empty_table()]
     for shard in range(row["first"], row["end"]):
         gone = await _marked(storage, by.before, shard, row["before"])
         judged = await _marked(storage, by.first, shard, row["listed"])
-        left = sorted((gone | {name for name in named if name.startswith(f"{shard:02x}/")}) - judged)
+        left = sorted(
+            (gone | {name for name in named if name.startswith(f"{shard:02x}/")}) - judged
+        )
         if left:
             findings.append(await judge_gone(storage, left, by))
     return pa.concat_tables(findings)
 
 
-async def _marked(storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int, marks: bytes) -> set[str]:
+async def _marked(
+    storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int, marks: bytes
+) -> set[str]:
     some = [bits for each, bits in unpack_shards(marks) if each == shard]
     return set(map(str, (await names_of(storage, manifests, shard, some)).to_pylist()))
 
@@ -451,11 +538,17 @@ def _results(
     for name in ("counter", "count"):
         rows = rows.append_column(name, pa.nulls(findings.num_rows, RESULTS.field(name).type))
     more: list[dict[str, Any]] = [
-        {"counter": name, "count": count, "container_id": container_id} for name, count in (counts or {}).items()
+        {"counter": name, "count": count, "container_id": container_id}
+        for name, count in (counts or {}).items()
     ]
     more += [{"counter": "gone", "count": 1, "object": name} for name in gone]
     more += [
-        {"counter": BORDER, "count": 1, "container_id": container_id, "evidence": json.dumps(border)}
+        {
+            "counter": BORDER,
+            "count": 1,
+            "container_id": container_id,
+            "evidence": json.dumps(border),
+        }
         for border in borders
     ]
     return pa.concat_tables([rows.cast(RESULTS), pa.Table.from_pylist(more, schema=RESULTS)])

@@ -1,10 +1,13 @@
-"""Listings of S3 as Arrow tables, by obstore: botocore spends its time taking replies apart, and lists 17 times slower.
+"""Listings of S3 as Arrow tables, by obstore: botocore spends its time taking replies apart, and
+lists 17 times slower.
 
 Rules of this file, the only one that touches obstore:
 
-- what to speak to and with which credentials is what botocore finds, so that a job sees the store the engine sees;
-- keys that obstore refuses (an empty part, `.` or `..`) or shows as others (it takes slashes off both ends) are no names of
-  ours, and are to be seen: a prefix with such keys in it is listed on from there by botocore, slower, and each as it is;
+- what to speak to and with which credentials is what botocore finds, so that a job sees the store
+  the engine sees;
+- keys that obstore refuses (an empty part, `.` or `..`) or shows as others (it takes slashes off
+  both ends) are no names of ours, and are to be seen: a prefix with such keys in it is listed on
+  from there by botocore, slower, and each as it is;
 - errors are those of the S3 adapter.
 
 Blocking. A store made here is kept for the process: making one takes a tenth of a second.
@@ -33,7 +36,13 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import is_name_part
 from tier2.object_storage import ObjectNotFoundError, ObjectStorageError, StoredObject
 from tier2.s3.s3_calls import list_objects, milliseconds
-from tier2.s3.s3_client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ClientHolder, make_client, taken_apart
+from tier2.s3.s3_client import (
+    CONNECT_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    ClientHolder,
+    make_client,
+    taken_apart,
+)
 from tier2.s3.s3_errors import error_of
 from tier2.s3.s3_location import S3Location, parse_s3_url
 from tier2.spark.listing import LISTING, TABLE_ROWS, listing_table
@@ -61,12 +70,17 @@ _VIRTUAL_OVER_HTTP = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def list_prefix(url: str, prefix: str) -> Iterator[pa.Table]:
-    """LISTING of the keys below `prefix`, which ends in a slash; by key. Raises ConfigError, ObjectStorageError."""
+    """LISTING of the keys below `prefix`, which ends in a slash; by key.
+
+    Raises ConfigError, ObjectStorageError.
+    """
     location = parse_s3_url(url)
     last = ""
     if is_name_part(prefix[:-1]):
         try:
-            for batch in obstore.list(s3_store(location), prefix, chunk_size=TABLE_ROWS, return_arrow=True):
+            for batch in obstore.list(
+                s3_store(location), prefix, chunk_size=TABLE_ROWS, return_arrow=True
+            ):
                 table = _listing(pa.table(batch))
                 if _is_perhaps_trimmed(table, prefix):
                     break
@@ -83,7 +97,10 @@ def list_prefix(url: str, prefix: str) -> Iterator[pa.Table]:
 
 
 def list_top(url: str, is_known_prefix: Callable[[str], bool]) -> Iterator[pa.Table]:
-    """LISTING of all but what is below a known prefix; the top is looked at with a delimiter. Raises as `list_prefix`."""
+    """LISTING of all but what is below a known prefix; the top is looked at with a delimiter.
+
+    Raises as `list_prefix`.
+    """
     location = parse_s3_url(url)
     table, prefixes = _top(location) or _top_exactly(location)
     if table.num_rows:
@@ -108,7 +125,9 @@ def _top(location: S3Location) -> tuple[pa.Table, list[str]] | None:
 
 
 def _is_perhaps_trimmed(table: pa.Table, prefix: str) -> bool:
-    """Whether a slash may be missing at the end of a key: what is a folder to a console is an object of no bytes, as none of ours."""
+    """Whether a slash may be missing at the end of a key: what is a folder to a console is an
+    object of no bytes, as none of ours.
+    """
     begins = pc.starts_with(table["key"], prefix)
     return not pc.all(pc.and_(begins, pc.greater(table["size"], pa.scalar(0))), min_count=0).as_py()
 
@@ -120,17 +139,24 @@ def _list_exactly(location: S3Location, prefix: str, last: str) -> Iterator[pa.T
     holder, more = ClientHolder(location, Runtime()), True
     try:
         while more:
-            page = holder.call(prefix, CALL, list_objects(location.bucket, under + prefix, after, PAGE_KEYS))
+            page = holder.call(
+                prefix, CALL, list_objects(location.bucket, under + prefix, after, PAGE_KEYS)
+            )
             if not page.objects:
                 return
-            yield listing_table([StoredObject(key[len(under) :], *rest) for key, *rest in page.objects])
+            yield listing_table(
+                [StoredObject(key[len(under) :], *rest) for key, *rest in page.objects]
+            )
             after, more = page.objects[-1][0], page.more
     finally:
         holder.close()
 
 
 def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
-    """As `_top`. A key that is the prefix of the store's URL is the store's own folder, and no object in it."""
+    """As `_top`.
+
+    A key that is the prefix of the store's URL is the store's own folder, and no object in it.
+    """
     under = location.prefix
     objects: list[StoredObject] = []
     prefixes: list[str] = []
@@ -140,7 +166,9 @@ def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
             Bucket=location.bucket, Prefix=under, Delimiter="/"
         ):
             objects.extend(
-                StoredObject(each["Key"][len(under) :], each["Size"], milliseconds(each["LastModified"]))
+                StoredObject(
+                    each["Key"][len(under) :], each["Size"], milliseconds(each["LastModified"])
+                )
                 for each in page.get("Contents", ())
                 if each["Key"] != under
             )
@@ -155,7 +183,10 @@ def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
 
 
 def keys_below(url: str) -> list[str]:
-    """Keys of a bucket below `s3://bucket/folder?...`, whole, sorted. For the few files of an inventory."""
+    """Keys of a bucket below `s3://bucket/folder?...`, whole, sorted.
+
+    For the few files of an inventory.
+    """
     location, folder = _bucket_and_key(url)
     prefix = f"{folder.rstrip('/')}/"
     try:
@@ -210,7 +241,10 @@ def _bucket_and_key(url: str) -> tuple[S3Location, str]:
 
 
 def s3_store(location: S3Location) -> S3Store:
-    """Speaks to where botocore would, with the credentials that botocore's chain finds. For any thread; kept."""
+    """Speaks to where botocore would, with the credentials that botocore's chain finds.
+
+    For any thread; kept.
+    """
     with _MAKING:  # Many threads ask at once, and each would make one.
         return kept_store(location)
 
@@ -245,7 +279,8 @@ def kept_store(location: S3Location) -> S3Store:
         location.bucket,
         prefix=location.prefix or None,
         config={
-            # Every one of these would be taken from the environment otherwise, where botocore may see something else.
+            # Every one of these would be taken from the environment otherwise, where botocore may
+            # see something else.
             "endpoint": _with_bucket(endpoint, location.bucket) if virtual else endpoint,
             "region": region,
             "virtual_hosted_style_request": virtual,
@@ -263,7 +298,9 @@ def kept_store(location: S3Location) -> S3Store:
 
 
 def _is_virtual(location: S3Location, endpoint: str) -> bool:
-    """Whether the bucket is in the host's name: botocore falls back to the path where it cannot be."""
+    """Whether the bucket is in the host's name: botocore falls back to the path where it cannot
+    be.
+    """
     host = urlsplit(endpoint).hostname or ""
     try:
         ip_address(host)
@@ -280,17 +317,29 @@ def _with_bucket(endpoint: str, bucket: str) -> str:
 
 def _listing(found: pa.Table) -> pa.Table:
     times = found["last_modified"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    columns = {"key": found["path"], "size": found["size"], "modified_ms": times, "etag": found["e_tag"]}
-    return pa.table({field.name: columns[field.name].cast(field.type) for field in LISTING}, schema=LISTING)
+    columns = {
+        "key": found["path"],
+        "size": found["size"],
+        "modified_ms": times,
+        "etag": found["e_tag"],
+    }
+    return pa.table(
+        {field.name: columns[field.name].cast(field.type) for field in LISTING}, schema=LISTING
+    )
 
 
 def _translated(location: S3Location, prefix: str, error: Exception) -> ObjectStorageError:
-    """What a failed listing means. The message of obstore holds the reply, and a dump of its own state behind it."""
+    """What a failed listing means.
+
+    The message of obstore holds the reply, and a dump of its own state behind it.
+    """
     if isinstance(error, boto.BotoCoreError):
         code, status, detail = taken_apart(error)
     else:
         said = str(error).partition("\n\nDebug source")[0]
-        found_code, found_status, found_message = (each.search(said) for each in (_CODE, _STATUS, _MESSAGE))
+        found_code, found_status, found_message = (
+            each.search(said) for each in (_CODE, _STATUS, _MESSAGE)
+        )
         status = int(found_status[1]) if found_status else None
         code = found_code[1] if found_code else str(status or "connection")
         detail = found_message[1] if found_message else said

@@ -1,9 +1,13 @@
-"""Shards where so much differs that the driver has no room for it: surveyed once more, behind snapshot B, and judged there.
+"""Shards where so much differs that the driver has no room for it: surveyed once more, behind
+snapshot B, and judged there.
 
-The first survey kept of them which objects of snapshot A were absent, a bit each (`marks`). Rules of this file:
+The first survey kept of them which objects of snapshot A were absent, a bit each (`marks`). Rules
+of this file:
 
-- what the second listing lacks counts if the first one lacked it too: names are never used again, so that was before B;
-- what it has and A has not is judged by B as it is. It may have been put since, and then it is too young for an orphan;
+- what the second listing lacks counts if the first one lacked it too: names are never used again,
+  so that was before B;
+- what it has and A has not is judged by B as it is. It may have been put since, and then it is too
+  young for an orphan;
 - a prepared listing is of another time in any case: all it says is confirmed, and needs no marks.
 
 No pyspark: the functions take and give Arrow batches.
@@ -64,11 +68,19 @@ class Again(NamedTuple):
     def judge_of(self, shards: range) -> Judge:
         """`by`, with the open proposals of these shards."""
         some = [self.hashes[shard] for shard in shards if shard in self.hashes]
-        return self.by if not some else self.by._replace(place=self.by.place._replace(open_names=HashedNames(some)))
+        return (
+            self.by
+            if not some
+            else self.by._replace(place=self.by.place._replace(open_names=HashedNames(some)))
+        )
 
 
-def again_task(site: Site, again: Again, parts: int, listers: Listers | None = None) -> Callable[[_Batches], _Batches]:
-    """Over batches with the numbers of parts of the shards, as `survey_task`: RESULTS of those in `again`."""
+def again_task(
+    site: Site, again: Again, parts: int, listers: Listers | None = None
+) -> Callable[[_Batches], _Batches]:
+    """Over batches with the numbers of parts of the shards, as `survey_task`: RESULTS of those in
+    `again`.
+    """
 
     def run(batches: _Batches) -> _Batches:
         for batch in batches:
@@ -81,20 +93,29 @@ def again_task(site: Site, again: Again, parts: int, listers: Listers | None = N
     return run
 
 
-def again_shards(site: Site, again: Again, prepare: Callable[[pa.Table], pa.Table]) -> Callable[[_Batches], _Batches]:
-    """Over a prepared listing as `survey_shards` takes it: RESULTS of the shards in `again`. Holds a shard."""
+def again_shards(
+    site: Site, again: Again, prepare: Callable[[pa.Table], pa.Table]
+) -> Callable[[_Batches], _Batches]:
+    """Over a prepared listing as `survey_shards` takes it: RESULTS of the shards in `again`.
+
+    Holds a shard.
+    """
 
     def run(batches: _Batches) -> _Batches:
         for name, group in by_shard(batches):
             number = int(name, 16) if name else 0
             shards = range(number, number + 1) if name else REST
             if (shards.start, shards.stop) in again.ranges:
-                yield from _again(site, again, shards, _shard_of(site, again, shards, prepare(group)))
+                yield from _again(
+                    site, again, shards, _shard_of(site, again, shards, prepare(group))
+                )
 
     return run
 
 
-def _part_of(site: Site, again: Again, shards: range, listers: Listers | None) -> Callable[[ObjectStorage], Any]:
+def _part_of(
+    site: Site, again: Again, shards: range, listers: Listers | None
+) -> Callable[[ObjectStorage], Any]:
     rest: list[pa.Table] = [LISTING.empty_table()]
     if not shards:
         rest += list_rest(site.url) if listers is None else listers.rest()
@@ -105,7 +126,9 @@ def _part_of(site: Site, again: Again, shards: range, listers: Listers | None) -
         by = lister_of(site, shards, listers)
         executor: Executor = Runtime().executor("listing", by.ahead)
         try:
-            surveyed = await survey(storage, again.by.before, shards, by, executor, untold=site.untold)
+            surveyed = await survey(
+                storage, again.by.before, shards, by, executor, untold=site.untold
+            )
         finally:
             executor.shutdown()
         if again.by.confirm_all:
@@ -122,7 +145,9 @@ def _part_of(site: Site, again: Again, shards: range, listers: Listers | None) -
     return found
 
 
-def _shard_of(site: Site, again: Again, shards: range, listed: pa.Table) -> Callable[[ObjectStorage], Any]:
+def _shard_of(
+    site: Site, again: Again, shards: range, listed: pa.Table
+) -> Callable[[ObjectStorage], Any]:
     async def found(storage: ObjectStorage) -> Suspects:
         if not shards:
             return find_suspects(no_objects(COMPARED), listed)
@@ -132,12 +157,16 @@ def _shard_of(site: Site, again: Again, shards: range, listed: pa.Table) -> Call
     return found
 
 
-def _again(site: Site, again: Again, shards: range, find: Callable[[ObjectStorage], Any]) -> Iterator[pa.RecordBatch]:
+def _again(
+    site: Site, again: Again, shards: range, find: Callable[[ObjectStorage], Any]
+) -> Iterator[pa.RecordBatch]:
     executor = Runtime().executor("checksums", 1)
 
     async def judged(storage: ObjectStorage) -> tuple[pa.Table, dict[str, int]]:
         suspects, waiting = sample_waiting(await find(storage))
-        return await results_of_suspects(storage, site, again.judge_of(shards), suspects, shards, executor), waiting
+        return await results_of_suspects(
+            storage, site, again.judge_of(shards), suspects, shards, executor
+        ), waiting
 
     try:
         results, waiting = with_storage(site.url, judged)

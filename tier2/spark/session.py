@@ -1,10 +1,13 @@
-"""The Spark session of a job: where it comes from, how it is interrupted, and what a task finds in its place.
+"""The Spark session of a job: where it comes from, how it is interrupted, and what a task finds in
+its place.
 
 Rules of this file:
 
-- the master is never named by a job. Spark has it from spark-submit, PYSPARK_SUBMIT_ARGS, SPARK_REMOTE or spark-defaults.conf;
-  only the console entry (`commands`) says something where nobody else did, in the environment, before the first session;
-- by Spark Connect and on other machines the code of the tasks is sent along: what judges there is what judges here;
+- the master is never named by a job. Spark has it from spark-submit, PYSPARK_SUBMIT_ARGS,
+  SPARK_REMOTE or spark-defaults.conf; only the console entry (`commands`) says something where
+  nobody else did, in the environment, before the first session;
+- by Spark Connect and on other machines the code of the tasks is sent along: what judges there is
+  what judges here;
 - the only place besides `progress` that tells classic sessions from Connect.
 """
 
@@ -36,10 +39,11 @@ _made: list[SparkSession] = []
 
 
 def spark_session(app_name: str) -> SparkSession:
-    """The session of this process, made at the first call: classic, or Connect where SPARK_REMOTE says so.
+    """The session of this process, made at the first call: classic, or Connect where SPARK_REMOTE
+    says so.
 
-    Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises JavaMissingError, and what
-    pyspark raises when there is no master or no server.
+    Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises
+    JavaMissingError, and what pyspark raises when there is no master or no server.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     was_there = _is_any()
@@ -59,21 +63,27 @@ class JavaMissingError(SegmentStoreError):
 
 
 def check_java() -> None:
-    """Raise JavaMissingError unless there is a Java for Spark to start: that of JAVA_HOME if it is set, as Spark has it."""
+    """Raise JavaMissingError unless there is a Java for Spark to start: that of JAVA_HOME if it is
+    set, as Spark has it.
+    """
     home = os.environ.get("JAVA_HOME")
     if home:
         if shutil.which(os.path.join(home, "bin", "java")) is None:
             raise JavaMissingError(
-                f"Spark needs Java 17 or newer, and JAVA_HOME={home} has no bin/java: set JAVA_HOME to where Java is"
+                f"Spark needs Java 17 or newer, and JAVA_HOME={home} has no bin/java: "
+                "set JAVA_HOME to where Java is"
             )
     elif shutil.which("java") is None:
         raise JavaMissingError(
-            "Spark needs Java 17 or newer, and there is none in PATH: install a JDK or JRE, or set JAVA_HOME to one"
+            "Spark needs Java 17 or newer, and there is none in PATH: install a JDK or "
+            "JRE, or set JAVA_HOME to one"
         )
 
 
 def _starts_java() -> bool:
-    """Whether a session made now starts a JVM here: not by Connect, nor where spark-submit has started it."""
+    """Whether a session made now starts a JVM here: not by Connect, nor where spark-submit has
+    started it.
+    """
     if _SUBMITTED in os.environ:
         return False
     said = (os.environ.get("SPARK_REMOTE", ""), os.environ.get("MASTER", ""))
@@ -89,7 +99,9 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def interrupt_sessions() -> None:
-    """Cancel every query of this process that runs; returns at once, whoever waits for one gets its error. Any thread."""
+    """Cancel every query of this process that runs; returns at once, whoever waits for one gets its
+    error. Any thread.
+    """
     for spark in _sessions:
         if hasattr(spark, "interruptAll"):
             spark.interruptAll()
@@ -98,7 +110,10 @@ def interrupt_sessions() -> None:
 
 
 def stop_sessions() -> None:
-    """End the session that was made here; of a Connect server only what is this client's. Nothing happens if there is none."""
+    """End the session that was made here; of a Connect server only what is this client's.
+
+    Nothing happens if there is none.
+    """
     _sessions.clear()
     while _made:
         _made.pop().stop()
@@ -111,8 +126,12 @@ def task_runtime() -> Runtime:
 
 def _is_any() -> bool:
     """Whether somebody in this process has made a session, in whatever thread."""
-    # getActiveSession tells of the calling thread alone, for classic ones, and pyspark has no public name for the other question.
-    return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None  # noqa: SLF001
+    # getActiveSession tells of the calling thread alone, for classic ones, and pyspark has no
+    # public name for the other question.
+    return (
+        SparkContext._active_spark_context is not None
+        or SparkSession.getActiveSession() is not None
+    )  # noqa: SLF001
 
 
 def _code_is_elsewhere(spark: SparkSession) -> bool:

@@ -1,10 +1,13 @@
-"""Rows of a snapshot's `objects` in all containers, shard by shard: fetched for many shards, decoded for a few at a time.
+"""Rows of a snapshot's `objects` in all containers, shard by shard: fetched for many shards,
+decoded for a few at a time.
 
 Rules of this file:
 
-- the bytes of all shards are fetched together, and decoded as far as some BLOCK_ROWS rows go: what is worked on stays in a
-  processor's caches, and the rest of a task's rows are as small as they lie in Tier 2;
-- names are sorted within a shard, so that a shard's tables from several containers, put one behind another, are sorted too.
+- the bytes of all shards are fetched together, and decoded as far as some BLOCK_ROWS rows go: what
+  is worked on stays in a processor's caches, and the rest of a task's rows are as small as they lie
+  in Tier 2;
+- names are sorted within a shard, so that a shard's tables from several containers, put one behind
+  another, are sorted too.
 
 Coroutines over ObjectStorage; no pyspark.
 """
@@ -27,7 +30,9 @@ from tier2.spark.listing import SHARDS
 CONTAINERS_AT_ONCE: Final = 8
 """Tables of so many containers are fetched together."""
 CONTAINERS_HELD: Final = 32
-"""Of more containers the rows are decoded at once: a footer with all of its columns takes more memory than few rows."""
+"""Of more containers the rows are decoded at once: a footer with all of its columns takes more
+memory than few rows.
+"""
 BLOCK_ROWS: Final = 65_536
 """So many rows are decoded together, or those of a shard if they are more."""
 
@@ -55,9 +60,14 @@ class _Decoded(NamedTuple):
 
 
 class ShardRows:
-    """Rows of some shards in all containers. Cheapest where shards are asked for one after another."""
+    """Rows of some shards in all containers.
 
-    def __init__(self, containers: Sequence[_Container], shards: Sequence[int], columns: Sequence[str]) -> None:
+    Cheapest where shards are asked for one after another.
+    """
+
+    def __init__(
+        self, containers: Sequence[_Container], shards: Sequence[int], columns: Sequence[str]
+    ) -> None:
         self._containers = containers
         self._empty = no_objects(columns)
         self._blocks = {shard: block for block in self._cut(shards) for shard in block}
@@ -92,20 +102,34 @@ class ShardRows:
 
 
 async def shard_rows(
-    storage: ObjectStorage, manifests: Mapping[int, Manifest], shards: Sequence[int], columns: Sequence[str]
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    shards: Sequence[int],
+    columns: Sequence[str],
 ) -> ShardRows:
-    """These columns of the rows of these shards, ascending; `name` is one of the columns. Raises as `read_table`."""
+    """These columns of the rows of these shards, ascending; `name` is one of the columns.
+
+    Raises as `read_table`.
+    """
     every = [manifest for _, manifest in sorted(manifests.items())]
     containers: list[_Container] = []
     for first in range(0, len(every), CONTAINERS_AT_ONCE):
         some = every[first : first + CONTAINERS_AT_ONCE]
-        fetched = await asyncio.gather(*(fetch_shards(storage, manifest, shards, columns) for manifest in some))
-        containers += fetched if len(every) <= CONTAINERS_HELD else [_Decoded(each.read(shards)) for each in fetched]
+        fetched = await asyncio.gather(
+            *(fetch_shards(storage, manifest, shards, columns) for manifest in some)
+        )
+        containers += (
+            fetched
+            if len(every) <= CONTAINERS_HELD
+            else [_Decoded(each.read(shards)) for each in fetched]
+        )
     return ShardRows(containers, shards, columns)
 
 
 def stretches(names: Any, prefixes: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the names of each prefix begin and end; names and prefixes are sorted, and prefixes end in a slash."""
+    """Where the names of each prefix begin and end; names and prefixes are sorted, and prefixes end
+    in a slash.
+    """
 
     def place(prefix: str) -> int:
         return bisect_left(range(len(names)), prefix, key=lambda index: str(names[index].as_py()))

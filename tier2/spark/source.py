@@ -1,10 +1,12 @@
-"""The data source `segmentstore` of Spark: `spark.read.format("segmentstore")` and what belongs to it.
+"""The data source `segmentstore` of Spark: `spark.read.format("segmentstore")` and what belongs to
+it.
 
-    from tier2.spark.source import register
-    register(spark)
-    spark.read.format("segmentstore").option("prefix", "logs/").option("format", "lines").load("s3://bucket/store")
+    from tier2.spark.source import register register(spark)
+    spark.read.format("segmentstore").option("prefix", "logs/").option("format",
+    "lines").load("s3://bucket/store")
 
-Readers and writers are imported when they are asked for, where they run. Options and columns: docs/spark-source.md.
+Readers and writers are imported when they are asked for, where they run. Options and columns:
+docs/spark-source.md.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from pyspark.sql.types import (
 
 from tier2.spark.source_errors import SourceSchemaError, TableOptionsError
 from tier2.spark.source_options import SourceOptions, parse_options
-from tier2.spark.source_versions import enable_pushdown, has_sources, need_filters, need_limits, need_sources
+from tier2.spark.source_versions import (
+    enable_pushdown,
+    has_sources,
+    need_filters,
+    need_limits,
+    need_sources,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,27 +68,40 @@ DEFAULT_COLUMNS: Final = ("container", "segment", "offset", "length", "payload")
 _TABLE_KEY: Final = "provider"
 """Among the options that Spark hands over for CREATE TABLE, and there alone."""
 _FILTER_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program Spark plans a read with when it has filters to hand over, and may (see `_filters_come`)."""
+"""The program Spark plans a read with when it has filters to hand over, and may (see
+`_filters_come`).
+"""
 
 
 class SegmentStoreSource(DataSource):
-    """Segments in Tier 2, read by their catalog snapshots; and appended to, through the store that runs."""
+    """Segments in Tier 2, read by their catalog snapshots; and appended to, through the store that
+    runs.
+    """
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        """What option `columns` says; spark.read.schema(...) says it instead. Raises TableOptionsError for CREATE TABLE."""
+        """What option `columns` says; spark.read.schema(...) says it instead.
+
+        Raises TableOptionsError for CREATE TABLE.
+        """
         given = self._given
         if _TABLE_KEY in given:
             raise TableOptionsError
         named = given.get("columns")
-        names = [name.strip() for name in named.split(",")] if named is not None else DEFAULT_COLUMNS
+        names = (
+            [name.strip() for name in named.split(",")] if named is not None else DEFAULT_COLUMNS
+        )
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
-            raise SourceSchemaError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-        kinds = COLUMNS | ({"value": BinaryType()} if given.get("invalidutf8", "").lower() == "binary" else {})
+            raise SourceSchemaError(
+                f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}"
+            )
+        kinds = COLUMNS | (
+            {"value": BinaryType()} if given.get("invalidutf8", "").lower() == "binary" else {}
+        )
         return StructType([StructField(name, kinds[name], nullable=False) for name in names])
 
     @property
@@ -122,10 +143,11 @@ class SegmentStoreSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, classic or Connect, under its name; and have `where` handed to it.
+    """Make the source known to a session, classic or Connect, under its name; and have `where`
+    handed to it.
 
-    That is setting `spark.sql.python.filterPushdown.enabled`; one that is set already stays, and one that cannot be set
-    is told in the log. Raises SparkVersionError before Spark 4.0.
+    That is setting `spark.sql.python.filterPushdown.enabled`; one that is set already stays, and
+    one that cannot be set is told in the log. Raises SparkVersionError before Spark 4.0.
     """
     need_sources()
     spark.dataSource.register(SegmentStoreSource)
@@ -143,8 +165,9 @@ def _limits_of(options: SourceOptions) -> list[str]:
 def _filters_come() -> bool:
     """Whether this process is the one that Spark hands filters to.
 
-    With the setting off Spark refuses a reader that would take filters, and no reader is told the setting. But filters come to
-    a process of another program; where that is not so, nothing is pushed down, and nothing is wrong.
+    With the setting off Spark refuses a reader that would take filters, and no reader is told the
+    setting. But filters come to a process of another program; where that is not so, nothing is
+    pushed down, and nothing is wrong.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _FILTER_WORKER in sys.modules or getattr(main, "name", None) == _FILTER_WORKER

@@ -4,7 +4,8 @@ Rules of this file:
 
 - a batch has at most ROWS_MAX rows and, but for one long row, BYTES_MAX bytes of them;
 - bytes are not copied, but where text is mended;
-- text that goes out is UTF-8: Spark and what stands behind it fail on other bytes far from here, without a place.
+- text that goes out is UTF-8: Spark and what stands behind it fail on other bytes far from here,
+  without a place.
 
 Pure.
 """
@@ -72,8 +73,14 @@ class BatchMaker:
         start = 0
         while start < total:
             end = min(start + most, total)
-            if rows.data is not None and int(rows.bounds[end]) - int(rows.bounds[start]) > BYTES_MAX:
-                fits = int(np.searchsorted(rows.bounds, int(rows.bounds[start]) + BYTES_MAX, "right")) - 1
+            if (
+                rows.data is not None
+                and int(rows.bounds[end]) - int(rows.bounds[start]) > BYTES_MAX
+            ):
+                fits = (
+                    int(np.searchsorted(rows.bounds, int(rows.bounds[start]) + BYTES_MAX, "right"))
+                    - 1
+                )
                 end = min(end, max(fits, start + 1))
             yield self._batch(planned, rows, start, end)
             start = end
@@ -82,7 +89,9 @@ class BatchMaker:
         columns = [self._column(field, planned, rows, start, end) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, field: pa.Field[Any], planned: RowRange, rows: Rows, start: int, end: int) -> pa.Array[Any]:
+    def _column(
+        self, field: pa.Field[Any], planned: RowRange, rows: Rows, start: int, end: int
+    ) -> pa.Array[Any]:
         segment, offsets = planned.segment, rows.offsets[start:end]
         match field.name:
             case "container":
@@ -104,7 +113,9 @@ class BatchMaker:
         column = _bytes(field.type, rows, start, end)
         return self._text(column, planned, offsets) if field.type == pa.string() else column
 
-    def _text(self, column: pa.Array[Any], planned: RowRange, offsets: NDArray[np.int64]) -> pa.Array[Any]:
+    def _text(
+        self, column: pa.Array[Any], planned: RowRange, offsets: NDArray[np.int64]
+    ) -> pa.Array[Any]:
         """The column, if all of it is UTF-8; what else is done about it."""
         try:
             column.validate(full=True)
@@ -118,7 +129,10 @@ class BatchMaker:
             try:
                 row.decode("utf-8")
             except UnicodeDecodeError as error:
-                detail = f"byte 0x{row[error.start]:02x} at offset {offset + error.start}, {error.reason}"
+                detail = (
+                    f"byte 0x{row[error.start]:02x} at offset {offset + error.start}, "
+                    f"{error.reason}"
+                )
                 raise SegmentEncodingError(planned.segment.name, offset, detail) from None
         raise AssertionError("Arrow and Python know the same UTF-8")
 
@@ -128,12 +142,16 @@ def _bytes(kind: pa.DataType, rows: Rows, start: int, end: int) -> pa.Array[Any]
     bounds = rows.bounds[start : end + 1]
     data = memoryview(rows.data)[int(bounds[0]) : int(bounds[-1])]
     places = bounds - bounds[0] if start else bounds
-    return pa.Array.from_buffers(kind, end - start, [None, pa.py_buffer(places.data), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        kind, end - start, [None, pa.py_buffer(places.data), pa.py_buffer(data)]
+    )
 
 
 def _stored_ms(planned: RowRange, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """When the object was made that has each row's first byte."""
-    starts = np.fromiter((chunk.start_offset for chunk, _, _ in planned.chunks), np.int64, len(planned.chunks))
+    starts = np.fromiter(
+        (chunk.start_offset for chunk, _, _ in planned.chunks), np.int64, len(planned.chunks)
+    )
     made = np.fromiter((created for _, _, created in planned.chunks), np.int64, len(planned.chunks))
     found: NDArray[np.int64] = made[np.searchsorted(starts, offsets, "right") - 1]
     return found
@@ -144,7 +162,10 @@ def _times(ms: NDArray[np.int64]) -> pa.Array[Any]:
 
 
 def joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-    """The same rows; batches too small to be worth their way to Spark are joined. Closes what it takes from."""
+    """The same rows; batches too small to be worth their way to Spark are joined.
+
+    Closes what it takes from.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
     with closing(batches):

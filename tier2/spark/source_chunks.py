@@ -60,10 +60,17 @@ class ChunkTable:
         """The chunks of each segment."""
         if not len(self.segment_ids):
             return {}
-        borders = [0, *(np.flatnonzero(np.diff(self.segment_ids)) + 1).tolist(), len(self.segment_ids)]
+        borders = [
+            0,
+            *(np.flatnonzero(np.diff(self.segment_ids)) + 1).tolist(),
+            len(self.segment_ids),
+        ]
         ids = self.segment_ids[borders[:-1]].tolist()
         spans = zip(ids, pairwise(borders), strict=True)
-        return {segment_id: SegmentChunks(segment_id, self, first, last) for segment_id, (first, last) in spans}
+        return {
+            segment_id: SegmentChunks(segment_id, self, first, last)
+            for segment_id, (first, last) in spans
+        }
 
 
 class SegmentChunks:
@@ -121,14 +128,20 @@ class SegmentChunks:
 
     def _gap(self, position: int, end: int) -> SourceCatalogError:
         return SourceCatalogError(
-            f"the catalog has no chunk of segment {self._segment_id} at offset {position}, below {end}"
+            f"the catalog has no chunk of segment {self._segment_id} at offset "
+            f"{position}, below {end}"
         )
 
 
 def chunk_records(table: pa.Table) -> tuple[SourceChunk, ...]:
     """The rows of a table of chunks as records."""
-    columns = [table[name].to_pylist() for name in (*ChunkRecord._fields, "object_size", "object_created_ms")]
-    return tuple(SourceChunk(ChunkRecord(*row[:-2]), row[-2], row[-1]) for row in zip(*columns, strict=True))
+    columns = [
+        table[name].to_pylist()
+        for name in (*ChunkRecord._fields, "object_size", "object_created_ms")
+    ]
+    return tuple(
+        SourceChunk(ChunkRecord(*row[:-2]), row[-2], row[-1]) for row in zip(*columns, strict=True)
+    )
 
 
 def split_chunks(table: pa.Table) -> dict[int, SegmentChunks]:

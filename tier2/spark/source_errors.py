@@ -1,4 +1,6 @@
-"""What a read of segments by Spark raises by name, besides what storage and catalog raise themselves."""
+"""What a read of segments by Spark raises by name, besides what storage and catalog raise
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,24 @@ class SourceError(Exception):
 
 
 class SourceCatalogError(SourceError):
-    """The catalog snapshots do not say what is needed: none is there, or none of a container, or no such segment.
+    """The catalog snapshots do not say what is needed: none is there, or none of a container, or no
+    such segment.
 
     The caller's move: export the catalog (`segmentstore catalog export`), or look at the name.
     """
 
 
 class SourceSchemaError(SourceError):
-    """A column is asked for that the source does not have, or of another type. The caller's move: mend the schema."""
+    """A column is asked for that the source does not have, or of another type.
+
+    The caller's move: mend the schema.
+    """
 
 
 class DataLossError(SourceError):
-    """Bytes that were asked for, or promised to a stream, are truncated, deleted or merged away. The caller's move.
+    """Bytes that were asked for, or promised to a stream, are truncated, deleted or merged away.
+
+    The caller's move.
 
     `failOnDataLoss=false` passes over them, with a line in the log.
     """
@@ -37,14 +45,15 @@ class DataLossError(SourceError):
 class MissingObjectError(SourceError):
     """The newest catalog names an object for these bytes that is not there.
 
-    Either that catalog is older than the object's deletion (it was consolidated or compacted, and its deletion lag is
-    over), or the store has lost it. The operator's move: export the catalog and read again; if it stays, `segmentstore
-    spark reconcile` names what else is missing.
+    Either that catalog is older than the object's deletion (it was consolidated or compacted, and
+    its deletion lag is over), or the store has lost it. The operator's move: export the catalog and
+    read again; if it stays, `segmentstore spark reconcile` names what else is missing.
     """
 
     def __init__(self, segment: str, offset: int, object_name: str) -> None:
         super().__init__(
-            f"segment {segment!r}: object {object_name}, which holds offset {offset} by the newest catalog, is missing:"
+            f"segment {segment!r}: object {object_name}, which holds offset {offset} by "
+            "the newest catalog, is missing:"
             " export the catalog and read again; if it stays missing, the store has lost it"
         )
         self.segment = segment
@@ -53,7 +62,9 @@ class MissingObjectError(SourceError):
 
 
 class SegmentFramingError(SourceError):
-    """A segment's bytes are not the rows they were said to be. The caller's move: another `format`, or another border.
+    """A segment's bytes are not the rows they were said to be.
+
+    The caller's move: another `format`, or another border.
 
     `offset` is where the row begins that is none.
     """
@@ -65,34 +76,49 @@ class SegmentFramingError(SourceError):
 
 
 class SegmentEncodingError(SourceError):
-    """A row asked for as text is no UTF-8. The caller's move: `payload` in place of `value`, or `invalidUtf8`.
+    """A row asked for as text is no UTF-8.
+
+    The caller's move: `payload` in place of `value`, or `invalidUtf8`.
 
     `offset` is where the row begins.
     """
 
     def __init__(self, segment: str, offset: int, detail: str) -> None:
         super().__init__(
-            f"segment {segment!r}: the row at offset {offset} is no UTF-8 text, which column value has: {detail}"
-            " (invalidUtf8=replace puts U+FFFD in its place, invalidUtf8=binary gives bytes, column payload always does)"
+            f"segment {segment!r}: the row at offset {offset} is no UTF-8 text, which "
+            f"column value has: {detail}"
+            " (invalidUtf8=replace puts U+FFFD in its place, invalidUtf8=binary gives "
+            "bytes, column payload always does)"
         )
         self.segment = segment
         self.offset = offset
 
 
 class SourceStartError(SourceError):
-    """`startingOffsets` names a segment that is not read, or a place behind its end. The caller's move."""
+    """`startingOffsets` names a segment that is not read, or a place behind its end.
+
+    The caller's move.
+    """
 
 
 class SparkVersionError(SourceError):
-    """This release of Spark lacks what is asked for. The caller's move: a newer one, or what is named."""
+    """This release of Spark lacks what is asked for.
+
+    The caller's move: a newer one, or what is named.
+    """
 
 
 class TableOptionsError(SourceError):
-    """Spark keeps no options of a table made of a Python data source. The caller's move: a view, or WITH."""
+    """Spark keeps no options of a table made of a Python data source.
+
+    The caller's move: a view, or WITH.
+    """
 
     def __init__(self) -> None:
         super().__init__(
-            "CREATE TABLE ... USING segmentstore cannot be: Spark forgets the options of such a table, and with them"
-            " what is to be read. Use CREATE TEMPORARY VIEW name USING segmentstore OPTIONS (path '...', ...), or of"
+            "CREATE TABLE ... USING segmentstore cannot be: Spark forgets the options of "
+            "such a table, and with them"
+            " what is to be read. Use CREATE TEMPORARY VIEW name USING segmentstore "
+            "OPTIONS (path '...', ...), or of"
             " a table that is there SELECT ... FROM name WITH (path = '...', ...)"
         )

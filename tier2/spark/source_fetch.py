@@ -1,15 +1,19 @@
-"""SegmentBytes: the bytes of one segment out of Tier 2, in order, every one checked, fetched ahead of who takes them.
+"""SegmentBytes: the bytes of one segment out of Tier 2, in order, every one checked, fetched ahead
+of who takes them.
 
 Rules of this file:
 
-- every byte comes through BlockReader: the block is the one the catalog means, and the checksums hold, or DataCorruptionError;
-- an object that is gone may have been consolidated or compacted since the snapshot, and deleted after its lag: the newest
-  snapshot is asked once where the bytes lie now. What it does not have any more is RangeLostError, which is the caller's to
-  judge; an object that it still names is MissingObjectError;
+- every byte comes through BlockReader: the block is the one the catalog means, and the checksums
+  hold, or DataCorruptionError;
+- an object that is gone may have been consolidated or compacted since the snapshot, and deleted
+  after its lag: the newest snapshot is asked once where the bytes lie now. What it does not have
+  any more is RangeLostError, which is the caller's to judge; an object that it still names is
+  MissingObjectError;
 - a store that does not answer is asked some times more, waiting longer each time;
 - a few fetches are in flight, started and awaited here; `close` ends them.
 
-Coroutines of one event loop. Between two calls the loop may stand still: fetches go on in the storage's own threads.
+Coroutines of one event loop. Between two calls the loop may stand still: fetches go on in the
+storage's own threads.
 """
 
 from __future__ import annotations
@@ -26,7 +30,12 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_reader import BlockReader
 from tier2.block_runs import BlockRun, Stretch, StretchPayload, plan_runs
-from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageRefusedError, StorageUnavailableError
+from tier2.object_storage import (
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
 from tier2.spark.source_catalog import find_segment, load_chunks, load_snapshots
 from tier2.spark.source_chunks import SegmentChunks, SourceChunk
 from tier2.spark.source_errors import MissingObjectError, SourceCatalogError
@@ -37,17 +46,25 @@ if TYPE_CHECKING:
     from random import Random
 
 RUN_BYTES: Final = 1024 * 1024
-"""What is given out at once: about one batch of rows, and small enough for the processor's cache, which makes lines of it
-at twice the rate of larger ones. Fetches are as large, or what the storage likes best."""
+"""What is given out at once: about one batch of rows, and small enough for the processor's cache,
+which makes lines of it at twice the rate of larger ones. Fetches are as large, or what the storage
+likes best.
+"""
 IN_FLIGHT: Final = 8
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Fetches under way, the one that is waited for among them: so many, and so many bytes, but at least two."""
+"""Fetches under way, the one that is waited for among them: so many, and so many bytes, but at
+least two.
+"""
 IN_FLIGHT_FILES: Final = 2
-"""The same for a folder of this machine: more threads that copy out of the page cache only stand in each other's way."""
+"""The same for a folder of this machine: more threads that copy out of the page cache only stand in
+each other's way.
+"""
 TRIES: Final = 5
 """Of one fetch that gets no answer."""
 WAIT_S: Final = 0.2
-"""Before the second try; twice as long before each further one, and up to half as long again by chance."""
+"""Before the second try; twice as long before each further one, and up to half as long again by
+chance.
+"""
 
 
 class RangeLostError(Exception):
@@ -61,7 +78,10 @@ class RangeLostError(Exception):
 
 
 class SegmentBytes:
-    """Bytes of one segment. `chunks` are what is known of where they lie; the catalog is asked for more when it is needed."""
+    """Bytes of one segment.
+
+    `chunks` are what is known of where they lie; the catalog is asked for more when it is needed.
+    """
 
     def __init__(
         self,
@@ -90,10 +110,16 @@ class SegmentBytes:
         if self._reader is not None:
             await self._reader.close()
 
-    async def pieces(self, start: int, end: int, run_bytes: int | None = None) -> AsyncGenerator[Buffer]:
-        """The bytes [start, end) in order, in pieces of at most RUN_BYTES. Close it if it is not taken to its end.
+    async def pieces(
+        self, start: int, end: int, run_bytes: int | None = None
+    ) -> AsyncGenerator[Buffer]:
+        """The bytes [start, end) in order, in pieces of at most RUN_BYTES.
 
-        `run_bytes` bounds what one fetch takes, where that should be less than the storage likes best. Raises RangeLostError, MissingObjectError, DataCorruptionError, StorageUnavailableError.
+        Close it if it is not taken to its end.
+
+        `run_bytes` bounds what one fetch takes, where that should be less than the storage likes
+        best. Raises RangeLostError, MissingObjectError, DataCorruptionError,
+        StorageUnavailableError.
         """
         position = start
         if run_bytes is None:
@@ -104,7 +130,9 @@ class SegmentBytes:
                 if position >= end or data is None or chunk.start_offset > position:
                     break
                 if chunk.end_offset > position:
-                    view = memoryview(data)[position - chunk.start_offset : end - chunk.start_offset]
+                    view = memoryview(data)[
+                        position - chunk.start_offset : end - chunk.start_offset
+                    ]
                     position += len(view)
                     yield view
         while position < end:
@@ -138,7 +166,9 @@ class SegmentBytes:
                 position = chunk.end_offset
         return position
 
-    async def _fetched(self, start: int, end: int, run_bytes: int) -> AsyncGenerator[StretchPayload]:
+    async def _fetched(
+        self, start: int, end: int, run_bytes: int
+    ) -> AsyncGenerator[StretchPayload]:
         runs = plan_fetches(self._chunks, start, end, run_bytes)
         running: deque[asyncio.Task[list[StretchPayload]]] = deque()
         in_flight = min(IN_FLIGHT, max(2, IN_FLIGHT_BYTES // run_bytes))
@@ -161,20 +191,27 @@ class SegmentBytes:
     async def _fetch(self, run: BlockRun) -> list[StretchPayload]:
         if self._reader is None:
             container_id = self._segment.container_id
-            self._reader = BlockReader(self._storage, container_id, self._runtime, object_size=self._size_of)
+            self._reader = BlockReader(
+                self._storage, container_id, self._runtime, object_size=self._size_of
+            )
         return await fetch_run(self._reader, run, self._runtime.random)
 
     async def _find_again(self, position: int, end: int, error: ObjectNotFoundError) -> None:
-        """After an object was not there: take the newest snapshot's word for where the bytes lie."""
+        """After an object was not there: take the newest snapshot's word for where the bytes
+        lie.
+        """
         held = next(chunk for chunk, _, _ in self._chunks if chunk.object_name == error.name)
         lost_from = max(position, held.start_offset)
         if self._newest is None:
             await self._ask(position, end, from_newest=True)
             return
-        # The newest was asked after its names were known: it is worth asking again only if it is another one now.
+        # The newest was asked after its names were known: it is worth asking again only if it is
+        # another one now.
         before = self._chunks
         await self._ask(position, end, from_newest=True)
-        if self._chunks == before or any(chunk.object_name == error.name for chunk, _, _ in self._chunks):
+        if self._chunks == before or any(
+            chunk.object_name == error.name for chunk, _, _ in self._chunks
+        ):
             raise MissingObjectError(self._segment.name, lost_from, error.name) from error
 
     async def _ask(self, position: int, end: int, *, from_newest: bool = False) -> None:
@@ -184,11 +221,15 @@ class SegmentBytes:
         segment, chunks = self._newest
         if segment.start_offset > position:
             lost_to = min(segment.start_offset, end)
-            raise RangeLostError(position, lost_to, f"the segment is truncated up to {segment.start_offset}")
+            raise RangeLostError(
+                position, lost_to, f"the segment is truncated up to {segment.start_offset}"
+            )
         if segment.storage_length < end or chunks is None:
             raise SourceCatalogError(
-                f"the newest catalog of container {segment.container_id} has segment {segment.name!r} up to offset"
-                f" {segment.storage_length}, and {end} was there: an older catalog has taken a newer one's place"
+                f"the newest catalog of container {segment.container_id} has segment "
+                f"{segment.name!r} up to offset"
+                f" {segment.storage_length}, and {end} was there: an older catalog has "
+                "taken a newer one's place"
             )
         self._chunks = list(chunks.between(position, end))
         self._sizes.update({chunk.object_name: size for chunk, size, _ in self._chunks})
@@ -197,7 +238,9 @@ class SegmentBytes:
         snapshots = await load_snapshots(self._storage, self._options)
         manifest = snapshots.get(self._segment.container_id)
         if manifest is None:
-            raise SourceCatalogError(f"the catalog of container {self._segment.container_id} is not there any more")
+            raise SourceCatalogError(
+                f"the catalog of container {self._segment.container_id} is not there any more"
+            )
         segment = await find_segment(self._storage, manifest, self._segment.segment_id)
         if segment is None:
             raise RangeLostError(position, end, "the segment was deleted, or merged into another")
@@ -221,15 +264,21 @@ async def fetch_run(reader: BlockReader, run: BlockRun, random: Random) -> list[
     raise AssertionError("the last try returns or raises")
 
 
-def plan_fetches(chunks: Sequence[SourceChunk], start: int, end: int, run_bytes: int) -> Iterator[BlockRun]:
-    """Fetches of at most `run_bytes` that cover [start, end), in order. The chunks cover it, in order. Pure."""
+def plan_fetches(
+    chunks: Sequence[SourceChunk], start: int, end: int, run_bytes: int
+) -> Iterator[BlockRun]:
+    """Fetches of at most `run_bytes` that cover [start, end), in order.
+
+    The chunks cover it, in order. Pure.
+    """
     whole: list[SourceChunk] = []
     for each in chunks:
         chunk = each.chunk
         if chunk.end_offset <= start or chunk.start_offset >= end:
             continue
         follows = whole and (
-            whole[-1].chunk.object_name == chunk.object_name and whole[-1].chunk.block_offset <= chunk.block_offset
+            whole[-1].chunk.object_name == chunk.object_name
+            and whole[-1].chunk.block_offset <= chunk.block_offset
         )
         if whole and not follows:
             yield from _runs(whole, run_bytes)
@@ -253,5 +302,8 @@ def plan_fetches(chunks: Sequence[SourceChunk], start: int, end: int, run_bytes:
 
 def _runs(whole: Sequence[SourceChunk], run_bytes: int) -> list[BlockRun]:
     return plan_runs(
-        whole[0].chunk.object_name, whole[0].object_size, [chunk for chunk, _, _ in whole], run_bytes=run_bytes
+        whole[0].chunk.object_name,
+        whole[0].object_size,
+        [chunk for chunk, _, _ in whole],
+        run_bytes=run_bytes,
     )

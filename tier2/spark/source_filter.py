@@ -1,11 +1,14 @@
-"""Which rows a query wants, as far as the source can tell without reading: by container, segment and offset.
+"""Which rows a query wants, as far as the source can tell without reading: by container, segment
+and offset.
 
 Rules of this file:
 
-- a filter is taken only if it is kept exactly; every other one stays with Spark, which looks at each row;
+- a filter is taken only if it is kept exactly; every other one stays with Spark, which looks at
+  each row;
 - no column of the source is ever null.
 
-Pure, and free of pyspark: filters come as a name, a column and a value (`source_reader` translates).
+Pure, and free of pyspark: filters come as a name, a column and a value (`source_reader`
+translates).
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from typing import Any, Final, NamedTuple
 
 from tier2.spark.source_options import INT64_MAX
 
-COLUMN_KINDS: Final = {"container": int, "segment": str, "segment_id": int, "offset": int, "length": int}
+COLUMN_KINDS: Final = {
+    "container": int,
+    "segment": str,
+    "segment_id": int,
+    "offset": int,
+    "length": int,
+}
 """Columns one can ask about, and of which kind their values are."""
 COLUMNS: Final = (
     "container",
@@ -33,7 +42,9 @@ COLUMNS: Final = (
 
 
 class Condition(NamedTuple):
-    """`column <kind> value`; kinds are `=`, `<`, `<=`, `>`, `>=`, `in`, `starts with`, `is not null`."""
+    """`column <kind> value`; kinds are `=`, `<`, `<=`, `>`, `>=`, `in`, `starts with`,
+    `is not null`.
+    """
 
     column: str
     kind: str
@@ -51,12 +62,18 @@ class RowFilter:
 
     def wants(self, container_id: int, segment_id: int, name: str) -> bool:
         """Whether rows of this segment can pass."""
-        values: dict[str, int | str] = {"container": container_id, "segment": name, "segment_id": segment_id}
+        values: dict[str, int | str] = {
+            "container": container_id,
+            "segment": name,
+            "segment_id": segment_id,
+        }
         return all(_holds(values[each.column], each) for each in self.conditions)
 
     def wants_container(self, container_id: int) -> bool:
         """Whether rows of this container can pass."""
-        return all(_holds(container_id, each) for each in self.conditions if each.column == "container")
+        return all(
+            _holds(container_id, each) for each in self.conditions if each.column == "container"
+        )
 
 
 EVERYTHING: Final = RowFilter()

@@ -67,7 +67,9 @@ async def read_ranges(
 
     Raises what `read_rows` raises. Holds the chunks of two groups.
     """
-    group_of = groups(ranges) if with_data or options.format != "raw" else ((each,) for each in ranges)
+    group_of = (
+        groups(ranges) if with_data or options.format != "raw" else ((each,) for each in ranges)
+    )
     coming: asyncio.Task[tuple[list[RowRange], Held]] | None = None
     group = next(group_of, None)
     try:
@@ -92,7 +94,9 @@ async def read_ranges(
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def groups(ranges: Iterable[RowRange], small_bytes: int | None = None) -> Iterator[tuple[RowRange, ...]]:
+def groups(
+    ranges: Iterable[RowRange], small_bytes: int | None = None
+) -> Iterator[tuple[RowRange, ...]]:
     """The ranges in their order; small ones that follow one another together. Pure.
 
     `small_bytes` takes the place of SMALL_BYTES.
@@ -130,7 +134,9 @@ async def fetch_group(
     if not gone:
         return list(group), held
     again = await _asked_again(storage, options, group, gone)
-    more, _ = await _fetch(storage, runtime, [each for each, old in zip(again, group, strict=True) if each is not old])
+    more, _ = await _fetch(
+        storage, runtime, [each for each, old in zip(again, group, strict=True) if each is not old]
+    )
     return again, {**held, **more}
 
 
@@ -158,7 +164,11 @@ async def _fetch(
 
 
 async def _fetch_runs(
-    reader: BlockReader, runtime: Runtime, runs: Iterator[BlockRun], held: dict[ChunkRecord, bytes], gone: set[str]
+    reader: BlockReader,
+    runtime: Runtime,
+    runs: Iterator[BlockRun],
+    held: dict[ChunkRecord, bytes],
+    gone: set[str],
 ) -> None:
     for run in runs:
         try:
@@ -199,7 +209,9 @@ async def _asked_again(
         manifest = snapshots.get(container_id)
         if manifest is None:
             continue
-        ids = {each.segment.segment_id for each in lost if each.segment.container_id == container_id}
+        ids = {
+            each.segment.segment_id for each in lost if each.segment.container_id == container_id
+        }
         segments = await load_segments_of(storage, manifest, ids)
         chunks = await load_chunks(storage, manifest, ids & segments.keys())
         for index, each in enumerate(group):
@@ -209,9 +221,16 @@ async def _asked_again(
     return now
 
 
-def _found_again(each: RowRange, segment: SourceSegment | None, chunks: SegmentChunks | None) -> RowRange:
+def _found_again(
+    each: RowRange, segment: SourceSegment | None, chunks: SegmentChunks | None
+) -> RowRange:
     end = min(each.chunks[-1].chunk.end_offset, each.limit)
-    if segment is None or chunks is None or segment.start_offset > each.read_from or segment.storage_length < end:
+    if (
+        segment is None
+        or chunks is None
+        or segment.start_offset > each.read_from
+        or segment.storage_length < end
+    ):
         return each
     found = chunks.between(each.read_from, end)
     return each._replace(chunks=found) if is_small(found) else each

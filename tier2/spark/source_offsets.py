@@ -1,16 +1,20 @@
 """Offsets of a stream: how far each segment has been read, as Spark keeps it in its checkpoint.
 
-    {"version": 1, "segments": {"0/12": 4096, ...}, "begun": {"0/12": 0}, "snapshots": {"0": "<epoch>-<sequence number>"},
+    {"version": 1, "segments": {"0/12": 4096, ...}, "begun": {"0/12": 0}, "snapshots": {"0":
+    "<epoch>-<sequence number>"},
      "waiting": {"0/12": [65536, "logs/a"]}}
 
-Segments go by container and id: a name that was deleted and made again is another segment. Rules of this file:
+Segments go by container and id: a name that was deleted and made again is another segment. Rules of
+this file:
 
-- what is read between two offsets depends on nothing but them: where the reading of a segment began stands in the first
-  offset that has it (`begun`);
-- a segment that a later snapshot does not have will never come again, and leaves; so the offsets stay as small as the store.
-  `snapshots` says as of when, and an older snapshot that turns up changes nothing;
-- what a snapshot had and the limit of a batch left for later is remembered (`waiting`): if its segment goes before it was read,
-  that is loss. The field is not there where nothing waits, nor in offsets of programs from before it; those pass over it;
+- what is read between two offsets depends on nothing but them: where the reading of a segment began
+  stands in the first offset that has it (`begun`);
+- a segment that a later snapshot does not have will never come again, and leaves; so the offsets
+  stay as small as the store. `snapshots` says as of when, and an older snapshot that turns up
+  changes nothing;
+- what a snapshot had and the limit of a batch left for later is remembered (`waiting`): if its
+  segment goes before it was read, that is loss. The field is not there where nothing waits, nor in
+  offsets of programs from before it; those pass over it;
 - nothing new, nothing changed: Spark begins a batch whenever the offset is another.
 
 Pure.
@@ -31,7 +35,10 @@ _POSITION: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})")
 
 
 class OffsetFormatError(SourceError):
-    """What the checkpoint holds is no offset of this source. The caller's move: another checkpoint, or a newer program."""
+    """What the checkpoint holds is no offset of this source.
+
+    The caller's move: another checkpoint, or a newer program.
+    """
 
 
 class OffsetOrderError(SourceError):
@@ -63,7 +70,9 @@ class Waiting(NamedTuple):
     name: str
     """For who is told that it is gone: the catalog does not know it any more then."""
     merged_into: int | None = None
-    """Id of the segment that its bytes were last seen in, or on their way into, until one that is read has them."""
+    """Id of the segment that its bytes were last seen in, or on their way into, until one that is
+    read has them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,11 @@ class StreamOffset:
         }
         if self.waiting:
             document["waiting"] = {
-                _text(key): [left.stored, left.name, *([] if left.merged_into is None else [left.merged_into])]
+                _text(key): [
+                    left.stored,
+                    left.name,
+                    *([] if left.merged_into is None else [left.merged_into]),
+                ]
                 for key, left in sorted(self.waiting.items())
             }
         return document
@@ -101,12 +114,17 @@ def parse_offset(document: Mapping[str, Any]) -> StreamOffset:
     """What `to_json` made. Raises OffsetFormatError."""
     version = document.get("version")
     if version != VERSION:
-        raise OffsetFormatError(f"offset of version {version!r}; this program reads version {VERSION}")
+        raise OffsetFormatError(
+            f"offset of version {version!r}; this program reads version {VERSION}"
+        )
     try:
         return StreamOffset(
             _keys(document["segments"]),
             _keys(document["begun"]),
-            {int(container_id): _position(text) for container_id, text in document["snapshots"].items()},
+            {
+                int(container_id): _position(text)
+                for container_id, text in document["snapshots"].items()
+            },
             {_key(text): _waiting(left) for text, left in document.get("waiting", {}).items()},
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -152,7 +170,7 @@ def _position(text: str) -> Position:
     return Position(int(match[1], 16), int(match[2], 16))
 
 
-# --- the next offset -------------------------------------------------------------------------------------------------
+# --- the next offset ------------------------------------------------------------------------------
 
 
 class Progress(NamedTuple):
@@ -169,10 +187,11 @@ def next_offset(
     positions: Mapping[int, Position],
     waiting: Mapping[SegmentKey, Waiting] | None = None,
 ) -> StreamOffset:
-    """The offset after these steps; `before` itself if none of them moves, nothing is gone and the same rows wait.
+    """The offset after these steps; `before` itself if none of them moves, nothing is gone and the
+    same rows wait.
 
-    `gone`: segments that the snapshots at `positions` do not have any more. `waiting`: all that does; who is not in `before`
-    has a step.
+    `gone`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
+    does; who is not in `before` has a step.
     """
     waiting = waiting or {}
     moved = {key: step for key, step in steps.items() if step.end > step.start}
@@ -181,12 +200,19 @@ def next_offset(
         return before
     ends = {key: place for key, place in before.ends.items() if key not in gone}
     ends.update({key: step.end for key, step in moved.items()})
-    # One whose turn has not come is known from now on too: its beginning is where what it can lose begins.
+    # One whose turn has not come is known from now on too: its beginning is where what it can lose
+    # begins.
     ends.update({key: steps[key].end for key in waiting if key not in ends})
     begun = {key: steps[key].start for key in ends if key not in before.ends}
-    others = {key for key in {*waiting, *before.waiting} if waiting.get(key) != before.waiting.get(key)}
+    others = {
+        key for key in {*waiting, *before.waiting} if waiting.get(key) != before.waiting.get(key)
+    }
     changed = {key.container_id for key in (*moved, *left, *others)}
-    news = {container_id: position for container_id, position in positions.items() if container_id in changed}
+    news = {
+        container_id: position
+        for container_id, position in positions.items()
+        if container_id in changed
+    }
     return StreamOffset(ends, begun, {**before.snapshots, **news}, waiting)
 
 
@@ -201,14 +227,20 @@ def steps_between(start: StreamOffset, end: StreamOffset) -> dict[SegmentKey, Pr
 
 
 def check_order(start: StreamOffset, end: StreamOffset) -> None:
-    """Raise OffsetOrderError if `end` lies before `start` somewhere: what lies between would be read twice."""
+    """Raise OffsetOrderError if `end` lies before `start` somewhere: what lies between would be
+    read twice.
+    """
     for container_id, position in start.snapshots.items():
         later = end.snapshots.get(container_id)
         if later is not None and later < position:
-            raise OffsetOrderError(f"container {container_id}: a batch would end at an older catalog than it begins at")
+            raise OffsetOrderError(
+                f"container {container_id}: a batch would end at an older catalog than it begins at"
+            )
     for key, place in start.ends.items():
         if end.ends.get(key, place) < place:
-            raise OffsetOrderError(f"segment {_text(key)}: a batch would end at {end.ends[key]} and begin at {place}")
+            raise OffsetOrderError(
+                f"segment {_text(key)}: a batch would end at {end.ends[key]} and begin at {place}"
+            )
 
 
 def admit(backlogs: Mapping[SegmentKey, int], budget: int | None) -> dict[SegmentKey, int]:
@@ -229,7 +261,9 @@ def admit(backlogs: Mapping[SegmentKey, int], budget: int | None) -> dict[Segmen
 
 
 def fill(backlogs: Mapping[SegmentKey, int], budget: int) -> dict[SegmentKey, int]:
-    """How many bytes of each backlog a budget has room for: of the shortest all, and of the one it ends in a part."""
+    """How many bytes of each backlog a budget has room for: of the shortest all, and of the one it
+    ends in a part.
+    """
     shares: dict[SegmentKey, int] = {}
     for key in sorted(backlogs, key=lambda key: (backlogs[key], key)):
         share = min(backlogs[key], budget)

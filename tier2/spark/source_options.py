@@ -1,7 +1,7 @@
 """Options of `spark.read.format("segmentstore")`: their names, defaults and bounds. Pure.
 
-Names are taken in any mixture of upper and lower case, as Spark hands them over. One that is unknown is refused: a misspelt
-`startOffset` would read everything. The page: docs/spark-source.md.
+Names are taken in any mixture of upper and lower case, as Spark hands them over. One that is
+unknown is refused: a misspelt `startOffset` would read everything. The page: docs/spark-source.md.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ class SourceOptions:
     segment: str | None = None
     prefix: str | None = None
     pattern: str | None = None
-    """Exactly one of these three says which segments; a pattern as in a shell: `*`, `?`, `[a-z]`; `/` is nothing special."""
+    """Exactly one of these three says which segments; a pattern as in a shell: `*`, `?`, `[a-z]`;
+    `/` is nothing special.
+    """
     transactions: bool = False
-    """Whether prefix and pattern also find transactions' and transient segments, whose bytes come again in the segment they
-    are merged into."""
+    """Whether prefix and pattern also find transactions' and transient segments, whose bytes come
+    again in the segment they are merged into.
+    """
     format: Format = "raw"
     start_offset: int | None = None
     end_offset: int | None = None
@@ -59,7 +62,9 @@ class SourceOptions:
     min_partitions: int = 4
     record_bytes_max: int = 64 * MIB
     incomplete_tail: bool = False
-    """Whether a batch gives the last line of a segment that is not sealed although no newline ends it yet."""
+    """Whether a batch gives the last line of a segment that is not sealed although no newline ends
+    it yet.
+    """
     event_borders: Literal["segment", "chunks"] = "segment"
     fail_on_data_loss: bool = True
     filter_pushdown: Literal["auto", "true", "false"] = "auto"
@@ -72,9 +77,13 @@ class SourceOptions:
     starts: Mapping[str, int] = field(default_factory=dict)
     """Where to begin in segments, by name; the others are read from where all are."""
     starting_ms: int | None = None
-    """Only bytes in objects made since then, in milliseconds since 1970 UTC, and what follows them in their segment."""
+    """Only bytes in objects made since then, in milliseconds since 1970 UTC, and what follows them
+    in their segment.
+    """
     invalid_utf8: Literal["fail", "replace", "binary"] = "fail"
-    """What becomes of a row in column `value` that is no UTF-8; `binary`: the column is one of bytes."""
+    """What becomes of a row in column `value` that is no UTF-8; `binary`: the column is one of
+    bytes.
+    """
 
     def selects(self, name: str) -> bool:
         """Whether a segment of this name is asked for."""
@@ -89,22 +98,32 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a read. Raises ConfigError naming the option that is unknown, malformed or missing."""
+    """The options of a read.
+
+    Raises ConfigError naming the option that is unknown, malformed or missing.
+    """
     values: dict[str, object] = {}
     for key, text in given.items():
         known = _PARSERS.get(key.lower())
         if known is None:
-            raise ConfigError(key, f"no option of this data source; there are {', '.join(sorted(_SPELLINGS))}")
+            raise ConfigError(
+                key, f"no option of this data source; there are {', '.join(sorted(_SPELLINGS))}"
+            )
         name, parse = known
         if name in values:
             raise ConfigError(key, "given twice")
         values[name] = parse(key, text)
     if "tier2" not in values:
-        raise ConfigError("tier2", "where is Tier 2? Name its URL by load(url), or by option tier2 or path")
+        raise ConfigError(
+            "tier2", "where is Tier 2? Name its URL by load(url), or by option tier2 or path"
+        )
     chosen = [name for name in ("segment", "prefix", "pattern") if name in values]
     if len(chosen) != 1:
         said = " and ".join(chosen) or "none"
-        raise ConfigError("segment", f"exactly one of segment, prefix and pattern says what is read; given: {said}")
+        raise ConfigError(
+            "segment",
+            f"exactly one of segment, prefix and pattern says what is read; given: {said}",
+        )
     for name in _STREAM_ONLY if not streaming else _BATCH_ONLY:
         if name in values:
             kind = "a stream" if not streaming else "a batch"
@@ -116,7 +135,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         and options.end_offset is not None
         and options.end_offset < options.start_offset
     ):
-        raise ConfigError("endOffset", f"{options.end_offset} is below startOffset, {options.start_offset}")
+        raise ConfigError(
+            "endOffset", f"{options.end_offset} is below startOffset, {options.start_offset}"
+        )
     if options.event_borders == "chunks" and options.format != "events":
         raise ConfigError("eventBorders", f"format {options.format} has no events")
     return options
@@ -124,7 +145,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 
 def _take_start(values: dict[str, object], *, streaming: bool) -> None:
     """One word for where to begin, and what it may be."""
-    said = [_spelling(name) for name in ("start_offset", "starting_offsets", "starting_ms") if name in values]
+    said = [
+        _spelling(name)
+        for name in ("start_offset", "starting_offsets", "starting_ms")
+        if name in values
+    ]
     if len(said) > 1:
         raise ConfigError(said[1], f"{' and '.join(said)} both say where to begin: give one")
     start = values.get("starting_offsets")
@@ -154,7 +179,9 @@ def _url(key: str, text: str) -> str:
         return "file://" + text.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     if not _SCHEME.match(text):
         raise ConfigError(
-            key, f"{redacted(text)!r} is no URL (file:///folder, s3://bucket/prefix), nor a folder's absolute path"
+            key,
+            f"{redacted(text)!r} is no URL (file:///folder, s3://bucket/prefix), nor a "
+            "folder's absolute path",
         )
     # Options stand in Spark's plans, logs and pages.
     refuse_secrets(text, setting=key)
@@ -190,13 +217,19 @@ def _starting_offsets(key: str, text: str) -> str | dict[str, int]:
         given = json.loads(text, object_pairs_hook=_once_each)
     except ValueError as error:
         raise ConfigError(
-            key, f"it is earliest, latest, or a JSON object with offsets by segment, as {_STARTS_LIKE}: {error}"
+            key,
+            "it is earliest, latest, or a JSON object with offsets by segment, as "
+            f"{_STARTS_LIKE}: {error}",
         ) from None
     if not isinstance(given, dict):
-        raise ConfigError(key, f"{text!r} is no JSON object with offsets by segment, as {_STARTS_LIKE}")
+        raise ConfigError(
+            key, f"{text!r} is no JSON object with offsets by segment, as {_STARTS_LIKE}"
+        )
     for name, offset in given.items():
         if type(offset) is not int or not 0 <= offset <= INT64_MAX:
-            raise ConfigError(key, f"{offset!r}, of segment {name!r}, is no offset: a whole number from 0 on")
+            raise ConfigError(
+                key, f"{offset!r}, of segment {name!r}, is no offset: a whole number from 0 on"
+            )
     return given
 
 
@@ -216,7 +249,9 @@ def _time(key: str, text: str) -> int:
         time = None
     if time is None or time.tzinfo is None:
         raise ConfigError(
-            key, f"{text!r} is no time: milliseconds since 1970 UTC, or as 2026-01-31T12:00:00+00:00, with its zone"
+            key,
+            f"{text!r} is no time: milliseconds since 1970 UTC, or as "
+            "2026-01-31T12:00:00+00:00, with its zone",
         )
     return max(0, math.floor(time.timestamp() * 1000))
 

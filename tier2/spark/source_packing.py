@@ -53,7 +53,9 @@ class _Sized(NamedTuple):
         return RANGE_BYTES + self.opened * OBJECT_BYTES
 
 
-def plan_parts(ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions) -> list[tuple[Part, ...]]:
+def plan_parts(
+    ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions
+) -> list[tuple[Part, ...]]:
     """The partitions of these ranges; `chunks` None: nobody needs the bytes.
 
     Raises SourceCatalogError for a range whose chunks are not known.
@@ -83,13 +85,17 @@ def plan_parts(ranges: Sequence[RowRange], chunks: Chunks | None, options: Sourc
 def _cut(each: _Sized, split: int, opening: float, options: SourceOptions) -> list[Part]:
     size = each.part.size
     # As long as a range's objects are worth their bytes, `split` is for its bytes alone.
-    fair = split if opening <= size else max(min(split, SPLIT_BYTES_MIN), int(split * size / opening))
+    fair = (
+        split if opening <= size else max(min(split, SPLIT_BYTES_MIN), int(split * size / opening))
+    )
     if size <= fair:
         return [each.part]
     return list(cut_range(each.part.rows, each.chunks, fair, options))
 
 
-def _sized(ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions) -> list[_Sized]:
+def _sized(
+    ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions
+) -> list[_Sized]:
     if chunks is None:
         return [_Sized(Part(each), None, 0) for each in ranges]
     sized: list[_Sized] = []
@@ -99,7 +105,9 @@ def _sized(ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOpt
         for rows in mine:
             held = known.get(rows.segment.segment_id)
             if held is None:
-                raise SourceCatalogError(f"the catalog has no chunk of segment {rows.segment.name!r}")
+                raise SourceCatalogError(
+                    f"the catalog has no chunk of segment {rows.segment.name!r}"
+                )
             parts.append(whole_part(rows, held, options))
         before: frozenset[int] = frozenset()
         for index in _in_object_order(parts):

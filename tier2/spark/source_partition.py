@@ -51,7 +51,9 @@ def _range_table(parts: Sequence[Part]) -> pa.Table:
     columns: dict[str, Any] = {
         name: pa.array([getattr(part.rows.segment, name) for part in parts]) for name in _SEGMENT
     }
-    columns |= {f"range_{name}": pa.array([getattr(part.rows, name) for part in parts]) for name in _RANGE}
+    columns |= {
+        f"range_{name}": pa.array([getattr(part.rows, name) for part in parts]) for name in _RANGE
+    }
     return pa.table({**columns, _COUNT: pa.array([part.last - part.first for part in parts])})
 
 

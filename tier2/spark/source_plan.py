@@ -2,11 +2,12 @@
 
 Rules of this file:
 
-- a range of rows is [start, end) of a segment: the rows whose first byte lies there, wherever they end; any cutting of it
-  gives each row to exactly one part (tier2/spark/framing.py);
-- lines can be found from anywhere, by the byte before; the rows of `raw` begin at multiples of their length; events cannot be
-  found from the middle, so their segment is one part, unless the user says that chunks begin with events: then each part
-  must end exactly where the next begins, which by induction from the first proves all borders right or fails the job;
+- a range of rows is [start, end) of a segment: the rows whose first byte lies there, wherever they
+  end; any cutting of it gives each row to exactly one part (tier2/spark/framing.py);
+- lines can be found from anywhere, by the byte before; the rows of `raw` begin at multiples of
+  their length; events cannot be found from the middle, so their segment is one part, unless the
+  user says that chunks begin with events: then each part must end exactly where the next begins,
+  which by induction from the first proves all borders right or fails the job;
 - parts are cut where objects are, if that is near enough to equal sizes. What shares a
   partition: `source_packing`.
 
@@ -27,7 +28,9 @@ from tier2.spark.source_filter import RowFilter
 from tier2.spark.source_options import Format, SourceOptions
 
 AHEAD_BYTES: Final = 1024 * 1024
-"""Behind its end a part knows the chunks of so many bytes more, for its last row; a longer one asks the catalog."""
+"""Behind its end a part knows the chunks of so many bytes more, for its last row; a longer one asks
+the catalog.
+"""
 CUT_BYTES: Final = 64 * 1024
 """A chunk is cut at multiples of this: the least that is fetched of a block."""
 
@@ -45,11 +48,15 @@ class SourceSegment(NamedTuple):
     """Sealed, and every byte of it is in Tier 2."""
     created_ms: int = 0
     modified_ms: int = 0
-    """When it was made and when it was last changed, as of the snapshot: milliseconds since 1970 UTC."""
+    """When it was made and when it was last changed, as of the snapshot: milliseconds since 1970
+    UTC.
+    """
 
 
 class RowRange(NamedTuple):
-    """The rows of one segment that begin in [start, end): what one framer does, and what it needs for it."""
+    """The rows of one segment that begin in [start, end): what one framer does, and what it needs
+    for it.
+    """
 
     segment: SourceSegment
     start: int
@@ -59,7 +66,9 @@ class RowRange(NamedTuple):
     limit: int
     """No byte from here on is read: the end of what is in Tier 2, or of a batch."""
     skip_first: bool = False
-    """A line may have begun before `start`: the first row begins behind the first newline from `start - 1` on."""
+    """A line may have begun before `start`: the first row begins behind the first newline from
+    `start - 1` on.
+    """
     complete: bool = False
     """Nothing will ever follow `limit`: what stands before it without an end is a row."""
     exact_end: bool = False
@@ -74,11 +83,18 @@ class RowRange(NamedTuple):
 
 
 Lost = Callable[[str, int, int, str], None]
-"""Told of bytes that were asked for and are not there (segment, start, end, why): raises DataLossError, or notes it."""
+"""Told of bytes that were asked for and are not there (segment, start, end, why): raises
+DataLossError, or notes it.
+"""
 
 
-def batch_range(segment: SourceSegment, options: SourceOptions, rows: RowFilter, lost: Lost) -> RowRange | None:
-    """What a batch reads of a segment; None: nothing. What was asked for and is truncated is told to `lost`."""
+def batch_range(
+    segment: SourceSegment, options: SourceOptions, rows: RowFilter, lost: Lost
+) -> RowRange | None:
+    """What a batch reads of a segment; None: nothing.
+
+    What was asked for and is truncated is told to `lost`.
+    """
     start, end = segment.start_offset, segment.storage_length
     wanted = options.starts.get(segment.name, options.start_offset)
     if wanted is not None:
@@ -87,7 +103,9 @@ def batch_range(segment: SourceSegment, options: SourceOptions, rows: RowFilter,
         start = max(start, wanted)
     if options.end_offset is not None:
         end = min(end, options.end_offset)
-    return row_range(segment, options, start, end, segment.storage_length, rows, complete=segment.finished)
+    return row_range(
+        segment, options, start, end, segment.storage_length, rows, complete=segment.finished
+    )
 
 
 def row_range(
@@ -104,7 +122,8 @@ def row_range(
     low, high = rows.offset_low, rows.offset_high
     rows_from = 0
     if options.format == "raw":
-        # A row of the whole range is given as it is or not at all: where rows begin must not depend on the filter.
+        # A row of the whole range is given as it is or not at all: where rows begin must not depend
+        # on the filter.
         piece = options.piece_bytes
         limit = end
         if high <= start:
@@ -129,8 +148,11 @@ def row_range(
     )
 
 
-def stored_since(rows: RowRange, chunks: SegmentChunks, since_ms: int, options: SourceOptions) -> RowRange | None:
-    """The rows from the first byte on that lies in an object made at that time or later; None: there are none.
+def stored_since(
+    rows: RowRange, chunks: SegmentChunks, since_ms: int, options: SourceOptions
+) -> RowRange | None:
+    """The rows from the first byte on that lies in an object made at that time or later; None:
+    there are none.
 
     An object is made after its bytes were appended: no row appended since then is left out.
     """
@@ -140,7 +162,9 @@ def stored_since(rows: RowRange, chunks: SegmentChunks, since_ms: int, options: 
     if place <= rows.start:
         return rows
     if options.format == "raw":
-        return rows._replace(start=max(rows.start, place // options.piece_bytes * options.piece_bytes))
+        return rows._replace(
+            start=max(rows.start, place // options.piece_bytes * options.piece_bytes)
+        )
     if options.format == "lines":
         return rows._replace(start=place, skip_first=True)
     if options.event_borders == "chunks":
@@ -149,7 +173,9 @@ def stored_since(rows: RowRange, chunks: SegmentChunks, since_ms: int, options: 
 
 
 def place_since(chunks: SegmentChunks, since_ms: int) -> int | None:
-    """Where the first chunk begins whose object was made at that time or later; None: there is none."""
+    """Where the first chunk begins whose object was made at that time or later; None: there is
+    none.
+    """
     later = np.flatnonzero(chunks.created_ms >= since_ms)
     return int(chunks.starts[later[0]]) if len(later) else None
 
@@ -178,8 +204,12 @@ def whole_part(rows: RowRange, chunks: SegmentChunks | None, options: SourceOpti
     return Part(rows, chunks.table, *chunks.span(rows.read_from, min(rows.end + ahead, rows.limit)))
 
 
-def cut_range(whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions) -> Iterator[Part]:
-    """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: nobody needs the bytes."""
+def cut_range(
+    whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions
+) -> Iterator[Part]:
+    """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: nobody
+    needs the bytes.
+    """
     starts = chunks.starts if chunks is not None else np.empty(0, np.int64)
     borders = list(_borders(whole, starts, split, options))
     for start, end in pairwise(borders):
@@ -192,13 +222,17 @@ def cut_range(whole: RowRange, chunks: SegmentChunks | None, split: int, options
         yield whole_part(part, chunks, options)
 
 
-def _borders(whole: RowRange, starts: NDArray[np.int64], split: int, options: SourceOptions) -> Iterator[int]:
+def _borders(
+    whole: RowRange, starts: NDArray[np.int64], split: int, options: SourceOptions
+) -> Iterator[int]:
     """Where a range is cut, its own ends among them."""
     position = whole.start
     yield position
     while whole.end - position > split:
         position = _border(position, position + split, starts, options.format, options.piece_bytes)
-        if position >= whole.end or (options.format == "events" and options.event_borders == "segment"):
+        if position >= whole.end or (
+            options.format == "events" and options.event_borders == "segment"
+        ):
             break
         yield position
     yield whole.end

@@ -27,7 +27,9 @@ from tier2.spark.source_reader import SegmentBatchReader
 
 
 class FilteringBatchReader(SegmentBatchReader):
-    """The same, told beforehand which rows are wanted: filters on container, segment, its id and offset are kept here."""
+    """The same, told beforehand which rows are wanted: filters on container, segment, its id and
+    offset are kept here.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take what can be kept exactly, give the rest back."""
@@ -59,4 +61,6 @@ def _condition(each: Filter) -> Condition | None:
     if kind is None or len(attribute) != 1:
         return None
     value = getattr(each, "value", None)
-    return Condition(attribute[0], kind, tuple(value) if kind == "in" and value is not None else value)
+    return Condition(
+        attribute[0], kind, tuple(value) if kind == "in" and value is not None else value
+    )

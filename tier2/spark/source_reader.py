@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-- an instance, and its partitions, are pickled and sent: options, names and records only, no storage and no lock;
+- an instance, and its partitions, are pickled and sent: options, names and records only, no storage
+  and no lock;
 - a storage is opened where it is used, on an event loop of the call's own, and closed there.
 """
 
@@ -21,7 +22,13 @@ from tier2.object_storage import ObjectStorage
 from tier2.spark.framing import Rows
 from tier2.spark.session import task_runtime
 from tier2.spark.source_batches import DATA_COLUMNS, BatchMaker, joined, types_of
-from tier2.spark.source_catalog import check_snapshots, check_starts, load_chunks, load_segments, load_snapshots
+from tier2.spark.source_catalog import (
+    check_snapshots,
+    check_starts,
+    load_chunks,
+    load_segments,
+    load_snapshots,
+)
 from tier2.spark.source_chunks import SegmentChunks
 from tier2.spark.source_errors import SourceCatalogError, SourceSchemaError
 from tier2.spark.source_filter import EVERYTHING, RowFilter
@@ -35,7 +42,10 @@ from tier2.spark.source_versions import arrow_schema
 
 
 def checked_schema(schema: StructType, options: SourceOptions) -> pa.Schema:
-    """The Arrow schema of what was asked for. Raises SourceSchemaError for what this source does not have."""
+    """The Arrow schema of what was asked for.
+
+    Raises SourceSchemaError for what this source does not have.
+    """
     types = types_of(options)
     if not len(schema):
         raise SourceSchemaError(f"no column is asked for; there are {', '.join(types)}")
@@ -43,14 +53,18 @@ def checked_schema(schema: StructType, options: SourceOptions) -> pa.Schema:
     for field in arrow:
         known = types.get(field.name)
         if known is None:
-            raise SourceSchemaError(f"there is no column {field.name!r}; there are {', '.join(types)}")
+            raise SourceSchemaError(
+                f"there is no column {field.name!r}; there are {', '.join(types)}"
+            )
         if field.type != known:
             raise SourceSchemaError(f"column {field.name} is of type {known}, not {field.type}")
     return arrow
 
 
 class SegmentBatchReader(DataSourceReader):
-    """Reads what is in Tier 2 by the newest catalog snapshots, as of the moment the query is planned."""
+    """Reads what is in Tier 2 by the newest catalog snapshots, as of the moment the query is
+    planned.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -76,9 +90,12 @@ class SegmentBatchReader(DataSourceReader):
             ranges = [
                 each
                 for segment in found
-                if (each := batch_range(segment, self._options, self._filter, self._lost)) is not None
+                if (each := batch_range(segment, self._options, self._filter, self._lost))
+                is not None
             ]
-            return await plan_partitions(storage, manifests, ranges, self._options, self._schema.fieldNames())
+            return await plan_partitions(
+                storage, manifests, ranges, self._options, self._schema.fieldNames()
+            )
         finally:
             await storage.close()
 
@@ -87,9 +104,15 @@ class SegmentBatchReader(DataSourceReader):
 
 
 async def find_segments(
-    storage: ObjectStorage, manifests: Mapping[int, Manifest], options: SourceOptions, rows: RowFilter
+    storage: ObjectStorage,
+    manifests: Mapping[int, Manifest],
+    options: SourceOptions,
+    rows: RowFilter,
 ) -> list[SourceSegment]:
-    """The segments a batch reads, by container and id. Raises SourceCatalogError if the catalog does not say."""
+    """The segments a batch reads, by container and id.
+
+    Raises SourceCatalogError if the catalog does not say.
+    """
 
     def wants(container_id: int, segment_id: int, name: str) -> bool:
         return options.selects(name) and rows.wants(container_id, segment_id, name)
@@ -101,12 +124,15 @@ async def find_segments(
         for segment in await load_segments(storage, manifest, wants)
     ]
     if not (options.segment is not None and found):
-        # One that was found by its whole name is in no other container; anything else may be where no snapshot is.
+        # One that was found by its whole name is in no other container; anything else may be where
+        # no snapshot is.
         check_snapshots(manifests, storage, rows.wants_container)
     if rows == EVERYTHING:
         check_starts(options, found)
     if options.segment is not None and not found and rows == EVERYTHING:
-        raise SourceCatalogError(f"no segment {options.segment!r} is in the catalog of {storage.url}")
+        raise SourceCatalogError(
+            f"no segment {options.segment!r} is in the catalog of {storage.url}"
+        )
     return found
 
 
@@ -146,8 +172,12 @@ def _stored_since(
             yield later
 
 
-def read_partition(partition: SegmentPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition as Arrow batches; a generator, for Spark stops one that it needs no more of."""
+def read_partition(
+    partition: SegmentPartition, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition as Arrow batches; a generator, for Spark stops one that it needs no
+    more of.
+    """
     return joined(_read_partition(partition, options, schema))
 
 
@@ -158,7 +188,8 @@ def _read_partition(
     maker = BatchMaker(schema, options)
     with_data = any(name in DATA_COLUMNS for name in schema.names)
     with asyncio.Runner() as runner:
-        # Not by `runner.run`: it sets a signal handler for each call, and that makes a text of the result, all its bytes.
+        # Not by `runner.run`: it sets a signal handler for each call, and that makes a text of the
+        # result, all its bytes.
         run = runner.get_loop().run_until_complete
         storage = open_object_storage(options.tier2, runtime)
         try:

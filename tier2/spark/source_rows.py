@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-- `read_rows` is a coroutine over ObjectStorage and Runtime; what drives it, and Spark, are elsewhere (`source_reader`);
+- `read_rows` is a coroutine over ObjectStorage and Runtime; what drives it, and Spark, are
+  elsewhere (`source_reader`);
 - bytes nobody asked for are not fetched: rows of `raw` are known by counting.
 """
 
@@ -19,7 +20,15 @@ import numpy as np
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
-from tier2.spark.framing import EventFramer, Framer, FramingError, LineFramer, RawFramer, Rows, raw_offsets
+from tier2.spark.framing import (
+    EventFramer,
+    Framer,
+    FramingError,
+    LineFramer,
+    RawFramer,
+    Rows,
+    raw_offsets,
+)
 from tier2.spark.source_batches import CHUNK_COLUMNS, ROWS_MAX
 from tier2.spark.source_errors import DataLossError, SegmentFramingError
 from tier2.spark.source_fetch import RUN_BYTES, RangeLostError, SegmentBytes
@@ -35,7 +44,9 @@ def needs_bytes(options: SourceOptions, columns: Iterable[str]) -> bool:
 
 
 def report_loss(options: SourceOptions, segment: str, start: int, end: int, why: str) -> None:
-    """What `failOnDataLoss` says of bytes that are gone: raise DataLossError, or leave a line in the log."""
+    """What `failOnDataLoss` says of bytes that are gone: raise DataLossError, or leave a line in
+    the log.
+    """
     if options.fail_on_data_loss:
         raise DataLossError(segment, start, end, why)
     _LOGGER.warning("segment %r: bytes %d to %d are passed over: %s", segment, start, end, why)
@@ -78,14 +89,19 @@ async def read_rows(
     except FramingError as error:
         detail = error.detail
         if rows.exact_end:
-            detail += ": chunks of this segment do not begin with events, read it with eventBorders=segment"
+            detail += (
+                ": chunks of this segment do not begin with events, read it with "
+                "eventBorders=segment"
+            )
         raise SegmentFramingError(segment.name, error.offset, detail) from error
     finally:
         await source.close()
 
 
 async def _framed(source: SegmentBytes, framer: Framer, rows: RowRange) -> AsyncGenerator[Rows]:
-    """What the framer makes of the bytes of the range, and of those behind it that its last row needs."""
+    """What the framer makes of the bytes of the range, and of those behind it that its last row
+    needs.
+    """
     end, size = rows.end, 0
     while not framer.done() and framer.position < rows.limit:
         start = framer.position
@@ -108,7 +124,13 @@ def new_framer(rows: RowRange, options: SourceOptions, *, with_data: bool) -> Fr
         return RawFramer(rows.start, rows.end, row_bytes=options.piece_bytes, with_data=with_data)
     most = options.record_bytes_max
     if options.format == "lines":
-        return LineFramer(rows.start, rows.end, record_bytes_max=most, with_data=with_data, skip_first=rows.skip_first)
+        return LineFramer(
+            rows.start,
+            rows.end,
+            record_bytes_max=most,
+            with_data=with_data,
+            skip_first=rows.skip_first,
+        )
     return EventFramer(
         rows.start,
         rows.end,

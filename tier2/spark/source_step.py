@@ -1,10 +1,12 @@
-"""One step of a stream: from an offset to the next, by the snapshots of one moment, within the limits of a batch.
+"""One step of a stream: from an offset to the next, by the snapshots of one moment, within the
+limits of a batch.
 
 Rules of this file:
 
-- what a batch may take is shared among segments in proportion to what waits, by bytes, by rows, or by both; and cut
-  back to a border of rows;
-- rows are counted by reading them, so a limit in rows costs the driver a reading of the batch; none of `raw`;
+- what a batch may take is shared among segments in proportion to what waits, by bytes, by rows, or
+  by both; and cut back to a border of rows;
+- rows are counted by reading them, so a limit in rows costs the driver a reading of the batch; none
+  of `raw`;
 - short backlogs are looked at in groups, by a few GETs for all.
 
 Coroutines over ObjectStorage.
@@ -76,13 +78,17 @@ class _Step(NamedTuple):
 
 
 class StreamCatalog:
-    """The segments and chunks of the snapshots seen last, one of each container: every trigger asks for them."""
+    """The segments and chunks of the snapshots seen last, one of each container: every trigger asks
+    for them.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._segments: dict[int, tuple[str, dict[int, SourceSegment]]] = {}
 
-    async def segments(self, storage: ObjectStorage, manifest: Manifest) -> dict[int, SourceSegment]:
+    async def segments(
+        self, storage: ObjectStorage, manifest: Manifest
+    ) -> dict[int, SourceSegment]:
         """All segments with a name, by id."""
         held = self._segments.get(manifest.container_id)
         if held is None or held[0] != manifest.name:
@@ -113,7 +119,9 @@ class LatestStep:
         """Behind what `take` gave, the beginnings of rows without an end among it."""
 
     async def begin(self, manifests: Mapping[int, Manifest]) -> StreamOffset:
-        """The offset that options `startingOffsets`, with places, and `startingTimestamp` ask for."""
+        """The offset that options `startingOffsets`, with places, and `startingTimestamp` ask
+        for.
+        """
         wanted: dict[SegmentKey, tuple[SourceSegment, int, SegmentChunks | None]] = {}
         found: list[SourceSegment] = []
         for container_id, manifest in sorted(manifests.items()):
@@ -134,7 +142,9 @@ class LatestStep:
                     later = place_since(known, since) if known is not None else None
                     place = segment.storage_length if later is None else later
                 elif 0 < place < segment.start_offset:
-                    report_loss(self._options, segment.name, place, segment.start_offset, "truncated")
+                    report_loss(
+                        self._options, segment.name, place, segment.start_offset, "truncated"
+                    )
                 wanted[SegmentKey(container_id, segment_id)] = (segment, place, known)
         check_starts(self._options, found)
         at_once = asyncio.Semaphore(BORDERS_AT_ONCE)
@@ -145,12 +155,19 @@ class LatestStep:
                 return key, await self._first(segment, place, known)
 
         ends = dict(await asyncio.gather(*[one(key) for key in wanted]))
-        return StreamOffset(ends, {}, {key: _position_of(manifest) for key, manifest in manifests.items()})
+        return StreamOffset(
+            ends, {}, {key: _position_of(manifest) for key, manifest in manifests.items()}
+        )
 
     async def _first(self, segment: SourceSegment, place: int, chunks: SegmentChunks | None) -> int:
-        known = chunks.between(segment.start_offset, segment.storage_length) if chunks is not None else ()
+        known = (
+            chunks.between(segment.start_offset, segment.storage_length)
+            if chunks is not None
+            else ()
+        )
         source = SegmentBytes(self._storage, self._runtime, segment, known, self._options)
-        # A place that a caller names is a border of events, and so is where a chunk begins if it is said to be.
+        # A place that a caller names is a border of events, and so is where a chunk begins if it is
+        # said to be.
         sure = self._options.starting_ms is None or self._options.event_borders == "chunks"
         try:
             return await first_border(source.read, self._options, segment, place, known=sure)
@@ -171,31 +188,48 @@ class LatestStep:
         for container_id, manifest in sorted(manifests.items()):
             position = _position_of(manifest)
             if position < self._before.snapshots.get(container_id, position):
-                _LOGGER.warning("container %d: its newest catalog is older than one seen before", container_id)
+                _LOGGER.warning(
+                    "container %d: its newest catalog is older than one seen before", container_id
+                )
                 continue
             positions[container_id] = position
             segments = await self._catalog.segments(self._storage, manifest)
             left = [
-                key for key in self._before.ends if key.container_id == container_id and key.segment_id not in segments
+                key
+                for key in self._before.ends
+                if key.container_id == container_id and key.segment_id not in segments
             ]
             merging = await self._merging(manifest, segments, left)
             gone += [key for key in left if key not in merging]
             waiting.update(merging)
             for segment in segments.values():
                 if self._options.selects(segment.name):
-                    starts[SegmentKey(container_id, segment.segment_id)] = (segment, self._start_of(segment))
+                    starts[SegmentKey(container_id, segment.segment_id)] = (
+                        segment,
+                        self._start_of(segment),
+                    )
         shares, ends = await self._admitted(manifests, starts, limits)
         steps = {
             # What is lost is passed over also where no row is to be read behind it.
-            key: Progress(self._before.ends.get(key, start), ends[key].end if key in ends else start)
+            key: Progress(
+                self._before.ends.get(key, start), ends[key].end if key in ends else start
+            )
             for key, (_, start) in starts.items()
         }
-        left_over = [segment.storage_length - steps[key].end for key, (segment, _) in starts.items()]
+        left_over = [
+            segment.storage_length - steps[key].end for key, (segment, _) in starts.items()
+        ]
         times = [manifest.time_ms for manifest in manifests.values()]
         self.backlog = Backlog(sum(left_over), sum(map(bool, left_over)), min(times, default=None))
         waiting.update(self._waiting(starts, shares, steps))
         # Of containers that nothing new is known of, what waited waits on.
-        waiting.update({key: left for key, left in self._before.waiting.items() if key.container_id not in positions})
+        waiting.update(
+            {
+                key: left
+                for key, left in self._before.waiting.items()
+                if key.container_id not in positions
+            }
+        )
         return next_offset(self._before, steps, frozenset(gone), positions, waiting)
 
     @staticmethod
@@ -204,25 +238,35 @@ class LatestStep:
         shares: Mapping[SegmentKey, int],
         steps: Mapping[SegmentKey, Progress],
     ) -> Iterator[tuple[SegmentKey, Waiting]]:
-        """What the limit of the batch leaves for later. The beginning of a row without an end is none of it."""
+        """What the limit of the batch leaves for later.
+
+        The beginning of a row without an end is none of it.
+        """
         for key, (segment, start) in starts.items():
             share, end = shares.get(key, 0), steps[key].end
-            # Who looked from a border on and found none behind it has seen that no row there is whole.
+            # Who looked from a border on and found none behind it has seen that no row there is
+            # whole.
             fruitless = share > 0 and end == start
-            if share < segment.storage_length - start and end < segment.storage_length and not fruitless:
+            if (
+                share < segment.storage_length - start
+                and end < segment.storage_length
+                and not fruitless
+            ):
                 yield key, Waiting(segment.storage_length, segment.name)
 
     async def _merging(
         self, manifest: Manifest, segments: Mapping[int, SourceSegment], left: Sequence[SegmentKey]
     ) -> dict[SegmentKey, Waiting]:
-        """Of segments that the snapshot has no more: those whose unread bytes are on their way into one that is read.
+        """Of segments that the snapshot has no more: those whose unread bytes are on their way into
+        one that is read.
 
         Unread bytes of the others are lost, unless they have arrived in such a one.
         """
         unread = {
             key.segment_id: (key, each)
             for key in left
-            if (each := self._before.waiting.get(key)) is not None and self._options.selects(each.name)
+            if (each := self._before.waiting.get(key)) is not None
+            and self._options.selects(each.name)
         }
         if not unread:
             return {}
@@ -248,7 +292,9 @@ class LatestStep:
         read = self._before.ends.get(SegmentKey(segment.container_id, segment.segment_id))
         if read is None or read >= segment.start_offset:
             return segment.start_offset if read is None else min(read, segment.storage_length)
-        report_loss(self._options, segment.name, read, segment.start_offset, "truncated before it was read")
+        report_loss(
+            self._options, segment.name, read, segment.start_offset, "truncated before it was read"
+        )
         return segment.start_offset
 
     async def _admitted(
@@ -259,8 +305,9 @@ class LatestStep:
     ) -> tuple[dict[SegmentKey, int], dict[SegmentKey, _Step]]:
         """How many bytes each segment may give to the batch, and where the batch ends in it.
 
-        What a segment cannot use, for it ends in one long row that is not whole yet, goes to those that were left out, the
-        shortest first: else a short backlog would wait for as long as that row does.
+        What a segment cannot use, for it ends in one long row that is not whole yet, goes to those
+        that were left out, the shortest first: else a short backlog would wait for as long as that
+        row does.
         """
         backlogs = {key: segment.storage_length - start for key, (segment, start) in starts.items()}
         shares = admit(backlogs, limits.bytes_max)
@@ -281,7 +328,10 @@ class LatestStep:
         allowed: Mapping[SegmentKey, int],
         rows_left: int,
     ) -> tuple[dict[SegmentKey, int], dict[SegmentKey, _Step]]:
-        """`_admitted` of so many rows. A row has a byte at least: the bytes that wait say how they are shared."""
+        """`_admitted` of so many rows.
+
+        A row has a byte at least: the bytes that wait say how they are shared.
+        """
         shares: dict[SegmentKey, int] = {}
         steps: dict[SegmentKey, _Step] = {}
         going_on = dict(allowed)
@@ -289,8 +339,13 @@ class LatestStep:
             given = admit(going_on, rows_left)
             if not given:
                 break
-            places = {key: (starts[key][0], steps[key].end if key in steps else starts[key][1]) for key in given}
-            found = await self._steps(manifests, places, {key: going_on[key] for key in given}, given)
+            places = {
+                key: (starts[key][0], steps[key].end if key in steps else starts[key][1])
+                for key in given
+            }
+            found = await self._steps(
+                manifests, places, {key: going_on[key] for key in given}, given
+            )
             for key, step in found.items():
                 start = starts[key][1]
                 steps[key] = step
@@ -316,17 +371,30 @@ class LatestStep:
             for container_id in sorted({key.container_id for key in shares}):
                 ids = {key.segment_id for key in shares if key.container_id == container_id}
                 found = await load_chunks(self._storage, manifests[container_id], ids)
-                chunks.update({SegmentKey(container_id, segment_id): each for segment_id, each in found.items()})
+                chunks.update(
+                    {
+                        SegmentKey(container_id, segment_id): each
+                        for segment_id, each in found.items()
+                    }
+                )
         steps: dict[SegmentKey, _Step] = {}
         keys = list(shares)
         for first in range(0, len(keys), GROUP_RANGES):
             some = keys[first : first + GROUP_RANGES]
-            together = [each for key in some if (each := self._together(starts[key], shares[key], chunks.get(key)))]
+            together = [
+                each
+                for key in some
+                if (each := self._together(starts[key], shares[key], chunks.get(key)))
+            ]
             for group in groups(together, self._small_bytes):
-                mine = [SegmentKey(each.segment.container_id, each.segment.segment_id) for each in group]
+                mine = [
+                    SegmentKey(each.segment.container_id, each.segment.segment_id) for each in group
+                ]
                 _, held = await fetch_group(self._storage, self._runtime, group, self._options)
                 steps |= await self._looked(mine, starts, shares, rows, chunks, held)
-            steps |= await self._looked([key for key in some if key not in steps], starts, shares, rows, chunks, {})
+            steps |= await self._looked(
+                [key for key in some if key not in steps], starts, shares, rows, chunks, {}
+            )
         return steps
 
     @property
@@ -334,13 +402,17 @@ class LatestStep:
         """Lines are looked for at the end, so that of a longer backlog not all is read."""
         return LOOK_BYTES if self._options.format == "lines" else None
 
-    def _together(self, begun: tuple[SourceSegment, int], share: int, chunks: SegmentChunks | None) -> RowRange | None:
+    def _together(
+        self, begun: tuple[SourceSegment, int], share: int, chunks: SegmentChunks | None
+    ) -> RowRange | None:
         """What is read of a short backlog to find its border, together with others; None: it is
         looked at alone.
         """
         segment, start = begun
         stored = segment.storage_length
-        if chunks is None or (self._options.format == "lines" and segment.finished and start + share == stored):
+        if chunks is None or (
+            self._options.format == "lines" and segment.finished and start + share == stored
+        ):
             return None
         known = chunks.between(start, stored)
         if not is_small(known, self._small_bytes):
@@ -362,7 +434,9 @@ class LatestStep:
             segment, start = starts[key]
             most = rows[key] if rows is not None else None
             async with at_once:
-                return key, await self._border(segment, start, start + shares[key], most, chunks.get(key), held)
+                return key, await self._border(
+                    segment, start, start + shares[key], most, chunks.get(key), held
+                )
 
         return dict(await asyncio.gather(*[one(key) for key in keys]))
 
@@ -387,7 +461,13 @@ class LatestStep:
             if end is None:
                 starts = chunks.starts if chunks is not None else np.empty(0, np.int64)
                 end = await find_border(
-                    source.read, self._options, start, wanted, stored, finished=finished, chunk_starts=starts
+                    source.read,
+                    self._options,
+                    start,
+                    wanted,
+                    stored,
+                    finished=finished,
+                    chunk_starts=starts,
                 )
             # The last line of a finished segment may have no newline that was counted.
             more = finished and end == stored and self._options.format == "lines"

@@ -1,16 +1,19 @@
-"""The stream reader of the data source: new rows of segments, as the catalog snapshots show more and more of them.
+"""The stream reader of the data source: new rows of segments, as the catalog snapshots show more
+and more of them.
 
 Rules of this file:
 
-- what is new is what the newest snapshots have: the latency is that of their export (setting `catalog_export_s`), and a
-  container without one has nothing yet;
-- a batch is a range of each segment, both ends borders of rows, and its rows depend on nothing else: a batch planned again
-  after a failure, by whatever later snapshot, has the same rows. That and Spark's checkpoint give each row exactly once;
-- what was promised, by a batch or by a snapshot, and is truncated or deleted meanwhile is told by its range
-  (`failOnDataLoss`);
+- what is new is what the newest snapshots have: the latency is that of their export (setting
+  `catalog_export_s`), and a container without one has nothing yet;
+- a batch is a range of each segment, both ends borders of rows, and its rows depend on nothing
+  else: a batch planned again after a failure, by whatever later snapshot, has the same rows. That
+  and Spark's checkpoint give each row exactly once;
+- what was promised, by a batch or by a snapshot, and is truncated or deleted meanwhile is told by
+  its range (`failOnDataLoss`);
 - nothing is remembered between calls but what could be read again;
-- before 4.2 Spark does not say where `latestOffset` begins: at the end of what was planned last, which Spark tells of
-  after a restart, too, by planning an empty batch there. The offsets of a batch are compared, so none goes back.
+- before 4.2 Spark does not say where `latestOffset` begins: at the end of what was planned last,
+  which Spark tells of after a restart, too, by planning an empty batch there. The offsets of a
+  batch are compared, so none goes back.
 """
 
 from __future__ import annotations
@@ -29,7 +32,14 @@ from tier2.locations import open_object_storage
 from tier2.spark.session import task_runtime
 from tier2.spark.source_catalog import load_snapshots
 from tier2.spark.source_errors import SourceCatalogError
-from tier2.spark.source_offsets import Progress, SegmentKey, StreamOffset, check_order, parse_offset, steps_between
+from tier2.spark.source_offsets import (
+    Progress,
+    SegmentKey,
+    StreamOffset,
+    check_order,
+    parse_offset,
+    steps_between,
+)
 from tier2.spark.source_options import SourceOptions
 from tier2.spark.source_partition import SegmentPartition
 from tier2.spark.source_plan import RowRange, SourceSegment
@@ -47,7 +57,9 @@ if TYPE_CHECKING or has_limits():
         SupportsTriggerAvailableNow,
     )
 else:
-    SupportsTriggerAvailableNow = object  # Spark ends such a query at the first `latestOffset` by itself.
+    SupportsTriggerAvailableNow = (
+        object  # Spark ends such a query at the first `latestOffset` by itself.
+    )
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -76,8 +88,13 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._begun.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What options `maxBytesPerTrigger` and `maxRowsPerTrigger` say; of both it is the bytes that Spark hears of."""
-        bytes_max, rows_max = self._options.max_bytes_per_trigger, self._options.max_rows_per_trigger
+        """What options `maxBytesPerTrigger` and `maxRowsPerTrigger` say; of both it is the bytes
+        that Spark hears of.
+        """
+        bytes_max, rows_max = (
+            self._options.max_bytes_per_trigger,
+            self._options.max_rows_per_trigger,
+        )
         if bytes_max is not None:
             return ReadMaxBytes(bytes_max)
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
@@ -89,9 +106,13 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """How far the next batch may read; of no start, from where the last one ended, without a limit."""
+        """How far the next batch may read; of no start, from where the last one ended, without a
+        limit.
+        """
         if start is None or limit is None:
-            before = self._reached if self._reached is not None else parse_offset(self.initialOffset())
+            before = (
+                self._reached if self._reached is not None else parse_offset(self.initialOffset())
+            )
             self._reached = asyncio.run(self._latest(before, Limits()))
             return self._reached.to_json()
         limits = Limits()
@@ -102,10 +123,14 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return asyncio.run(self._latest(parse_offset(start), limits)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """What is left behind the batch that was planned last, for `latestOffset` in the query's progress."""
+        """What is left behind the batch that was planned last, for `latestOffset` in the query's
+        progress.
+        """
         if self._backlog is None or self._backlog.oldest_ms is None:
             return None
-        as_of = datetime.fromtimestamp(self._backlog.oldest_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        as_of = datetime.fromtimestamp(self._backlog.oldest_ms / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        )
         return {
             "bytesBehind": self._backlog.bytes_left,
             "segmentsBehind": self._backlog.segments,
@@ -113,7 +138,10 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets. After a restart these may be older than anything this process has seen."""
+        """The ranges between two offsets.
+
+        After a restart these may be older than anything this process has seen.
+        """
         before, after = parse_offset(start), parse_offset(end)
         check_order(before, after)
         self._reached = after
@@ -133,7 +161,11 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self) -> StreamOffset:
         options = self._options
-        if options.starting_offsets == "earliest" and not options.starts and options.starting_ms is None:
+        if (
+            options.starting_offsets == "earliest"
+            and not options.starts
+            and options.starting_ms is None
+        ):
             return StreamOffset()
         if options.starting_offsets == "latest":
             after = await self._latest(StreamOffset(), Limits())
@@ -142,7 +174,9 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         storage = open_object_storage(options.tier2, runtime)
         try:
             manifests = await load_snapshots(storage, options)
-            return await LatestStep(storage, runtime, options, self._catalog, StreamOffset()).begin(manifests)
+            return await LatestStep(storage, runtime, options, self._catalog, StreamOffset()).begin(
+                manifests
+            )
         finally:
             await storage.close()
 
@@ -150,7 +184,11 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         runtime = task_runtime()
         storage = open_object_storage(self._options.tier2, runtime)
         try:
-            manifests = self._until if self._until is not None else await load_snapshots(storage, self._options)
+            manifests = (
+                self._until
+                if self._until is not None
+                else await load_snapshots(storage, self._options)
+            )
             step = LatestStep(storage, runtime, self._options, self._catalog, before)
             after = await step.take(manifests, limits)
             self._backlog = step.backlog
@@ -163,14 +201,22 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         storage = open_object_storage(self._options.tier2, task_runtime())
         try:
-            manifests = self._until if self._until is not None else await load_snapshots(storage, self._options)
+            manifests = (
+                self._until
+                if self._until is not None
+                else await load_snapshots(storage, self._options)
+            )
             ranges = []
             for container_id in sorted({key.container_id for key in steps}):
                 manifest = manifests.get(container_id)
                 if manifest is None:
-                    raise SourceCatalogError(f"the catalog of container {container_id} is not there any more")
+                    raise SourceCatalogError(
+                        f"the catalog of container {container_id} is not there any more"
+                    )
                 segments = await self._catalog.segments(storage, manifest)
-                mine = {key: step for key, step in steps.items() if key.container_id == container_id}
+                mine = {
+                    key: step for key, step in steps.items() if key.container_id == container_id
+                }
                 ranges += [
                     each
                     for key, step in mine.items()
@@ -182,22 +228,37 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finally:
             await storage.close()
 
-    def _range(self, segment: SourceSegment | None, key: SegmentKey, step: Progress) -> RowRange | None:
+    def _range(
+        self, segment: SourceSegment | None, key: SegmentKey, step: Progress
+    ) -> RowRange | None:
         start, end = step
         if segment is None:
             name = f"{key.segment_id} of container {key.container_id}"
-            report_loss(self._options, name, start, end, "the segment was deleted, or merged into another")
+            report_loss(
+                self._options, name, start, end, "the segment was deleted, or merged into another"
+            )
             return None
         if segment.storage_length < end:
             raise SourceCatalogError(
-                f"the newest catalog of container {key.container_id} has segment {segment.name!r} up to offset"
-                f" {segment.storage_length}, and the stream was at {end}: an older catalog has taken a newer one's place"
+                f"the newest catalog of container {key.container_id} has segment "
+                f"{segment.name!r} up to offset"
+                f" {segment.storage_length}, and the stream was at {end}: an older "
+                "catalog has taken a newer one's place"
             )
         if segment.start_offset > start:
             lost_to = min(segment.start_offset, end)
-            report_loss(self._options, segment.name, start, lost_to, f"truncated up to {segment.start_offset}")
+            report_loss(
+                self._options,
+                segment.name,
+                start,
+                lost_to,
+                f"truncated up to {segment.start_offset}",
+            )
             start = lost_to
         if start == end:
             return None
-        # Both ends are borders: what stands before the last one without an end is the last row of a finished segment.
-        return RowRange(segment, start, end, 0, end, complete=True, exact_end=self._options.format == "events")
+        # Both ends are borders: what stands before the last one without an end is the last row of a
+        # finished segment.
+        return RowRange(
+            segment, start, end, 0, end, complete=True, exact_end=self._options.format == "events"
+        )

@@ -1,7 +1,8 @@
 """What of Spark's Python data sources this release has: they came in 4.0 and grew until 4.2.
 
-Rules of this file: nothing here goes by a release's number but what people are told. It is asked for what it has, once a
-process; the planner and the tasks run the same release, so they answer alike.
+Rules of this file: nothing here goes by a release's number but what people are told. It is asked
+for what it has, once a process; the planner and the tasks run the same release, so they answer
+alike.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def has_filters() -> bool:
 
 @lru_cache(maxsize=1)
 def has_limits() -> bool:
-    """Whether a stream reader is told where it begins and how much it may take, and is asked what is left."""
+    """Whether a stream reader is told where it begins and how much it may take, and is asked what
+    is left.
+    """
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -65,31 +68,39 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def need_sources() -> None:
     """Raise SparkVersionError where there are no Python data sources."""
     if not has_sources():
-        raise _lacking("Python data sources", _SOURCES, "the jobs reconcile and compact run on this one")
+        raise _lacking(
+            "Python data sources", _SOURCES, "the jobs reconcile and compact run on this one"
+        )
 
 
 def need_filters() -> None:
     """Raise SparkVersionError where no filter is handed over."""
     if not has_filters():
         raise _lacking(
-            "filterPushdown=true", _FILTERS, "options segment, prefix, startOffset and endOffset do the same"
+            "filterPushdown=true",
+            _FILTERS,
+            "options segment, prefix, startOffset and endOffset do the same",
         )
 
 
 def need_limits(options: list[str]) -> None:
-    """Raise SparkVersionError where batches of a stream cannot be limited, and these options ask for it."""
+    """Raise SparkVersionError where batches of a stream cannot be limited, and these options ask
+    for it.
+    """
     if options and not has_limits():
         raise _lacking(" and ".join(options), _LIMITS, "without it a batch takes all there is")
 
 
 def enable_pushdown(spark: SparkSession) -> bool:
-    """Have Spark hand filters over, unless somebody has said that it shall not; else a line in the log says what to do.
+    """Have Spark hand filters over, unless somebody has said that it shall not; else a line in the
+    log says what to do.
 
     Whether it does.
     """
     if not has_filters():
         _log.warning(
-            "Spark %s hands no filter to the source, %s does: a where reads everything; options segment, prefix,"
+            "Spark %s hands no filter to the source, %s does: a where reads everything; "
+            "options segment, prefix,"
             " startOffset and endOffset do not",
             pyspark.__version__,
             _FILTERS,
@@ -117,4 +128,6 @@ def _source_has(name: str) -> bool:
 
 
 def _lacking(feature: str, since: str, instead: str) -> SparkVersionError:
-    return SparkVersionError(f"{feature} needs Spark {since} or newer, and this is {pyspark.__version__}: {instead}")
+    return SparkVersionError(
+        f"{feature} needs Spark {since} or newer, and this is {pyspark.__version__}: {instead}"
+    )

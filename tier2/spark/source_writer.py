@@ -1,10 +1,12 @@
-"""What Spark calls to write: `df.write.format("segmentstore")` and `writeStream`, over a store that this machine serves.
+"""What Spark calls to write: `df.write.format("segmentstore")` and `writeStream`, over a store that
+this machine serves.
 
-    df.write.format("segmentstore").option("store", folder).option("segment", "logs/a").mode("append").save()
+    df.write.format("segmentstore").option("store", folder).option("segment",
+    "logs/a").mode("append").save()
 
-Rules of this file: it turns Spark's calls into those of write_landing.py, which knows how an epoch lands once, and holds nothing
-else of it. A writer is pickled to each task and back to the driver: it carries settings, no connections. Options and what is
-promised: docs/spark-writing.md.
+Rules of this file: it turns Spark's calls into those of write_landing.py, which knows how an epoch
+lands once, and holds nothing else of it. A writer is pickled to each task and back to the driver:
+it carries settings, no connections. Options and what is promised: docs/spark-writing.md.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ _log = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties of a task: the query's id, which its checkpoint keeps over restarts, and the number of the micro-batch."""
+"""Local properties of a task: the query's id, which its checkpoint keeps over restarts, and the
+number of the micro-batch.
+"""
 _EPOCH_MAX: Final = 2**63 - 1
 _ABORT_PATIENCE_S: Final = 5.0
 
@@ -75,14 +79,23 @@ class TaskMessage(WriterCommitMessage):
     written: TaskWritten
 
 
-def write_settings(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteSettings:
-    """Of the options as Spark gives them. Raises ConfigError naming the option or column that is wrong."""
+def write_settings(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> WriteSettings:
+    """Of the options as Spark gives them.
+
+    Raises ConfigError naming the option or column that is wrong.
+    """
     given = {name.lower(): value for name, value in options.items()}
     if overwrite:
-        raise ConfigError("mode", "segments are only appended to: mode append, or output mode append")
+        raise ConfigError(
+            "mode", "segments are only appended to: mode append, or output mode append"
+        )
     store = given.get("store") or given.get("path")
     if not store:
-        raise ConfigError("store", "it names the folder of a store that a process of this machine serves")
+        raise ConfigError(
+            "store", "it names the folder of a store that a process of this machine serves"
+        )
     checked_folder(store, "store")
     columns = [(column.name, column.dataType.typeName()) for column in schema.fields]
     return WriteSettings(
@@ -96,7 +109,10 @@ def write_settings(options: Mapping[str, str], schema: StructType, *, overwrite:
 
 
 class SegmentBatchWriter(DataSourceArrowWriter):
-    """One batch write. Without `queryId` it lands once; with `queryId` and `epoch` once however often it is run."""
+    """One batch write.
+
+    Without `queryId` it lands once; with `queryId` and `epoch` once however often it is run.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: FBT001 - Spark's
         self._settings = write_settings(options, schema, overwrite=overwrite)
@@ -120,16 +136,21 @@ class SegmentBatchWriter(DataSourceArrowWriter):
 
 
 class SegmentStreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a streaming query: each micro-batch lands once, over failures and restarts from its checkpoint."""
+    """The sink of a streaming query: each micro-batch lands once, over failures and restarts from
+    its checkpoint.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: FBT001 - Spark's
         self._settings = write_settings(options, schema, overwrite=overwrite)
         given = {name.lower() for name in options}
         for option in ("queryId", "epoch"):
             if option.lower() in given:
-                # With another checkpoint the numbers begin anew: whole batches would be taken for repetitions.
+                # With another checkpoint the numbers begin anew: whole batches would be taken for
+                # repetitions.
                 raise ConfigError(
-                    option, "a stream has the id that its checkpoint keeps, and Spark's number of each batch"
+                    option,
+                    "a stream has the id that its checkpoint keeps, and Spark's number "
+                    "of each batch",
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:  # type: ignore[override] # an Arrow writer's
@@ -138,7 +159,8 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query_id or not batch:
             raise ConfigError(
-                "checkpointLocation", f"the task knows neither {QUERY_ID} nor {BATCH_ID}: not a micro-batch"
+                "checkpointLocation",
+                f"the task knows neither {QUERY_ID} nor {BATCH_ID}: not a micro-batch",
             )
         identity = WriteIdentity(writer_id_of(query_id), int(batch), lasting=True)
         if not has_arrow_streams():
@@ -152,7 +174,8 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
         identity = reports[0].identity
         if any(report.identity != identity for report in reports) or identity.epoch != batchId:
             raise ConfigError(
-                "epoch", f"tasks of batch {batchId} reported {sorted({r.identity.epoch for r in reports})}"
+                "epoch",
+                f"tasks of batch {batchId} reported {sorted({r.identity.epoch for r in reports})}",
             )
         _land(self._settings, identity, reports)
 
@@ -160,7 +183,9 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
         _abort(self._settings, _reports(messages))
 
 
-def _write_task(settings: WriteSettings, identity: WriteIdentity, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+def _write_task(
+    settings: WriteSettings, identity: WriteIdentity, batches: Iterator[pa.RecordBatch]
+) -> TaskMessage:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     attempt = context.attemptNumber() if context is not None else 0
@@ -187,12 +212,22 @@ def _land(settings: WriteSettings, identity: WriteIdentity, reports: Sequence[Ta
         return await land(client, identity, tasks, runtime=Runtime(), create=settings.create)
 
     landed = _with_client(settings, settings.patience_s, work)
-    _log.info("epoch %d: %d bytes appended to %d segments", identity.epoch, landed.bytes, len(landed.offsets))
+    _log.info(
+        "epoch %d: %d bytes appended to %d segments",
+        identity.epoch,
+        landed.bytes,
+        len(landed.offsets),
+    )
 
 
 def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
-    """Tidy up; what cannot be is found later by its name. A failed job has its own error to tell."""
-    staged = [part.staged for report in reports for part in report.written.parts.values() if part.staged]
+    """Tidy up; what cannot be is found later by its name.
+
+    A failed job has its own error to tell.
+    """
+    staged = [
+        part.staged for report in reports for part in report.written.parts.values() if part.staged
+    ]
     if not staged:
         return
 
@@ -205,7 +240,9 @@ def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
         _log.warning("what tasks staged is left behind: %s", staged)
 
 
-def _with_client(settings: WriteSettings, patience_s: float, work: Callable[[LocalClient], Awaitable[T]]) -> T:
+def _with_client(
+    settings: WriteSettings, patience_s: float, work: Callable[[LocalClient], Awaitable[T]]
+) -> T:
     async def connected() -> T:
         async with LocalClient(settings.store, patience_s=patience_s) as client:
             return await work(client)
@@ -218,10 +255,16 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage
 
 
 def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
-    """Of a job that Spark says has succeeded. Raises LandingError if a task's is missing: its rows would be."""
+    """Of a job that Spark says has succeeded.
+
+    Raises LandingError if a task's is missing: its rows would be.
+    """
     reports = _reports(messages)
     if len(reports) != len(messages):
-        raise LandingError(f"{len(messages) - len(reports)} of {len(messages)} tasks did not report what they prepared")
+        raise LandingError(
+            f"{len(messages) - len(reports)} of {len(messages)} tasks did not report "
+            "what they prepared"
+        )
     return reports
 
 

@@ -1,7 +1,8 @@
 """The disk of a task that writes in bulk: what is written and synced leaves the page cache.
 
-A job rewrites more than there is memory. Left in the cache, its objects would push out what the live owner's readers want next, and
-each page of a new file is memory the kernel has to find first: on a virtual machine that costs more than the copying.
+A job rewrites more than there is memory. Left in the cache, its objects would push out what the
+live owner's readers want next, and each page of a new file is memory the kernel has to find first:
+on a virtual machine that costs more than the copying.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class BulkFile(OsFile):
 
     def sync(self) -> None:
         super().sync()
-        # Clean pages go at once. A hint: where a file system knows none of it, nothing is lost but memory.
+        # Clean pages go at once. A hint: where a file system knows none of it, nothing is lost but
+        # memory.
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

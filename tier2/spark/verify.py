@@ -1,13 +1,18 @@
-"""What the objects themselves say: headers and checksums of every block, compared with the catalog's word.
+"""What the objects themselves say: headers and checksums of every block, compared with the
+catalog's word.
 
 Rules of this file:
 
-- the walk is `tier2.block_walk`'s, the same as the scrub's; here its faults become rows of findings;
-- several objects are looked at at once, as a rule each by one request: while one waits for its bytes the checksums of another
-  are made. How many is bounded by bytes too, for a task is one of many on its machine;
-- an object that is not there is no finding here: whether it is missing, a listing and a snapshot taken later say;
-- a store that does not answer is asked again, more and more slowly. One object that cannot be had is `unreadable` and of the
-  severity `unknown`; several in a row are the store's failure, and the task's.
+- the walk is `tier2.block_walk`'s, the same as the scrub's; here its faults become rows of
+  findings;
+- several objects are looked at at once, as a rule each by one request: while one waits for its
+  bytes the checksums of another are made. How many is bounded by bytes too, for a task is one of
+  many on its machine;
+- an object that is not there is no finding here: whether it is missing, a listing and a snapshot
+  taken later say;
+- a store that does not answer is asked again, more and more slowly. One object that cannot be had
+  is `unreadable` and of the severity `unknown`; several in a row are the store's failure, and the
+  task's.
 
 Coroutines over ObjectStorage and Runtime: a task of a job and a simulated world run the same ones.
 """
@@ -30,13 +35,18 @@ from tier2.s3.weighted_gate import WeightedGate
 from tier2.spark.findings import Finding, Kind, Severity
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
-"""Of one request for a body, or an eighth more: by default no flush makes larger objects, and whole ones cost a store least."""
+"""Of one request for a body, or an eighth more: by default no flush makes larger objects, and whole
+ones cost a store least.
+"""
 OBJECTS_AT_ONCE: Final = 4
 ROOM_BYTES: Final = 36 * 1024 * 1024
 """Held for each of the objects at once; a piece of PIECE_BYTES takes the room of two."""
 ATTEMPTS: Final = 3
 RETRY_S: Final = 0.5
-"""Before the second attempt; twice as long before each one after. The adapters try again by themselves as well."""
+"""Before the second attempt; twice as long before each one after.
+
+The adapters try again by themselves as well.
+"""
 FAILURES_IN_A_ROW_MAX: Final = 3
 ROWS_AT_ONCE: Final = 256
 
@@ -68,10 +78,15 @@ class ObjectsCheck:
         self._failures_in_a_row = 0
 
     def add(self, checked: Checked) -> None:
-        """Count one object. Raises StorageUnavailableError if it is one too many that could not be had."""
+        """Count one object.
+
+        Raises StorageUnavailableError if it is one too many that could not be had.
+        """
         self._failures_in_a_row = self._failures_in_a_row + 1 if checked.unavailable else 0
         if self._failures_in_a_row > FAILURES_IN_A_ROW_MAX:
-            raise StorageUnavailableError(checked.findings[0].object or "", checked.findings[0].evidence)
+            raise StorageUnavailableError(
+                checked.findings[0].object or "", checked.findings[0].evidence
+            )
         self.findings += checked.findings
         self.blocks += checked.blocks
         self.bytes_read += checked.bytes_read
@@ -82,7 +97,9 @@ class ObjectsCheck:
 
 
 class OwnedChunk(NamedTuple):
-    """A chunk, and the segment it is of now; its record only says whose the block was when it was written."""
+    """A chunk, and the segment it is of now; its record only says whose the block was when it was
+    written.
+    """
 
     segment_id: int
     record: ChunkRecord
@@ -97,10 +114,11 @@ async def verify_objects(
     piece_bytes: int = PIECE_BYTES,
     executor: Executor | None = None,
 ) -> ObjectsCheck:
-    """Look into every live object of these rows (`OBJECT_COLUMNS`), up to `at_once` of them at a time.
+    """Look into every live object of these rows (`OBJECT_COLUMNS`), up to `at_once` of them at a
+    time.
 
-    Raises StorageUnavailableError after several objects in a row that could not be had. Memory is bounded by
-    `at_once` times ROOM_BYTES, or by a piece if that is more, and by what is found.
+    Raises StorageUnavailableError after several objects in a row that could not be had. Memory is
+    bounded by `at_once` times ROOM_BYTES, or by a piece if that is more, and by what is found.
     """
     waiting = live_objects(objects)
     room = WeightedGate(at_once * ROOM_BYTES)
@@ -114,7 +132,12 @@ async def verify_objects(
             try:
                 result.add(
                     await verify_object(
-                        storage, record, chunks, bodies=bodies, piece_bytes=piece_bytes, executor=executor
+                        storage,
+                        record,
+                        chunks,
+                        bodies=bodies,
+                        piece_bytes=piece_bytes,
+                        executor=executor,
                     )
                 )
             except Exception as error:  # noqa: BLE001 - raised when the others have come to their next object
@@ -167,9 +190,11 @@ async def verify_object(
     piece_bytes: int = PIECE_BYTES,
     executor: Executor | None = None,
 ) -> Checked:
-    """Whether the blocks of one object are those the catalog means and, with `bodies`, every checksum in it right.
+    """Whether the blocks of one object are those the catalog means and, with `bodies`, every
+    checksum in it right.
 
-    Reads the object once; of headers alone, one small request for a large block. Never raises for the object's sake.
+    Reads the object once; of headers alone, one small request for a large block. Never raises for
+    the object's sake.
     """
     named = parse_object_name(record.name)
     container_id = named.container_id if named is not None else -1
@@ -197,7 +222,11 @@ async def verify_object(
             await asyncio.sleep(delay)
             delay *= 2
         else:
-            return Checked(tuple(_findings(record, container_id, chunks, faults, size)), walk.blocks, walk.bytes_read)
+            return Checked(
+                tuple(_findings(record, container_id, chunks, faults, size)),
+                walk.blocks,
+                walk.bytes_read,
+            )
     raise AssertionError("the last attempt returns")
 
 
@@ -212,15 +241,25 @@ async def _size(storage: ObjectStorage, record: ObjectRecord, faults: Sequence[B
 
 
 def _findings(
-    record: ObjectRecord, container_id: int, chunks: Sequence[OwnedChunk], faults: Sequence[BlockFault], size: int
+    record: ObjectRecord,
+    container_id: int,
+    chunks: Sequence[OwnedChunk],
+    faults: Sequence[BlockFault],
+    size: int,
 ) -> Iterator[Finding]:
     owners = {chunk.record: chunk for chunk in chunks}
-    cut = [fault for fault in faults if isinstance(fault.error, ObjectEndError)] if size != record.size else []
+    cut = (
+        [fault for fault in faults if isinstance(fault.error, ObjectEndError)]
+        if size != record.size
+        else []
+    )
     if cut:
         # One cause, one finding: which blocks are cut is evidence of it.
         lost = [owners[chunk] for fault in cut for chunk in fault.chunks]
         places = ", ".join(str(fault.position) for fault in cut[:3])
-        evidence = f"its end is within the block at {places}" + (f" and {len(cut) - 3} more" if len(cut) > 3 else "")
+        evidence = f"its end is within the block at {places}" + (
+            f" and {len(cut) - 3} more" if len(cut) > 3 else ""
+        )
         finding = _finding(Kind.WRONG_SIZE, record, container_id, lost, evidence)
         yield finding._replace(expected=f"{record.size} bytes", actual=f"{size} bytes")
     for fault in faults:

@@ -1,17 +1,20 @@
-"""How the rows of one epoch come into a segment whole and once, whatever becomes of tasks, drivers and the store.
+"""How the rows of one epoch come into a segment whole and once, whatever becomes of tasks, drivers
+and the store.
 
-An epoch is a micro-batch of a stream, or a batch write. Its tasks only prepare; the driver, when all have succeeded, makes of
-what they prepared ONE change of the segment, which carries the number of the epoch as the event number of the writer. So it
-does not matter how often a task ran, or how the rows were cut into tasks, this time and the time before.
+An epoch is a micro-batch of a stream, or a batch write. Its tasks only prepare; the driver, when
+all have succeeded, makes of what they prepared ONE change of the segment, which carries the number
+of the epoch as the event number of the writer. So it does not matter how often a task ran, or how
+the rows were cut into tasks, this time and the time before.
 
-- `write_partition`, in each attempt of a task: few bytes are handed to the driver, more are staged: appended to a transient
-  segment with a name of the attempt's own.
-- `land`, in the driver: an append of what all tasks handed over, or a merge of one transient segment that holds everything,
-  in the order of the partitions.
+- `write_partition`, in each attempt of a task: few bytes are handed to the driver, more are staged:
+  appended to a transient segment with a name of the attempt's own.
+- `land`, in the driver: an append of what all tasks handed over, or a merge of one transient
+  segment that holds everything, in the order of the partitions.
 - `clear`: what attempts left behind whose epoch has landed, or who were given up.
 
-Rules of this file: what is staged is named so that target, writer and epoch can be told from the name; it is deleted only when
-the target has that epoch, or by who staged it. A later epoch is never made of an earlier one's pieces.
+Rules of this file: what is staged is named so that target, writer and epoch can be told from the
+name; it is deleted only when the target has that epoch, or by who staged it. A later epoch is never
+made of an earlier one's pieces.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ _NAMESPACE = uuid.UUID("6b1d4f0e-5a0c-5d0f-8e57-4d1f1c7b9a55")
 
 
 class LandingError(SegmentStoreError):
-    """What tasks prepared is not there any more, or not what it was; nothing was appended. Run the epoch again."""
+    """What tasks prepared is not there any more, or not what it was; nothing was appended.
+
+    Run the epoch again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,10 @@ class WriteIdentity:
     writer_id: uuid.UUID
     epoch: int
     lasting: bool
-    """Whether target segments remember the epoch, so that it lands once however often it is run. Costs each an attribute."""
+    """Whether target segments remember the epoch, so that it lands once however often it is run.
+
+    Costs each an attribute.
+    """
 
 
 def writer_id_of(query_id: str) -> uuid.UUID:
@@ -69,12 +78,16 @@ class StagingName(NamedTuple):
 
 
 def staging_name(target: str, identity: WriteIdentity, unique: uuid.UUID) -> str:
-    """The name of a transient segment in the target's container. Raises InvalidNameError if the target's has no room."""
+    """The name of a transient segment in the target's container.
+
+    Raises InvalidNameError if the target's has no room.
+    """
     name = f"{staging_prefix(target, identity)}{identity.epoch:016x}{unique.hex}"
     over = len(name.encode()) - NAME_BYTES_MAX
     if over > 0:
         raise InvalidNameError(
-            target, f"it is {over} bytes too long for a segment that more rows than fit one append go to"
+            target,
+            f"it is {over} bytes too long for a segment that more rows than fit one append go to",
         )
     return name
 
@@ -121,7 +134,9 @@ class Landed:
     bytes: int = 0
     """Appended now."""
     offsets: dict[str, int | None] = field(default_factory=dict)
-    """Where the epoch begins in each segment; None where it was there already, or its place is not known any more."""
+    """Where the epoch begins in each segment; None where it was there already, or its place is not
+    known any more.
+    """
 
 
 # --- in a task ----------------------------------------------------------------------------------
@@ -154,7 +169,9 @@ class _Outgoing:
 
 
 class _Task:
-    def __init__(self, client: LocalClient, identity: WriteIdentity, runtime: Runtime, inline_bytes: int) -> None:
+    def __init__(
+        self, client: LocalClient, identity: WriteIdentity, runtime: Runtime, inline_bytes: int
+    ) -> None:
         self._client = client
         self._identity = identity
         self._runtime = runtime
@@ -202,7 +219,9 @@ class _Task:
             await self.send(outgoing)
 
     async def _send_the_largest(self) -> None:
-        """Until half of the bound is left: however many segments are staged, what waits for them is bounded."""
+        """Until half of the bound is left: however many segments are staged, what waits for them is
+        bounded.
+        """
         staged = [outgoing for outgoing in self.segments.values() if outgoing.staged]
         for outgoing in sorted(staged, key=lambda each: each.size, reverse=True):
             if self._staged_waiting <= STAGED_WAITING_BYTES // 2:
@@ -228,10 +247,12 @@ async def write_partition(
     attempt: int = 0,
     inline_bytes: int = INLINE_BYTES,
 ) -> TaskWritten:
-    """Prepare a task's rows; what it reports is durable. Raises what LocalClient does, InvalidArgumentError for bad rows.
+    """Prepare a task's rows; what it reports is durable.
 
-    Holds `inline_bytes`, STAGED_WAITING_BYTES, one batch and the client's window. An attempt that fails deletes what it
-    staged, if it can.
+    Raises what LocalClient does, InvalidArgumentError for bad rows.
+
+    Holds `inline_bytes`, STAGED_WAITING_BYTES, one batch and the client's window. An attempt that
+    fails deletes what it staged, if it can.
     """
     task = _Task(client, identity, runtime, inline_bytes)
     rows = 0
@@ -245,9 +266,16 @@ async def write_partition(
                 await task.send(outgoing)
         await client.settle()
     except Exception:
-        await _delete_quietly(client, [outgoing.staged for outgoing in task.segments.values() if outgoing.staged])
+        await _delete_quietly(
+            client, [outgoing.staged for outgoing in task.segments.values() if outgoing.staged]
+        )
         raise
-    return TaskWritten(partition, attempt, rows, {name: _part(outgoing) for name, outgoing in task.segments.items()})
+    return TaskWritten(
+        partition,
+        attempt,
+        rows,
+        {name: _part(outgoing) for name, outgoing in task.segments.items()},
+    )
 
 
 def _part(outgoing: _Outgoing) -> Part:
@@ -269,23 +297,29 @@ async def land(
     runtime: Runtime,
     create: bool = True,
 ) -> Landed:
-    """Append everything the tasks of an epoch prepared, each segment in one change, rows in the order of the partitions.
+    """Append everything the tasks of an epoch prepared, each segment in one change, rows in the
+    order of the partitions.
 
-    `tasks` has the report of one attempt of every task. What they staged is used up by it: after a failure the epoch is run
-    again, by new attempts; if the identity is lasting, segments that have it are then passed over. `create` makes segments that
-    are not there. Raises LandingError, StoreRefusedError, StoreNotServedError.
+    `tasks` has the report of one attempt of every task. What they staged is used up by it: after a
+    failure the epoch is run again, by new attempts; if the identity is lasting, segments that have
+    it are then passed over. `create` makes segments that are not there. Raises LandingError,
+    StoreRefusedError, StoreNotServedError.
     """
     ordered = sorted(tasks, key=lambda task: task.partition)
     if len({task.partition for task in ordered}) != len(ordered):
         partitions = [task.partition for task in ordered]
-        raise LandingError(f"two reports of one partition, of {partitions}: its rows would come twice")
+        raise LandingError(
+            f"two reports of one partition, of {partitions}: its rows would come twice"
+        )
     landed = Landed(rows=sum(task.rows for task in ordered))
     for segment in sorted({segment for task in ordered for segment in task.parts}):
         parts = [task.parts[segment] for task in ordered if segment in task.parts]
         offset, done = await _land_in(client, identity, segment, parts, runtime, create=create)
         landed.offsets[segment] = offset
         landed.bytes += sum(part.length for part in parts) if done else 0
-        if any(part.staged or part.landed for part in parts) or any(task.attempt for task in ordered):
+        if any(part.staged or part.landed for part in parts) or any(
+            task.attempt for task in ordered
+        ):
             # The segment has its rows: a write that failed now would be run again.
             with suppress(SegmentStoreError):
                 await clear(client, identity, segment)
@@ -311,11 +345,14 @@ async def _land_in(
             return None, False
         if any(part.landed for part in parts):
             raise LandingError(
-                f"segment {segment!r} had epoch {identity.epoch} and has it no more: it was deleted meanwhile"
+                f"segment {segment!r} had epoch {identity.epoch} and has it no more: it "
+                "was deleted meanwhile"
             )
         length = sum(part.length for part in parts)
         if not any(part.staged for part in parts) and length <= client.append_bytes_max:
-            offset = await client.append(segment, writer_id, identity.epoch, b"".join(part.data for part in parts))
+            offset = await client.append(
+                segment, writer_id, identity.epoch, b"".join(part.data for part in parts)
+            )
             return offset, offset is not None
     whole = await _join(client, identity, segment, parts, runtime)
     if identity.lasting:
@@ -325,9 +362,16 @@ async def _land_in(
 
 
 async def _join(
-    client: LocalClient, identity: WriteIdentity, segment: str, parts: Sequence[Part], runtime: Runtime
+    client: LocalClient,
+    identity: WriteIdentity,
+    segment: str,
+    parts: Sequence[Part],
+    runtime: Runtime,
 ) -> str:
-    """A transient segment that holds all parts; its name. Each step is an event of its writer, done once when sent twice."""
+    """A transient segment that holds all parts; its name.
+
+    Each step is an event of its writer, done once when sent twice.
+    """
     length = sum(part.length for part in parts)
     if len(parts) == 1 and parts[0].staged:
         name = parts[0].staged
@@ -347,7 +391,9 @@ async def _join(
     there = await client.describe(name)
     if there is None or there.length != length:
         found = "nothing is" if there is None else f"{there.length} are"
-        raise LandingError(f"tasks staged {length} bytes for segment {segment!r} in {name!r}, and {found} there")
+        raise LandingError(
+            f"tasks staged {length} bytes for segment {segment!r} in {name!r}, and {found} there"
+        )
     return name
 
 
@@ -361,7 +407,9 @@ async def clear(client: LocalClient, identity: WriteIdentity, segment: str) -> N
 
 async def give_up(client: LocalClient, tasks: Iterable[TaskWritten]) -> None:
     """Delete what tasks staged, of an epoch that will not land from it. Raises nothing of ours."""
-    await _delete_quietly(client, [part.staged for task in tasks for part in task.parts.values() if part.staged])
+    await _delete_quietly(
+        client, [part.staged for task in tasks for part in task.parts.values() if part.staged]
+    )
 
 
 async def _delete_quietly(client: LocalClient, names: Iterable[str]) -> None:
@@ -373,7 +421,9 @@ async def _delete_quietly(client: LocalClient, names: Iterable[str]) -> None:
 
 
 def _new_name(segment: str, identity: WriteIdentity, runtime: Runtime) -> str:
-    return staging_name(segment, identity, uuid.UUID(int=runtime.random.getrandbits(128), version=4))
+    return staging_name(
+        segment, identity, uuid.UUID(int=runtime.random.getrandbits(128), version=4)
+    )
 
 
 def _cut(data: bytes, size: int) -> Iterable[bytes]:

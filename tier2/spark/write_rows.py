@@ -1,7 +1,9 @@
-"""From rows to the bytes of segments: which columns hold what, how rows are framed, which bytes go to which segment. Pure.
+"""From rows to the bytes of segments: which columns hold what, how rows are framed, which bytes go
+to which segment. Pure.
 
-Rules of this file: rows of a batch keep their order in each segment; no loop goes over rows; a row that its framing could not
-give back as it was is refused. One does, `batches_of`: for a Spark that hands over rows.
+Rules of this file: rows of a batch keep their order in each segment; no loop goes over rows; a row
+that its framing could not give back as it was is refused. One does, `batches_of`: for a Spark that
+hands over rows.
 """
 
 from __future__ import annotations
@@ -43,25 +45,37 @@ class RowLayout:
 
 
 def row_layout(columns: Sequence[tuple[str, str]], options: Mapping[str, str]) -> RowLayout:
-    """Of columns (name, type as Spark names it) and options (lower-case names). Raises ConfigError, InvalidNameError."""
+    """Of columns (name, type as Spark names it) and options (lower-case names).
+
+    Raises ConfigError, InvalidNameError.
+    """
     types = dict(columns)
     payloads = [name for name in PAYLOAD_COLUMNS if name in types]
     if len(payloads) != 1:
         raise ConfigError(
-            "columns", f"exactly one of {' and '.join(PAYLOAD_COLUMNS)} is written; there are {list(types)}"
+            "columns",
+            f"exactly one of {' and '.join(PAYLOAD_COLUMNS)} is written; there are {list(types)}",
         )
     unknown = [name for name in types if name not in {*payloads, SEGMENT_COLUMN, *PASSED_OVER}]
     if unknown:
-        raise ConfigError("columns", f"{unknown} would not be written: select payload (or value) and segment")
+        raise ConfigError(
+            "columns", f"{unknown} would not be written: select payload (or value) and segment"
+        )
     if types[payloads[0]] not in {"binary", "string"}:
-        raise ConfigError("columns", f"{payloads[0]} is of type {types[payloads[0]]}; bytes are binary or string")
+        raise ConfigError(
+            "columns", f"{payloads[0]} is of type {types[payloads[0]]}; bytes are binary or string"
+        )
     if types.get(SEGMENT_COLUMN, "string") != "string":
-        raise ConfigError("columns", f"{SEGMENT_COLUMN} is of type {types[SEGMENT_COLUMN]}; names are string")
+        raise ConfigError(
+            "columns", f"{SEGMENT_COLUMN} is of type {types[SEGMENT_COLUMN]}; names are string"
+        )
     segment = options.get("segment")
     if segment is not None:
         check_segment_name(segment)
     elif SEGMENT_COLUMN not in types:
-        raise ConfigError("segment", "no option names the segment, and there is no column of this name")
+        raise ConfigError(
+            "segment", "no option names the segment, and there is no column of this name"
+        )
     framing = options.get("format", "raw")
     if framing not in FRAMINGS:
         raise ConfigError("format", f"{framing!r} is not one of {', '.join(FRAMINGS)}")
@@ -87,7 +101,10 @@ def _raw(value: str | bytes | bytearray | None) -> bytes | None:
 
 
 def pieces(layout: RowLayout, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-    """The batch's bytes for each segment, framed. Raises InvalidArgumentError for rows that cannot be written."""
+    """The batch's bytes for each segment, framed.
+
+    Raises InvalidArgumentError for rows that cannot be written.
+    """
     if not batch.num_rows:
         return
     payload = batch.column(batch.schema.get_field_index(layout.payload))
@@ -113,7 +130,9 @@ def pieces(layout: RowLayout, batch: pa.RecordBatch) -> Iterator[tuple[str, byte
 def _names(column: Any, layout: RowLayout) -> Any:
     if column.null_count:
         if layout.segment is None:
-            raise InvalidArgumentError(SEGMENT_COLUMN, None, f"{column.null_count} rows name none, and no option does")
+            raise InvalidArgumentError(
+                SEGMENT_COLUMN, None, f"{column.null_count} rows name none, and no option does"
+            )
         column = column.fill_null(layout.segment)
     return column.cast(pa.string()).dictionary_encode()
 
@@ -123,7 +142,9 @@ def _framed(rows: Any, layout: RowLayout) -> Any:
     if layout.framing == "lines":
         framed = pc.binary_join_element_wise(rows, pa.scalar(b"", _BYTES), pa.scalar(b"\n", _BYTES))
         if np.count_nonzero(_contents(framed) == _NEWLINE) != len(rows):
-            raise InvalidArgumentError(layout.payload, "...\\n...", "a line holds no newline: write raw or events")
+            raise InvalidArgumentError(
+                layout.payload, "...\\n...", "a line holds no newline: write raw or events"
+            )
         return framed
     if layout.framing == "events":
         offsets = _offsets(rows)
@@ -139,13 +160,19 @@ def _framed(rows: Any, layout: RowLayout) -> Any:
 
 
 def _offsets(rows: Any) -> Any:
-    return np.frombuffer(rows.buffers()[1], dtype=np.int64)[rows.offset : rows.offset + len(rows) + 1]
+    return np.frombuffer(rows.buffers()[1], dtype=np.int64)[
+        rows.offset : rows.offset + len(rows) + 1
+    ]
 
 
 def _contents(rows: Any) -> Any:
     offsets = _offsets(rows)
     data = rows.buffers()[2]
-    return np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+    return (
+        np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
+        if data is not None
+        else np.empty(0, np.uint8)
+    )
 
 
 def _bytes(rows: Any, start: int, end: int) -> bytes:

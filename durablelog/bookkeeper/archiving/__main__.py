@@ -1,6 +1,8 @@
-"""`python -m durablelog.bookkeeper.archiving METADATA_URI GATEWAY`: what a store does with ledgers, once, at a gateway that runs.
+"""`python -m durablelog.bookkeeper.archiving METADATA_URI GATEWAY`: what a store does with ledgers,
+once, at a gateway that runs.
 
-Its secret is in SEGMENTSTORE_GATEWAY_TOKEN. Errors are as much of it as success: a take-over meets them first.
+Its secret is in SEGMENTSTORE_GATEWAY_TOKEN. Errors are as much of it as success: a take-over meets
+them first.
 """
 
 from __future__ import annotations
@@ -20,8 +22,13 @@ _ENTRY: Final = bytes(1000)
 
 
 async def use_ledgers(metadata_uri: str, gateway: str) -> None:
-    """Write a ledger, read it, take it from its writer, delete it. Raises LedgerError, ConfigError."""
-    store = GatewayLedgerStore(GatewaySettings(metadata_uri=metadata_uri, attach=gateway), Runtime())
+    """Write a ledger, read it, take it from its writer, delete it.
+
+    Raises LedgerError, ConfigError.
+    """
+    store = GatewayLedgerStore(
+        GatewaySettings(metadata_uri=metadata_uri, attach=gateway), Runtime()
+    )
     try:
         await store.open()
         writer = await store.create(Replication(1, 1, 1), {"application": b"segmentstore"})

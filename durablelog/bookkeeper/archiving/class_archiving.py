@@ -1,11 +1,13 @@
-"""Class archives for all Java programs, made by running each of them once: a cluster of one bookie, a gateway, a store's calls.
+"""Class archives for all Java programs, made by running each of them once: a cluster of one bookie,
+a gateway, a store's calls.
 
 Rules of this file:
 
 - archives only make starts faster: whatever goes wrong here is one line for people, and no error;
-- only whole ones are taken. A program leaves its archive while it ends, which takes seconds: it is waited for, and one that
-  had to be killed spoils them all;
-- one process at a time makes them, the others wait and find them made; what a killed one left is removed by the next.
+- only whole ones are taken. A program leaves its archive while it ends, which takes seconds: it is
+  waited for, and one that had to be killed spoils them all;
+- one process at a time makes them, the others wait and find them made; what a killed one left is
+  removed by the next.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from typing import Final
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from durablelog.bookkeeper.gateway.gateway_process import HOST, GatewayProcess
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
-from durablelog.bookkeeper.installation import gateway_classpath, installation_folder, programs_without_archive
+from durablelog.bookkeeper.installation import (
+    gateway_classpath,
+    installation_folder,
+    programs_without_archive,
+)
 from durablelog.bookkeeper.installation.class_archives import (
     JavaProgram,
     NoArchivesError,
@@ -38,7 +44,9 @@ from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 
 LOCK: Final = "archiving.lock"
-"""Not that of the installation: a store that is opened meanwhile may have to compile the gateway."""
+"""Not that of the installation: a store that is opened meanwhile may have to compile the
+gateway.
+"""
 RECORDING: Final = "recording-"
 
 _END_S: Final = 60.0
@@ -46,10 +54,14 @@ _CALLS_S: Final = 120.0
 _REASON_MAX: Final = 300
 
 
-def make_class_archives(say: Callable[[str], None], record: Callable[[Path, Path], None] | None = None) -> None:
-    """Make sure of archives that this machine's Java takes: 0.5 s if they are there, else some 12 s. Jars are installed.
+def make_class_archives(
+    say: Callable[[str], None], record: Callable[[Path, Path], None] | None = None
+) -> None:
+    """Make sure of archives that this machine's Java takes: 0.5 s if they are there, else some 12
+    s. Jars are installed.
 
-    `say` hears what is done, and of a failure, which is no error. `record(folder, scratch)` leaves the archives in `folder`.
+    `say` hears what is done, and of a failure, which is no error. `record(folder, scratch)` leaves
+    the archives in `folder`.
     """
     try:
         gateway_classpath(say)
@@ -67,12 +79,15 @@ def make_class_archives(say: Callable[[str], None], record: Callable[[Path, Path
 
 
 def record_with_a_cluster(folder: Path, scratch: Path) -> None:
-    """Run every program with a store's calls, and end it in its own way, so that it leaves its archive in `folder`.
+    """Run every program with a store's calls, and end it in its own way, so that it leaves its
+    archive in `folder`.
 
     Raises NoArchivesError, LocalClusterError, LedgerError, ConfigError, OSError, SubprocessError.
     """
     archives = partial(recording_options, folder=folder)
-    cluster = LocalCluster(scratch / "cluster", 1, watched=True, short_lived=True, archives=archives)
+    cluster = LocalCluster(
+        scratch / "cluster", 1, watched=True, short_lived=True, archives=archives
+    )
     try:
         cluster.start()
         zookeeper, bookie = cluster.processes()
@@ -81,8 +96,15 @@ def record_with_a_cluster(folder: Path, scratch: Path) -> None:
         try:
             calls = [sys.executable, "-m", "durablelog.bookkeeper.archiving", cluster.metadata_uri]
             attached = {TOKEN_VARIABLE: token}
-            run([*calls, f"{HOST}:{gateway.port}"], "using a ledger", seconds=_CALLS_S, environment=attached)
-            bookie.send(signal.SIGTERM)  # at the same time as the gateway: both are busy for seconds
+            run(
+                [*calls, f"{HOST}:{gateway.port}"],
+                "using a ledger",
+                seconds=_CALLS_S,
+                environment=attached,
+            )
+            bookie.send(
+                signal.SIGTERM
+            )  # at the same time as the gateway: both are busy for seconds
         finally:
             gateway.stop()
         if gateway.wait():

@@ -1,4 +1,6 @@
-"""`python -m durablelog.bookkeeper.cluster FOLDER`: ends a local cluster at once; what its watchdog runs."""
+"""`python -m durablelog.bookkeeper.cluster FOLDER`: ends a local cluster at once; what its watchdog
+runs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The ports of a local cluster: chosen once, kept in its folder, the same for as long as its data lives.
+"""The ports of a local cluster: chosen once, kept in its folder, the same for as long as its data
+lives.
 
-A bookie's data belongs to its address, so a port must be free again at every start. Hence they are taken from below
-the range out of which the system gives ports to outgoing connections.
+A bookie's data belongs to its address, so a port must be free again at every start. Hence they are
+taken from below the range out of which the system gives ports to outgoing connections.
 """
 
 from __future__ import annotations
@@ -35,16 +36,24 @@ class Addresses:
 
 
 def load_addresses(folder: Path) -> Addresses | None:
-    """Those of the cluster in this folder; None if there is no folder, or nothing in it. Raises ConfigError."""
+    """Those of the cluster in this folder; None if there is no folder, or nothing in it.
+
+    Raises ConfigError.
+    """
     path = folder / FILE_NAME
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["version"] != _VERSION:
-            raise ConfigError("cluster", f"{path} is of version {kept['version']}, which this program does not know")
+            raise ConfigError(
+                "cluster",
+                f"{path} is of version {kept['version']}, which this program does not know",
+            )
         return Addresses(int(kept["zookeeper"]), tuple(int(port) for port in kept["bookies"]))
     except FileNotFoundError:
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-            raise ConfigError("cluster", f"{folder} is neither empty nor the folder of a local cluster") from None
+            raise ConfigError(
+                "cluster", f"{folder} is neither empty nor the folder of a local cluster"
+            ) from None
         return None
     except NotADirectoryError:
         raise ConfigError("cluster", f"{folder} is not a folder") from None
@@ -53,16 +62,25 @@ def load_addresses(folder: Path) -> Addresses | None:
 
 
 def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Addresses:
-    """Addresses for so many bookies, those of before among them, kept in the folder. Raises ConfigError."""
+    """Addresses for so many bookies, those of before among them, kept in the folder.
+
+    Raises ConfigError.
+    """
     if not 1 <= bookies <= BOOKIES_MAX:
         raise ConfigError("bookies", f"{bookies} is not a number from 1 to {BOOKIES_MAX}")
     kept = [before.zookeeper, *before.bookies] if before is not None else []
     if len(kept) > bookies + 1:
-        raise ConfigError("bookies", f"the cluster in {folder} has {len(kept) - 1}, and cannot have fewer")
+        raise ConfigError(
+            "bookies", f"the cluster in {folder} has {len(kept) - 1}, and cannot have fewer"
+        )
     ports = [*kept, *_free_ports(folder, bookies + 1 - len(kept), kept)]
     addresses = Addresses(ports[0], tuple(ports[1:]))
     if addresses != before:
-        content = {"version": _VERSION, "zookeeper": addresses.zookeeper, "bookies": addresses.bookies}
+        content = {
+            "version": _VERSION,
+            "zookeeper": addresses.zookeeper,
+            "bookies": addresses.bookies,
+        }
         new = folder / f"{FILE_NAME}.new"
         new.write_text(json.dumps(content) + "\n", encoding="utf-8")
         new.replace(folder / FILE_NAME)

@@ -1,11 +1,15 @@
-"""LocalCluster: ZooKeeper and bookies on this machine, in one folder, started, looked at and stopped.
+"""LocalCluster: ZooKeeper and bookies on this machine, in one folder, started, looked at and
+stopped.
 
 Rules of this file:
 
-- the folder says everything: whoever opens it (another process, a week later) can go on with what runs there;
+- the folder says everything: whoever opens it (another process, a week later) can go on with what
+  runs there;
 - ready means that every bookie has registered itself in this life, not that its port is open;
-- what a dead bookie left of its registration goes before it starts again: it would serve only 20 s later;
-- processes outlive the program that started them, unless it asked for a watchdog: then they die with it, however it dies;
+- what a dead bookie left of its registration goes before it starts again: it would serve only 20 s
+  later;
+- processes outlive the program that started them, unless it asked for a watchdog: then they die
+  with it, however it dies;
 - what can be started at the same time is.
 
     folder/cluster.json     the ports
@@ -28,8 +32,17 @@ from pathlib import Path
 from typing import Final
 
 from durablelog.bookkeeper.cluster import settings
-from durablelog.bookkeeper.cluster.addresses import Addresses, choose_addresses, load_addresses, port_is_free
-from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations, zookeeper_answers
+from durablelog.bookkeeper.cluster.addresses import (
+    Addresses,
+    choose_addresses,
+    load_addresses,
+    port_is_free,
+)
+from durablelog.bookkeeper.cluster.registrations import (
+    LOOK_ERRORS,
+    Registrations,
+    zookeeper_answers,
+)
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
 from durablelog.bookkeeper.cluster.settings import HOST, ClusterExtras
 from durablelog.bookkeeper.installation import JavaProgram, archive_options, cluster_classpath, java
@@ -46,7 +59,10 @@ _WATCHDOG: Final = 'cat >/dev/null; exec "$@"'
 
 
 class LocalClusterError(SegmentStoreError):
-    """A process of a local cluster did not come up. The message has the end of what it wrote. The operator's move."""
+    """A process of a local cluster did not come up.
+
+    The message has the end of what it wrote. The operator's move.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +93,14 @@ class ClusterStatus:
 
 
 class LocalCluster:
-    """One cluster in one folder. Not safe for use by several threads at once; several processes wait for each other.
+    """One cluster in one folder.
 
-    `bookies` is how many it has at least after a start. With `watched`, a watchdog ends it when this program ends; with
-    `short_lived`, what is started is quick to start and slower at full load. `archives` are the options of Java by which
-    its programs start from class archives. `extras` are to be given with each start: the folder does not keep them.
+    Not safe for use by several threads at once; several processes wait for each other.
+
+    `bookies` is how many it has at least after a start. With `watched`, a watchdog ends it when
+    this program ends; with `short_lived`, what is started is quick to start and slower at full
+    load. `archives` are the options of Java by which its programs start from class archives.
+    `extras` are to be given with each start: the folder does not keep them.
     """
 
     def __init__(
@@ -142,7 +161,9 @@ class LocalCluster:
         return [self.zookeeper_process(), *map(self.bookie_process, range(count))] if count else []
 
     def start(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start what does not run, and wait until all of it serves: some 4 s. Nothing happens if all runs.
+        """Start what does not run, and wait until all of it serves: some 4 s.
+
+        Nothing happens if all runs.
 
         Raises LocalClusterError, ConfigError, GatewayMissingError.
         """
@@ -170,7 +191,9 @@ class LocalCluster:
             self._start_zookeeper()
 
     def start_bookie(self, index: int, overrides: Mapping[str, str] | None = None) -> None:
-        """Start one bookie, with other settings if need be, and wait until it serves. ZooKeeper runs.
+        """Start one bookie, with other settings if need be, and wait until it serves.
+
+        ZooKeeper runs.
 
         Raises LocalClusterError.
         """
@@ -179,7 +202,10 @@ class LocalCluster:
             self._start_bookies([index], overrides or {})
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop all of it, the bookies first: in an orderly way, or after 10 s in any. Nothing happens if nothing runs."""
+        """Stop all of it, the bookies first: in an orderly way, or after 10 s in any.
+
+        Nothing happens if nothing runs.
+        """
         if self._addresses is not None:
             with self._alone():
                 self._end_all(number)
@@ -204,7 +230,9 @@ class LocalCluster:
         services = [_status(zookeeper, addresses.zookeeper, "running" if serves else "starting")]
         for index, port in enumerate(addresses.bookies):
             name = self.bookie_id(index)
-            state = "running" if name in writable else "read-only" if name in read_only else "starting"
+            state = (
+                "running" if name in writable else "read-only" if name in read_only else "starting"
+            )
             services.append(_status(self.bookie_process(index), port, state))
         return ClusterStatus(str(self.folder), self.url(), services)
 
@@ -221,7 +249,10 @@ class LocalCluster:
             values = {**settings.zookeeper_settings(process.folder, port), **self._extras.zookeeper}
             settings.write_settings(process.folder / "zoo.cfg", values)
             options = self._options(JavaProgram.ZOOKEEPER)
-            _launch(process, settings.zookeeper_command(java(), cluster_classpath(), process.folder, *options))
+            _launch(
+                process,
+                settings.zookeeper_command(java(), cluster_classpath(), process.folder, *options),
+            )
         _wait_until(lambda: [] if zookeeper_answers(port) else [process])
 
     def _format(self) -> None:
@@ -238,7 +269,9 @@ class LocalCluster:
             check=False,
         )
         if ended.returncode:
-            raise LocalClusterError(f"the cluster could not be formatted:\n{ended.stdout.decode(errors='replace')}")
+            raise LocalClusterError(
+                f"the cluster could not be formatted:\n{ended.stdout.decode(errors='replace')}"
+            )
 
     def _start_bookies(self, indexes: Sequence[int], overrides: Mapping[str, str]) -> None:
         with self._look() as registrations:
@@ -250,7 +283,10 @@ class LocalCluster:
                     registrations.forget(self.bookie_id(index))
                     _require_free(process, self.addresses.bookies[index])
                     folder = self._configure(index, overrides)
-                    _launch(process, settings.bookie_command(java(), cluster_classpath(), folder, *options))
+                    _launch(
+                        process,
+                        settings.bookie_command(java(), cluster_classpath(), folder, *options),
+                    )
                 waiting[self.bookie_id(index)] = process
 
             def absent() -> list[ServiceProcess]:
@@ -266,7 +302,9 @@ class LocalCluster:
         folder = self.folder / f"bookie-{index}"
         _make_folders(folder, "tmp", "journal", "ledgers", "index")
         values = settings.bookie_settings(folder, self.addresses.bookies[index], self.metadata_uri)
-        settings.write_settings(folder / "bookie.conf", {**values, **self._extras.bookie, **overrides})
+        settings.write_settings(
+            folder / "bookie.conf", {**values, **self._extras.bookie, **overrides}
+        )
         return folder
 
     def _end_all(self, number: signal.Signals) -> None:
@@ -287,7 +325,9 @@ class LocalCluster:
             with Registrations(self.addresses.zookeeper, **self._extras.look) as registrations:
                 yield registrations
         except LOOK_ERRORS as error:
-            raise LocalClusterError(f"ZooKeeper does not answer ({error!r}):\n{process.trouble()}") from error
+            raise LocalClusterError(
+                f"ZooKeeper does not answer ({error!r}):\n{process.trouble()}"
+            ) from error
 
     def _watch(self) -> None:
         if self._watched and self._watchdog is None:
@@ -307,7 +347,9 @@ class LocalCluster:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise ConfigError("cluster", f"{self.folder} cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                "cluster", f"{self.folder} cannot be written: {error.strerror}"
+            ) from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
@@ -325,25 +367,37 @@ def _launch(process: ServiceProcess, command: Sequence[str]) -> None:
 
 
 def _wait_until(absent: Callable[[], Sequence[ServiceProcess]]) -> None:
-    """Look until no process is absent. Raises LocalClusterError for one that ended, or when it takes too long."""
+    """Look until no process is absent.
+
+    Raises LocalClusterError for one that ended, or when it takes too long.
+    """
     end = time.monotonic() + _READY_S
     while True:
         # Before the look: who ended after it may have been seen by it.
-        ended = {process.name for process in missing if process.process_id is None} if (missing := absent()) else set()
+        ended = (
+            {process.name for process in missing if process.process_id is None}
+            if (missing := absent())
+            else set()
+        )
         if not missing:
             return
         for process in missing:
             if process.name in ended:
-                raise LocalClusterError(f"{process.name} ended while starting:\n{process.trouble()}")
+                raise LocalClusterError(
+                    f"{process.name} ended while starting:\n{process.trouble()}"
+                )
         if time.monotonic() > end:
-            raise LocalClusterError(f"{missing[0].name} does not serve after {_READY_S:.0f} s:\n{missing[0].trouble()}")
+            raise LocalClusterError(
+                f"{missing[0].name} does not serve after {_READY_S:.0f} s:\n{missing[0].trouble()}"
+            )
         wait_for_any_end(missing, _LOOK_S)
 
 
 def _require_free(process: ServiceProcess, port: int) -> None:
     if not port_is_free(port):
         raise LocalClusterError(
-            f"{process.name} cannot start: port {port} of {HOST} is in use by another program, and its data belong to it"
+            f"{process.name} cannot start: port {port} of {HOST} is in use by another "
+            "program, and its data belong to it"
         )
 
 

@@ -1,7 +1,8 @@
 """What a cluster's ZooKeeper knows of its bookies, as somebody who looks from outside sees it.
 
-A bookie serves once it has registered itself. The registration of a killed one stays for as long as its session had
-left, and the next one at the same address waits for that: so who knows that it is dead removes it.
+A bookie serves once it has registered itself. The registration of a killed one stays for as long as
+its session had left, and the next one at the same address waits for that: so who knows that it is
+dead removes it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Registrations:
 
     def __init__(self, port: int, **arguments: Any) -> None:
         """`arguments` are more of kazoo's: how it authenticates."""
-        self._client: Any = KazooClient(f"{HOST}:{port}", timeout=_CONNECT_S, logger=_LOG, **arguments)
+        self._client: Any = KazooClient(
+            f"{HOST}:{port}", timeout=_CONNECT_S, logger=_LOG, **arguments
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -55,14 +58,21 @@ class Registrations:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         end_session(self._client)
 
     def formatted(self) -> bool:
         """Whether the cluster's tree of nodes is there, whole."""
-        # Both are made in one transaction with the rest, but a killed format of older servers left pieces.
-        return all(self._client.exists(f"{LEDGERS_ROOT}/{name}") is not None for name in ("LAYOUT", "INSTANCEID"))
+        # Both are made in one transaction with the rest, but a killed format of older servers left
+        # pieces.
+        return all(
+            self._client.exists(f"{LEDGERS_ROOT}/{name}") is not None
+            for name in ("LAYOUT", "INSTANCEID")
+        )
 
     def remove_unfinished(self) -> None:
         """Remove a tree that a killed format left. Not one in which a bookie has ever been."""

@@ -1,12 +1,15 @@
-"""ServiceProcess: one server process that may outlive the program that started it, known by a record in its folder.
+"""ServiceProcess: one server process that may outlive the program that started it, known by a
+record in its folder.
 
 Rules of this file:
 
-- the record is written by the process itself before it becomes the server, so that there is no moment in which a
-  server runs that nobody knows of: what the kernel says of it (its id and when it began), and which boot that was;
-- a signal goes only to a process that is the recorded one, by a descriptor that cannot come to mean another: an id that
-  was given to somebody else meanwhile is never signalled;
-- it is nobody's child here, in a session of its own: neither Ctrl-C nor the end of a terminal reaches it.
+- the record is written by the process itself before it becomes the server, so that there is no
+  moment in which a server runs that nobody knows of: what the kernel says of it (its id and when it
+  began), and which boot that was;
+- a signal goes only to a process that is the recorded one, by a descriptor that cannot come to mean
+  another: an id that was given to somebody else meanwhile is never signalled;
+- it is nobody's child here, in a session of its own: neither Ctrl-C nor the end of a terminal
+  reaches it.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ class _Seen(NamedTuple):
 
 
 class ServiceProcess:
-    """A server process and its folder, whoever started it. Not safe for use by several threads at once."""
+    """A server process and its folder, whoever started it.
+
+    Not safe for use by several threads at once.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -78,7 +84,16 @@ class ServiceProcess:
             self._output.replace(self._output.with_suffix(".before"))
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         ended = subprocess.run(
-            ["/bin/sh", "-c", _IN_BACKGROUND, _BECOME_SERVER, self._record, self._output, _BOOT, *command],
+            [
+                "/bin/sh",
+                "-c",
+                _IN_BACKGROUND,
+                _BECOME_SERVER,
+                self._record,
+                self._output,
+                _BOOT,
+                *command,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -89,7 +104,9 @@ class ServiceProcess:
             check=False,
         )
         if not self._record.exists():
-            raise OSError(f"{self.name} could not be started: {ended.stdout.decode(errors='replace').strip()}")
+            raise OSError(
+                f"{self.name} could not be started: {ended.stdout.decode(errors='replace').strip()}"
+            )
 
     def send(self, number: signal.Signals) -> bool:
         """Send it a signal; False if it is not there."""
@@ -114,7 +131,10 @@ class ServiceProcess:
             return descriptor is None or _ends(descriptor, seconds)
 
     def limit_file_size(self, size: int | None) -> None:
-        """From now on no file of it may grow beyond `size` bytes: writes fail as on a full disk. None: no limit."""
+        """From now on no file of it may grow beyond `size` bytes: writes fail as on a full disk.
+
+        None: no limit.
+        """
         process = self.process_id
         if process is None:
             raise ProcessLookupError(f"{self.name} does not run")
@@ -127,10 +147,16 @@ class ServiceProcess:
         return "\n".join(part for part in told if part)
 
     def trouble(self) -> str:
-        """What it says went wrong since this object launched it, shorter than `output`, which it is if it says nothing."""
+        """What it says went wrong since this object launched it, shorter than `output`, which it is
+        if it says nothing.
+        """
         logged = _end_of(self.log_file, self._logged_before).splitlines()
         lines = [line for line in logged if _ERROR.search(line)]
-        lines += [line for line in _end_of(self._output).splitlines() if line and not line.startswith("\t")]
+        lines += [
+            line
+            for line in _end_of(self._output).splitlines()
+            if line and not line.startswith("\t")
+        ]
         return "\n".join(lines[-_TROUBLES_MAX:]) or self.output()
 
     @property
@@ -156,7 +182,10 @@ class ServiceProcess:
 
     @contextmanager
     def _held(self) -> Iterator[int | None]:
-        """A descriptor of the process, None if it is not alive. Looked at after it was taken: then it is the one meant."""
+        """A descriptor of the process, None if it is not alive.
+
+        Looked at after it was taken: then it is the one meant.
+        """
         process = self.process_id
         descriptor = None
         if process is not None:

@@ -1,7 +1,9 @@
-"""What ZooKeeper and the bookies of a local cluster are told: their settings and the commands that run them.
+"""What ZooKeeper and the bookies of a local cluster are told: their settings and the commands that
+run them.
 
-The values are those of docs/bookkeeper.md: made for two cores and a gigabyte of memory, with journals that are really
-synced. Where a value is not BookKeeper's default, the reason stands beside it.
+The values are those of docs/bookkeeper.md: made for two cores and a gigabyte of memory, with
+journals that are really synced. Where a value is not BookKeeper's default, the reason stands beside
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ LOGGING: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterExtras:
-    """What a cluster is set up with beside the usual: its layout, encryption, who may come in. For tests and trials."""
+    """What a cluster is set up with beside the usual: its layout, encryption, who may come in.
+
+    For tests and trials.
+    """
 
     scheme: str = "zk+hierarchical"
     """Of the metadata service's URI: the layout of ledgers."""
@@ -36,7 +41,9 @@ class ClusterExtras:
 
 
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
-"""For processes that live for seconds: the second compiler would cost more than it brings, 40 % of a start."""
+"""For processes that live for seconds: the second compiler would cost more than it brings, 40 % of
+a start.
+"""
 _COMMON_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 
@@ -64,7 +71,8 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> Mapping[str, 
     return {
         "bookiePort": str(port),
         "metadataServiceUri": metadata_uri,
-        # A bookie refuses to serve on loopback unless told to; its name becomes this address and the port.
+        # A bookie refuses to serve on loopback unless told to; its name becomes this address and
+        # the port.
         "advertisedAddress": HOST,
         "allowLoopback": "true",
         "journalDirectory": str(folder / "journal"),
@@ -85,7 +93,8 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> Mapping[str, 
         "gcWaitTime": "60000",
         "diskUsageThreshold": "0.98",
         "diskUsageWarnThreshold": "0.97",
-        # A bookie whose session ends is read-only, and may end itself: with 6 s one outage of ZooKeeper of 4 s did that.
+        # A bookie whose session ends is read-only, and may end itself: with 6 s one outage of
+        # ZooKeeper of 4 s did that.
         "zkTimeout": "20000",
         "httpServerEnabled": "false",
         "enableStatistics": "false",
@@ -114,22 +123,36 @@ def bookie_command(java: str, classpath: str, folder: Path, *more: str) -> Seque
 
 
 def format_command(java: str, classpath: str, folder: Path, *more: str) -> Sequence[str]:
-    """Makes the cluster's tree of nodes in ZooKeeper, with the settings of a bookie, and ends; `more` as above."""
+    """Makes the cluster's tree of nodes in ZooKeeper, with the settings of a bookie, and ends;
+    `more` as above.
+    """
     options = _options(folder, "-Xmx128m", *SHORT_LIVED, *more)
     shell = "org.apache.bookkeeper.bookie.BookieShell"
-    return [java, *options, "-cp", classpath, shell, "-conf", str(folder / "bookie.conf"), "initnewcluster"]
+    return [
+        java,
+        *options,
+        "-cp",
+        classpath,
+        shell,
+        "-conf",
+        str(folder / "bookie.conf"),
+        "initnewcluster",
+    ]
 
 
 def write_settings(path: Path, settings: Mapping[str, str]) -> None:
     """A file of `name=value` lines."""
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+    path.write_text(
+        "".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8"
+    )
 
 
 def _options(folder: Path, *more: str) -> Sequence[str]:
     return [
         *more,
         *_COMMON_OPTIONS,
-        # RocksDB and netty unpack their native libraries there, 15 MB at every start, and a killed one leaves them.
+        # RocksDB and netty unpack their native libraries there, 15 MB at every start, and a killed
+        # one leaves them.
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={LOGGING}",
         f"-Dcluster.log={folder / 'server.log'}",

@@ -1,6 +1,8 @@
-"""A gateway in the foreground, for stores that attach to it: `python -m durablelog.bookkeeper.gateway [PORT]`.
+"""A gateway in the foreground, for stores that attach to it:
+`python -m durablelog.bookkeeper.gateway [PORT]`.
 
-Prints its address, and ends with Ctrl-C, SIGTERM, or whoever started it. Its secret is in SEGMENTSTORE_GATEWAY_TOKEN.
+Prints its address, and ends with Ctrl-C, SIGTERM, or whoever started it. Its secret is in
+SEGMENTSTORE_GATEWAY_TOKEN.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from segmentstore.contracts.errors import ConfigError
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 0 when it was asked to end, 1 when the gateway ended by itself, 2 when it could not be started."""
+    """The exit code: 0 when it was asked to end, 1 when the gateway ended by itself, 2 when it
+    could not be started.
+    """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token or len(arguments) > 1 or not all(argument.isdigit() for argument in arguments):
-        sys.stderr.write(f"usage: {TOKEN_VARIABLE}=SECRET python -m durablelog.bookkeeper.gateway [PORT]\n")
+        sys.stderr.write(
+            f"usage: {TOKEN_VARIABLE}=SECRET python -m durablelog.bookkeeper.gateway [PORT]\n"
+        )
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,11 +1,14 @@
-"""The socket that entries go out on and acknowledgements come in on: one for a store, on its event loop.
+"""The socket that entries go out on and acknowledgements come in on: one for a store, on its event
+loop.
 
 Rules of this file:
 
-- an append costs a few list operations; the socket is written once per turn of the loop, with as many parts as the
-  system takes at once, and without a copy of ours but of small entries;
-- entries acknowledged in a row cost one tuple; a writer hears of all that came with one look at the socket in one call;
-- what is lost with the connection is told to every writer, once, for every entry it still waits for;
+- an append costs a few list operations; the socket is written once per turn of the loop, with as
+  many parts as the system takes at once, and without a copy of ours but of small entries;
+- entries acknowledged in a row cost one tuple; a writer hears of all that came with one look at the
+  socket in one call;
+- what is lost with the connection is told to every writer, once, for every entry it still waits
+  for;
 - what waits here is bounded by what the callers have in flight.
 """
 
@@ -26,9 +29,15 @@ _PARTS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _ACK_BUFFER_BYTES: Final = ACK.size * 4096
 _JOINED_MAX: Final = 4096
 _SOCKET_BUFFER_BYTES: Final = 4 << 20
-"""Asked for; the system gives what it allows. A larger entry than fits wakes us once for each time it is full."""
+"""Asked for; the system gives what it allows.
+
+A larger entry than fits wakes us once for each time it is full.
+"""
 STALL_S: Final = 30.0
-"""The gateway's client answers every entry within about 15 s, if only with an error. None for longer: it hangs."""
+"""The gateway's client answers every entry within about 15 s, if only with an error.
+
+None for longer: it hangs.
+"""
 SILENCE_S: Final = 8.0
 """A gateway says something each second. Nothing for so long: it hangs."""
 _SILENCE_SEEN_S: Final = 3.0
@@ -108,8 +117,9 @@ class GatewayWriter(LedgerWriter):
 
 
 class AddConnection:
-    """Entries of all writers of a store. `on_lost` is called when the connection is gone, with the reason; `on_beat` once
-    a second.
+    """Entries of all writers of a store.
+
+    `on_lost` is called when the connection is gone, with the reason; `on_beat` once a second.
     """
 
     def __init__(
@@ -249,7 +259,11 @@ class AddConnection:
             if writer is None:
                 continue  # it was closed meanwhile
             expected = answered.get(writer, writer.answered)
-            if sequence != expected or (code == OK and entry != sequence) or not 0 < count <= writer.sent - expected:
+            if (
+                sequence != expected
+                or (code == OK and entry != sequence)
+                or not 0 < count <= writer.sent - expected
+            ):
                 told = f"{sequence} for {expected} ({count} with code {code}, entry {entry})"
                 self.close(f"the gateway mixed up entries: {told}")
                 return
@@ -271,7 +285,9 @@ class AddConnection:
         """Time is counted in looks: a process that was stopped has not looked."""
         waits = any(writer.answered != writer.sent for writer in self.writers.values())
         self._silent_s = self._silent_s + _LOOK_S if said == self._said else 0.0
-        self._unanswered_s = self._unanswered_s + _LOOK_S if waits and answered == self._answered else 0.0
+        self._unanswered_s = (
+            self._unanswered_s + _LOOK_S if waits and answered == self._answered else 0.0
+        )
         if self._silent_s >= SILENCE_S:
             self._hang(f"the gateway said nothing for {SILENCE_S:.0f} s")
         elif self._unanswered_s >= STALL_S:

@@ -1,13 +1,16 @@
-"""How the bookies are, as the gateway tells: what each owes, and which ledgers should go on without one of them.
+"""How the bookies are, as the gateway tells: what each owes, and which ledgers should go on without
+one of them.
 
-The gateway bounds by itself what is kept for a bookie, and says with each beat how many are in trouble
-(java/segmentstore/Bookies.java). Here that is asked about, kept for `health` and figures, and answered: a ledger one of whose
-bookies misses entries is to be followed by the next one as soon as there are enough bookies that are well. If
-there are not, it goes on with the ack quorum: another ledger would have the same bookies. Rules of this file:
+The gateway bounds by itself what is kept for a bookie, and says with each beat how many are in
+trouble (java/segmentstore/Bookies.java). Here that is asked about, kept for `health` and figures,
+and answered: a ledger one of whose bookies misses entries is to be followed by the next one as soon
+as there are enough bookies that are well. If there are not, it goes on with the ack quorum: another
+ledger would have the same bookies. Rules of this file:
 
-- a ledger is told again while it is so: it may not be in use yet, as one that was made ahead, or have no entry;
-- the next ledger may have the same bookie all the same, where placement allows no other. So from one telling to the next it
-  takes longer each time: else there would be another ledger each second.
+- a ledger is told again while it is so: it may not be in use yet, as one that was made ahead, or
+  have no entry;
+- the next ledger may have the same bookie all the same, where placement allows no other. So from
+  one telling to the next it takes longer each time: else there would be another ledger each second.
 """
 
 from __future__ import annotations
@@ -45,20 +48,29 @@ class BookieState(NamedTuple):
 
     def __str__(self) -> str:
         owes = f"owes {self.owed_bytes / _MIB:.1f} MiB, misses {self.missed} entries"
-        return f"bookie {self.bookie} does not keep up: for {self.troubled_ms / 1000:.0f} s it {owes}"
+        return (
+            f"bookie {self.bookie} does not keep up: for {self.troubled_ms / 1000:.0f} s it {owes}"
+        )
 
 
 def parse_states(lines: Iterable[str]) -> list[BookieState]:
     """The answer to `bookies`, without the code."""
     rows = (line.split(" ") for line in lines if line)
-    return [BookieState(bookie, int(owed), int(missed), int(ms)) for bookie, owed, missed, ms in rows]
+    return [
+        BookieState(bookie, int(owed), int(missed), int(ms)) for bookie, owed, missed, ms in rows
+    ]
 
 
 class BookieWatch:
-    """For one connection to the gateway. `ask` makes a call of its session; at most one is under way."""
+    """For one connection to the gateway.
+
+    `ask` makes a call of its session; at most one is under way.
+    """
 
     def __init__(
-        self, writers: Callable[[], Sequence[GatewayWriter]], ask: Callable[[str], Awaitable[Sequence[str]]]
+        self,
+        writers: Callable[[], Sequence[GatewayWriter]],
+        ask: Callable[[str], Awaitable[Sequence[str]]],
     ) -> None:
         self._writers = writers
         self._ask = ask
@@ -108,7 +120,11 @@ class BookieWatch:
 
     def _tell(self, short: set[str], well: set[str]) -> None:
         now_s = asyncio.get_running_loop().time()
-        lacking = [each for each in self._writers() if short & each.bookies and len(well) >= len(each.bookies)]
+        lacking = [
+            each
+            for each in self._writers()
+            if short & each.bookies and len(well) >= len(each.bookies)
+        ]
         if not lacking or now_s < self._again_s:
             return
         was_calm = now_s - self._again_s >= PAUSE_S_MAX

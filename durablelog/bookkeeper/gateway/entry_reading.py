@@ -1,4 +1,6 @@
-"""Reading a range of entries: one connection each, so that the socket itself holds the gateway back, and leaving is closing."""
+"""Reading a range of entries: one connection each, so that the socket itself holds the gateway
+back, and leaving is closing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ _UNEXPECTED: Final = -999
 async def read_entries(
     path: str, token: str, session: int, ledger_id: int, first: int, last: int
 ) -> AsyncIterator[Sequence[memoryview]]:
-    """Entries in order, those that came with one look at the socket at a time. The memory stays the caller's."""
+    """Entries in order, those that came with one look at the socket at a time.
+
+    The memory stays the caller's.
+    """
     greeting = hello(b"R", token) + RANGE.pack(session, ledger_id, first, last)
     connection = await connect(path, greeting)
     expected = first
@@ -32,21 +37,29 @@ async def read_entries(
             entries = []
             for code, number, payload in records:
                 if code != OK:
-                    raise LedgerError(code, "read", f"ledger {ledger_id}, entries {first} to {last}")
+                    raise LedgerError(
+                        code, "read", f"ledger {ledger_id}, entries {first} to {last}"
+                    )
                 if number == -1:
                     # The end is said only after all that was asked for, or by a code.
                     if expected <= last:
-                        raise LedgerError(_UNEXPECTED, "read", f"ledger {ledger_id} ended before entry {expected}")
+                        raise LedgerError(
+                            _UNEXPECTED, "read", f"ledger {ledger_id} ended before entry {expected}"
+                        )
                     break
                 if number != expected:
-                    raise LedgerError(_UNEXPECTED, "read", f"ledger {ledger_id}: entry {number} for {expected}")
+                    raise LedgerError(
+                        _UNEXPECTED, "read", f"ledger {ledger_id}: entry {number} for {expected}"
+                    )
                 expected += 1
                 entries.append(payload)
             if entries:
                 yield entries
             if expected > last:
                 return
-        raise LedgerError(GATEWAY_CLOSED, "read", f"the gateway is gone in the middle of ledger {ledger_id}")
+        raise LedgerError(
+            GATEWAY_CLOSED, "read", f"the gateway is gone in the middle of ledger {ledger_id}"
+        )
     finally:
         connection.close()
 

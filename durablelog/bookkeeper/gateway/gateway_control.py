@@ -1,7 +1,10 @@
-"""Control calls to the gateway: the one module that speaks py4j. Everything here blocks; call it from an executor.
+"""Control calls to the gateway: the one module that speaks py4j.
 
-An answer is one text: BookKeeper's code in its first line, then the result, or what went wrong. py4j's own exceptions mean
-that the gateway or the way to it is gone, or that it hangs: no call waits for it without an end.
+Everything here blocks; call it from an executor.
+
+An answer is one text: BookKeeper's code in its first line, then the result, or what went wrong.
+py4j's own exceptions mean that the gateway or the way to it is gone, or that it hangs: no call
+waits for it without an end.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class GatewayHangsError(LedgerError):
 
 
 class _Client(GatewayClient):  # type: ignore[misc] # it brings no types
-    """Sends each command once: py4j's own sends it again when the answer is lost, which could create a ledger twice.
+    """Sends each command once: py4j's own sends it again when the answer is lost, which could
+    create a ledger twice.
 
     It also tells the root logger of it, and leaves open what it could not connect.
     """
@@ -71,7 +75,9 @@ class GatewayControl:
         self._java: Any = JavaGateway(gateway_client=_Client(gateway_parameters=parameters))
 
     def call(self, name: str, *arguments: object, answer_s: float = ANSWER_S) -> list[str]:
-        """What the gateway answers, line by line, without the code. Raises LedgerError; ConfigError for a wrong token.
+        """What the gateway answers, line by line, without the code.
+
+        Raises LedgerError; ConfigError for a wrong token.
 
         Takes as long as the gateway takes; after `answer_s` seconds of silence GatewayHangsError.
         """
@@ -79,12 +85,16 @@ class GatewayControl:
         try:
             text: str = getattr(self._java.entry_point, name)(*arguments)
         except Py4JAuthenticationError as error:
-            raise ConfigError("tier1", f"the gateway does not accept the token of {TOKEN_VARIABLE}") from error
+            raise ConfigError(
+                "tier1", f"the gateway does not accept the token of {TOKEN_VARIABLE}"
+            ) from error
         except (Py4JError, OSError) as error:
             if _is_silence(error):
                 detail = f"the gateway did not answer for {answer_s:.0f} s"
                 raise GatewayHangsError(TIMEOUT, name, detail) from error
-            raise LedgerError(GATEWAY_CLOSED, name, f"the gateway does not answer: {describe(error)}") from error
+            raise LedgerError(
+                GATEWAY_CLOSED, name, f"the gateway does not answer: {describe(error)}"
+            ) from error
         code, *lines = text.split("\n")
         if int(code) != OK:
             raise LedgerError(int(code), name, " ".join(lines))

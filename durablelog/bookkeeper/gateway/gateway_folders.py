@@ -1,7 +1,9 @@
-"""The folders of gateways, in the system's temporary one: each has its maker's name, and goes with it.
+"""The folders of gateways, in the system's temporary one: each has its maker's name, and goes with
+it.
 
-A gateway clears up when it ends, or its parent does. Killed together with its parent it cannot: whoever makes the next
-folder removes what belongs to nobody. A name says which process made the folder: its pid namespace, number and start.
+A gateway clears up when it ends, or its parent does. Killed together with its parent it cannot:
+whoever makes the next folder removes what belongs to nobody. A name says which process made the
+folder: its pid namespace, number and start.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ from typing import Final
 _PREFIX: Final = "segmentstore-gateway-"
 _NAME: Final = re.compile(_PREFIX + r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-\w+")
 _PATH_BYTES_MAX: Final = 92
-"""A Unix socket's path has room for 107 bytes: mkdtemp adds 8, the socket's own name is 5. A longer name says no maker."""
+"""A Unix socket's path has room for 107 bytes: mkdtemp adds 8, the socket's own name is 5.
+
+A longer name says no maker.
+"""
 _PROC: Final = Path("/proc")
 
 
 def make_folder() -> Path:
-    """A new folder of this process, for its user alone; those of processes that are gone are removed. Raises OSError."""
+    """A new folder of this process, for its user alone; those of processes that are gone are
+    removed. Raises OSError.
+    """
     where, prefix = Path(tempfile.gettempdir()), _prefix()
     if len(os.fsencode(where / prefix)) > _PATH_BYTES_MAX:
         prefix = _PREFIX
@@ -31,7 +38,9 @@ def make_folder() -> Path:
 
 
 def _prefix() -> str:
-    """Where the system does not tell how processes are told apart, a folder says nothing, and is never swept."""
+    """Where the system does not tell how processes are told apart, a folder says nothing, and is
+    never swept.
+    """
     namespace, process = _namespace(), os.getpid()
     start = _start(process)
     if namespace is None or start is None:

@@ -1,12 +1,15 @@
-"""GatewayLedgerStore: the LedgerStore that speaks to a real cluster, through BookKeeper's own client in a Java process.
+"""GatewayLedgerStore: the LedgerStore that speaks to a real cluster, through BookKeeper's own
+client in a Java process.
 
 Rules of this file:
 
 - what the gateway says is passed on as it is: which code means what is decided by the log;
 - every call ends: the gateway is told how long it may take, and is not waited for much longer;
-- a gateway that says nothing to a call for longer than that hangs, and is given up: the next call starts another;
+- a gateway that says nothing to a call for longer than that hangs, and is given up: the next call
+  starts another;
 - nothing here blocks the loop, and closing never waits for a gateway that hangs;
-- a gateway that died takes its writers with it; the next call starts another. Nobody but that call waits for it.
+- a gateway that died takes its writers with it; the next call starts another. Nobody but that call
+  waits for it.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ CONNECT_GIVEN_S: Final = 60.0
 """With settings of the operator's: providers of TLS check themselves for seconds of CPU."""
 CREATE_S: Final = 15.0
 RECOVER_S: Final = 30.0
-"""A bookie that hangs costs a recovery a second and a half, one that is being forgotten by ZooKeeper ten."""
+"""A bookie that hangs costs a recovery a second and a half, one that is being forgotten by
+ZooKeeper ten.
+"""
 DESCRIBE_S: Final = 10.0
 DELETE_S: Final = 10.0
 LIST_S: Final = 60.0
@@ -62,19 +67,29 @@ _THREADS: Final = 8
 _LATE_S: Final = 2.0
 """The gateway keeps the time itself; that much later it is taken to hang."""
 _RELEASES_S: Final = 10.0
-"""Ending a gateway of ours takes 3 s at most, even if it hangs; one that is just being started a little more."""
+"""Ending a gateway of ours takes 3 s at most, even if it hangs; one that is just being started a
+little more.
+"""
 _READINGS_MAX: Final = 4
 _LIST_PAGE: Final = 5000
 
 
 class _Link:
-    """The way to the cluster, as long as one gateway lives: a session there, and the connection that holds it."""
+    """The way to the cluster, as long as one gateway lives: a session there, and the connection
+    that holds it.
+    """
 
-    def __init__(self, gateway: Gateway, session: int, connected: socket.socket, store: GatewayLedgerStore) -> None:
+    def __init__(
+        self, gateway: Gateway, session: int, connected: socket.socket, store: GatewayLedgerStore
+    ) -> None:
         self.gateway = gateway
         self.session = session
-        self.bookies = BookieWatch(lambda: list(self.connection.writers.values()), partial(store.ask, self))
-        self.connection = AddConnection(connected, lambda reason: store.forget(self, reason), self.bookies.beat)
+        self.bookies = BookieWatch(
+            lambda: list(self.connection.writers.values()), partial(store.ask, self)
+        )
+        self.connection = AddConnection(
+            connected, lambda reason: store.forget(self, reason), self.bookies.beat
+        )
 
     def give_up(self, reason: str) -> None:
         """The gateway hangs. Nothing happens if the connection is gone already."""
@@ -102,9 +117,12 @@ class GatewayLedgerStore(LedgerStore):
         self._closed = False
 
     async def open(self) -> None:
-        """Start the gateway or attach to it, and connect to the cluster. Some 2 s for the first of a process.
+        """Start the gateway or attach to it, and connect to the cluster.
 
-        Raises LedgerError (no cluster, no gateway), GatewayMissingError (a ConfigError: what is not installed), ConfigError.
+        Some 2 s for the first of a process.
+
+        Raises LedgerError (no cluster, no gateway), GatewayMissingError (a ConfigError: what is not
+        installed), ConfigError.
         """
         await self._connected()
 
@@ -120,7 +138,11 @@ class GatewayLedgerStore(LedgerStore):
 
         async def seal(handle: int) -> None:
             try:
-                await self._wait(self._submit(link, "closeWriter", handle, seconds=CLOSE_S), "closeWriter", CLOSE_S)
+                await self._wait(
+                    self._submit(link, "closeWriter", handle, seconds=CLOSE_S),
+                    "closeWriter",
+                    CLOSE_S,
+                )
             except LedgerError:
                 pass  # it is whole all the same: who needs its end recovers it
 
@@ -136,13 +158,17 @@ class GatewayLedgerStore(LedgerStore):
         (last,) = await self._call("confirmed", ledger_id, seconds=DESCRIBE_S)
         return int(last)
 
-    async def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
+    async def read(
+        self, ledger_id: int, first: int, last: int
+    ) -> AsyncIterator[Sequence[memoryview]]:
         if first > last:
             return
         link = await self._connected()
         async with self._readings:
             gateway = link.gateway
-            batches = read_entries(gateway.data_socket, gateway.token, link.session, ledger_id, first, last)
+            batches = read_entries(
+                gateway.data_socket, gateway.token, link.session, ledger_id, first, last
+            )
             try:
                 async for batch in batches:
                     yield batch
@@ -158,7 +184,9 @@ class GatewayLedgerStore(LedgerStore):
         ids: list[int] = []
         while True:
             # No deadline of the gateway's own: that a page is late does not mean that it hangs.
-            (text,) = await self._plain(link, "listNext", link.session, int(number), _LIST_PAGE, seconds=LIST_S)
+            (text,) = await self._plain(
+                link, "listNext", link.session, int(number), _LIST_PAGE, seconds=LIST_S
+            )
             if not text:
                 return sorted(ids)
             ids += map(int, text.split())
@@ -193,10 +221,13 @@ class GatewayLedgerStore(LedgerStore):
             return await self._wait(self._submit(link, name, seconds=DESCRIBE_S), name, DESCRIBE_S)
         return await self._plain(link, name, link.session, seconds=ANSWER_S)
 
-    async def native_bench(self, replication: Replication, size: int, window: int, seconds: float) -> dict[str, float]:
+    async def native_bench(
+        self, replication: Replication, size: int, window: int, seconds: float
+    ) -> dict[str, float]:
         """What BookKeeper's client does by itself, in the gateway's own process: for measurements.
 
-        Entries of `size` bytes, `window` in flight: rates, latencies in ms, CPU of the gateway in us.
+        Entries of `size` bytes, `window` in flight: rates, latencies in ms, CPU of the gateway in
+        us.
         """
         link = await self._connected()
         asked = (*replication, size, window, float(seconds))
@@ -205,7 +236,9 @@ class GatewayLedgerStore(LedgerStore):
         return measured
 
     async def gateway_usage(self) -> tuple[int, int, int]:
-        """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds: for measurements."""
+        """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds: for
+        measurements.
+        """
         link = await self._connected()
         cpu, direct, entries = map(int, await self._plain(link, "usage", seconds=ANSWER_S))
         return cpu, direct, entries
@@ -230,14 +263,20 @@ class GatewayLedgerStore(LedgerStore):
 
     async def _call(self, name: str, *arguments: object, seconds: float) -> list[str]:
         link = await self._connected()
-        return await self._wait(self._submit(link, name, *arguments, seconds=seconds), name, seconds)
+        return await self._wait(
+            self._submit(link, name, *arguments, seconds=seconds), name, seconds
+        )
 
-    def _submit(self, link: _Link, name: str, *arguments: object, seconds: float) -> Future[list[str]]:
+    def _submit(
+        self, link: _Link, name: str, *arguments: object, seconds: float
+    ) -> Future[list[str]]:
         if self._closed:
             raise LedgerError(GATEWAY_CLOSED, name, "the store is closed")
         call, loop = link.gateway.control.call, asyncio.get_running_loop()
         millis, answer_s = int(seconds * 1000), seconds + _LATE_S
-        future = self._executor.submit(call, name, link.session, *arguments, millis, answer_s=answer_s)
+        future = self._executor.submit(
+            call, name, link.session, *arguments, millis, answer_s=answer_s
+        )
 
         def notice(done: Future[list[str]]) -> None:
             if not done.cancelled() and isinstance(done.exception(), GatewayHangsError):
@@ -253,15 +292,20 @@ class GatewayLedgerStore(LedgerStore):
     async def _plain(self, link: _Link, name: str, *arguments: object, seconds: float) -> list[str]:
         """A call that the gateway is not told the time of."""
         call = link.gateway.control.call
-        return await self._wait(self._executor.submit(call, name, *arguments, answer_s=seconds), name, seconds)
+        return await self._wait(
+            self._executor.submit(call, name, *arguments, answer_s=seconds), name, seconds
+        )
 
     async def _wait(self, future: Future[list[str]], name: str, seconds: float) -> list[str]:
-        # A gateway that says nothing is noticed by the call's own thread; this is for a call that found no thread.
+        # A gateway that says nothing is noticed by the call's own thread; this is for a call that
+        # found no thread.
         try:
             async with asyncio.timeout(seconds + 2 * _LATE_S):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise LedgerError(TIMEOUT, name, f"no answer for {seconds + 2 * _LATE_S:.0f} s") from None
+            raise LedgerError(
+                TIMEOUT, name, f"no answer for {seconds + 2 * _LATE_S:.0f} s"
+            ) from None
 
     def _abandon_soon(self, link: _Link, late: Future[list[str]]) -> None:
         """On whatever thread: the call is over."""
@@ -270,7 +314,9 @@ class GatewayLedgerStore(LedgerStore):
         try:
             self._executor.submit(_abandon, link, late.result())
         except RuntimeError:
-            pass  # the store is closed, and its session in the gateway with it: as if the deletion had failed
+            # the store is closed, and its session in the gateway with it: as if the deletion had
+            # failed
+            pass
 
     async def _connected(self) -> _Link:
         link = self._link
@@ -304,7 +350,8 @@ class GatewayLedgerStore(LedgerStore):
                 raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
             raise
         except ConfigError as error:
-            # What was right when the store was opened is a machine's trouble now: a running log waits for its end.
+            # What was right when the store was opened is a machine's trouble now: a running log
+            # waits for its end.
             if self._opened:
                 raise LedgerError(GATEWAY_CLOSED, "connect", str(error)) from error
             raise
@@ -318,7 +365,9 @@ class GatewayLedgerStore(LedgerStore):
             given = self._settings
             settings, system = given.client_settings(), given.system_properties()
             seconds = CONNECT_S if not given.given.client else CONNECT_GIVEN_S
-            future = self._submit(link, "connect", settings, system, given.password, seconds=seconds)
+            future = self._submit(
+                link, "connect", settings, system, given.password, seconds=seconds
+            )
             await self._wait(future, "connect", seconds)
         except BaseException as error:
             link.connection.close(f"no connection to the cluster: {describe(error)}")
@@ -333,7 +382,10 @@ class GatewayLedgerStore(LedgerStore):
         return link
 
     async def _greet(self) -> tuple[Gateway, socket.socket, int]:
-        """A gateway, a connection to it, and the session that lives with that. Its LedgerErrors are all GATEWAY_CLOSED."""
+        """A gateway, a connection to it, and the session that lives with that.
+
+        Its LedgerErrors are all GATEWAY_CLOSED.
+        """
         for last in (False, True):
             gateway = await self._acquire()
             try:
@@ -375,10 +427,17 @@ def _release_late(late: Future[Gateway]) -> None:
 
 
 def _abandon(link: _Link, made: Sequence[str]) -> None:
-    """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in it."""
+    """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in
+    it.
+    """
     handle, ledger_id = map(int, made[:2])
     try:
-        for name, number, seconds in (("closeWriter", handle, CLOSE_S), ("delete", ledger_id, DELETE_S)):
-            link.gateway.control.call(name, link.session, number, int(seconds * 1000), answer_s=seconds + _LATE_S)
+        for name, number, seconds in (
+            ("closeWriter", handle, CLOSE_S),
+            ("delete", ledger_id, DELETE_S),
+        ):
+            link.gateway.control.call(
+                name, link.session, number, int(seconds * 1000), answer_s=seconds + _LATE_S
+            )
     except LedgerError:
         pass  # it stays, empty, until the search for orphans deletes it

@@ -1,7 +1,8 @@
 """One Java process of ours. Everything here blocks; call it from an executor.
 
-It says its port in the one line it ever writes to standard output, keeps its socket, its log and its
-temporary files in a folder of its own, and ends when its standard input does: a parent that dies, in whatever way, takes it along.
+It says its port in the one line it ever writes to standard output, keeps its socket, its log and
+its temporary files in a folder of its own, and ends when its standard input does: a parent that
+dies, in whatever way, takes it along.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import Final
 
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
 from durablelog.bookkeeper.gateway.gateway_folders import make_folder
-from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, LOG_VARIABLE, TOKEN_VARIABLE
+from durablelog.bookkeeper.gateway.gateway_settings import (
+    GATEWAY_CLOSED,
+    LOG_VARIABLE,
+    TOKEN_VARIABLE,
+)
 from durablelog.bookkeeper.installation import JavaProgram, archive_options, gateway_classpath, java
 from durablelog.bookkeeper.ledger_store import LedgerError
 from segmentstore.contracts import forks
@@ -27,26 +32,35 @@ HOST: Final = "127.0.0.1"
 
 _HEAP_MIB: Final = 256
 _DIRECT_MIB: Final = 768
-"""Entries live outside the heap: 64 MiB of a store's window, and four readings with four parts each."""
+"""Entries live outside the heap: 64 MiB of a store's window, and four readings with four parts
+each.
+"""
 _START_S: Final = 60.0
 _STOP_S: Final = 3.0
 _LOG_BYTES_SHOWN: Final = 2000
 _LOGGING: Final = Path(__file__).resolve().parent / "java" / "log4j2.properties"
 _SAYS_NOTHING: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr", "-XX:+DisplayVMOutputToStderr")
-"""Else the JVM's own warnings, of whatever it meets on a machine, stand where the port is expected."""
+"""Else the JVM's own warnings, of whatever it meets on a machine, stand where the port is
+expected.
+"""
 
 
 class GatewayProcess:
     """A gateway that was started, and runs until it is stopped or dies."""
 
     def __init__(
-        self, token: str, port: int = 0, *, archive: Sequence[str] | None = None, patience_s: float = _STOP_S
+        self,
+        token: str,
+        port: int = 0,
+        *,
+        archive: Sequence[str] | None = None,
+        patience_s: float = _STOP_S,
     ) -> None:
         """Start one; ready when this returns: about 1 s, more on a busy machine.
 
-        `archive` are other options of Java about class archives than those that use what is there, `patience_s` is how long
-        `stop` waits for an orderly end. Raises LedgerError, GatewayMissingError, OSError (no room for its folder, no
-        process more).
+        `archive` are other options of Java about class archives than those that use what is there,
+        `patience_s` is how long `stop` waits for an orderly end. Raises LedgerError,
+        GatewayMissingError, OSError (no room for its folder, no process more).
         """
         classpath = gateway_classpath()
         program = java()
@@ -59,8 +73,17 @@ class GatewayProcess:
             # What Java unpacks, native libraries of the client's, goes with the gateway, too.
             (self._folder / "tmp").mkdir()
             logs = os.environ.get(LOG_VARIABLE)
-            self._logs = Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
-            command = [program, *self._options(), *archive, "-cp", classpath, "segmentstore.Gateway"]
+            self._logs = (
+                Path(tempfile.mkdtemp(prefix="gateway-", dir=logs)) if logs else self._folder
+            )
+            command = [
+                program,
+                *self._options(),
+                *archive,
+                "-cp",
+                classpath,
+                "segmentstore.Gateway",
+            ]
             with (self._logs / "stderr.log").open("wb") as errors, forks.no_fork():
                 self._process = subprocess.Popen(
                     [*command, str(self._folder), str(port), str(os.getpid())],
@@ -101,13 +124,21 @@ class GatewayProcess:
         shown = []
         for name in ("gateway.log", "stderr.log"):
             try:
-                shown.append((self._logs / name).read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip())
+                shown.append(
+                    (self._logs / name)
+                    .read_bytes()[-_LOG_BYTES_SHOWN:]
+                    .decode(errors="replace")
+                    .strip()
+                )
             except OSError:
                 pass  # it did not get that far
         return "\n".join(text for text in shown if text)
 
     def stop(self) -> None:
-        """End it: kindly first, for `patience_s` at most. What is in flight is lost to us. Idempotent, raises nothing."""
+        """End it: kindly first, for `patience_s` at most.
+
+        What is in flight is lost to us. Idempotent, raises nothing.
+        """
         self.control.close()
         self._end()
 

@@ -1,4 +1,6 @@
-"""The bytes and texts between us and the gateway, in both directions: docs/formats/bookkeeper-data-plane.md. Pure."""
+"""The bytes and texts between us and the gateway, in both directions:
+docs/formats/bookkeeper-data-plane.md. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ WELCOME: Final = struct.Struct(">iI")
 ENTRY: Final = struct.Struct(">III")
 """Length of the payload that follows, handle of the writer, sequence in its ledger."""
 ACK: Final = struct.Struct(">IIIiq")
-"""Handle, sequence of the first entry, how many in a row, their code, number of the first entry. With handle 0 a beat:
-changes of the bookies so far, how many are in trouble, 0, direct memory in use."""
+"""Handle, sequence of the first entry, how many in a row, their code, number of the first entry.
+
+With handle 0 a beat: changes of the bookies so far, how many are in trouble, 0, direct memory in
+use.
+"""
 BEAT: Final = 0
 """The handle of no writer."""
 RANGE: Final = struct.Struct(">Iqqq")
@@ -30,7 +35,11 @@ RANGE: Final = struct.Struct(">Iqqq")
 RECORD: Final = struct.Struct(">iIq")
 """Code, length of the payload that follows, number of the entry; -1 ends the reading."""
 
-_STATES: Final = {"OPEN": LedgerState.OPEN, "IN_RECOVERY": LedgerState.IN_RECOVERY, "CLOSED": LedgerState.CLOSED}
+_STATES: Final = {
+    "OPEN": LedgerState.OPEN,
+    "IN_RECOVERY": LedgerState.IN_RECOVERY,
+    "CLOSED": LedgerState.CLOSED,
+}
 
 
 def hello(kind: bytes, token: str) -> bytes:
@@ -55,7 +64,9 @@ def parse_description(lines: Sequence[str]) -> LedgerDescription:
         last_entry=int(last_entry),
         length=int(length),
         replication=Replication(ensemble, write_quorum, ack_quorum),
-        custom={base64.b64decode(key).decode(): base64.b64decode(value) for key, value in sorted(pairs)},
+        custom={
+            base64.b64decode(key).decode(): base64.b64decode(value) for key, value in sorted(pairs)
+        },
         bookies=tuple(bookies.split()),
     )
 

@@ -11,10 +11,15 @@ from durablelog.bookkeeper.client_settings import NONE, ClientSettings
 TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105 - where the secret is, not the secret
 """The environment variable with the secret of a gateway: whoever attaches to one needs it."""
 LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
-"""The environment variable with a folder where gateways leave their logs; without it they go with the gateway."""
+"""The environment variable with a folder where gateways leave their logs; without it they go with
+the gateway.
+"""
 
 GATEWAY_CLOSED: Final = -19
-"""BookKeeper's ClientClosed: the gateway, or the way to it, is gone. What was in flight may be in the ledger or not."""
+"""BookKeeper's ClientClosed: the gateway, or the way to it, is gone.
+
+What was in flight may be in the ledger or not.
+"""
 METADATA_SERVICE: Final = -9
 """BookKeeper's ZK: ZooKeeper does not answer."""
 TIMEOUT: Final = -23
@@ -31,9 +36,11 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # The net below everything: off by default.
     "addEntryQuorumTimeoutSec": "10",
     "readEntryTimeoutSec": "5",
-    # An idle writer tells bookies what is acknowledged, in ms: who looks on sees the last entry, too.
+    # An idle writer tells bookies what is acknowledged, in ms: who looks on sees the last entry,
+    # too.
     "explicitLacInterval": "200",
-    # The default lets through 5,000 adds and then blocks the thread that reads from us; the window is ours.
+    # The default lets through 5,000 adds and then blocks the thread that reads from us; the window
+    # is ours.
     "throttle": "0",
     # New ledgers do without a bookie that was in trouble so lately, if there are enough others.
     "bookieQuarantineTimeSeconds": "10",
@@ -43,7 +50,9 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     "numIOThreads": "1",
     "zkTimeout": "10000",
 }
-"""For BookKeeper's client, by its own names; each was found necessary (docs/decisions/0022-gateway.md)."""
+"""For BookKeeper's client, by its own names; each was found necessary
+(docs/decisions/0022-gateway.md).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +64,18 @@ class GatewaySettings:
     password: bytes = field(default=b"", repr=False)
     """Of the ledgers: it is given at creation and needed for everything afterwards."""
     attach: str | None = None
-    """`host:port` of a gateway that runs already, on this machine, with its secret in SEGMENTSTORE_GATEWAY_TOKEN; None for
-    one of this process's own, started when it is needed."""
+    """`host:port` of a gateway that runs already, on this machine, with its secret in
+    SEGMENTSTORE_GATEWAY_TOKEN; None for one of this process's own, started when it is needed.
+    """
 
     given: ClientSettings = NONE
     """By the operator; none of them is one that is fixed."""
 
     def client_settings(self) -> str:
         """For the gateway: a line "key=value" each."""
-        return _lines({"metadataServiceUri": self.metadata_uri, **CLIENT_SETTINGS, **self.given.client})
+        return _lines(
+            {"metadataServiceUri": self.metadata_uri, **CLIENT_SETTINGS, **self.given.client}
+        )
 
     def system_properties(self) -> str:
         """For the gateway's Java, in the same way."""

@@ -12,7 +12,8 @@ from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
 GREETING_S: Final = 20.0
 _HUNG_UP: Final = (
-    f"the gateway hung up at the greeting: it does not speak version {VERSION} of the protocol, as this program does (then"
+    f"the gateway hung up at the greeting: it does not speak version {VERSION} of the "
+    "protocol, as this program does (then"
     " start it anew with this version), has another secret, or is ending"
 )
 
@@ -28,7 +29,9 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
             await loop.sock_sendall(connection, greeting)
     except TimeoutError:
         connection.close()
-        raise LedgerError(TIMEOUT, "connect", f"{path}: the gateway took nothing for {GREETING_S:.0f} s") from None
+        raise LedgerError(
+            TIMEOUT, "connect", f"{path}: the gateway took nothing for {GREETING_S:.0f} s"
+        ) from None
     except OSError as error:
         connection.close()
         raise LedgerError(GATEWAY_CLOSED, "connect", f"{path}: {error}") from error
@@ -49,7 +52,9 @@ async def greet(path: str, token: str) -> tuple[socket.socket, int]:
         return connection, session
     except TimeoutError:
         connection.close()
-        raise LedgerError(TIMEOUT, "connect", f"the gateway said nothing for {GREETING_S:.0f} s") from None
+        raise LedgerError(
+            TIMEOUT, "connect", f"the gateway said nothing for {GREETING_S:.0f} s"
+        ) from None
     except OSError as error:
         connection.close()
         raise LedgerError(GATEWAY_CLOSED, "connect", f"{path}: {error}") from error

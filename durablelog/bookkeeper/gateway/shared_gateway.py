@@ -1,7 +1,8 @@
-"""The one gateway of this process: started for the first who needs it, ended with the last, started anew after it died.
+"""The one gateway of this process: started for the first who needs it, ended with the last, started
+anew after it died.
 
-Everything here blocks; call it from an executor. It is the one thing that stores of a process share, whatever loops they
-run on, so it is guarded by a lock of the module.
+Everything here blocks; call it from an executor. It is the one thing that stores of a process
+share, whatever loops they run on, so it is guarded by a lock of the module.
 """
 
 from __future__ import annotations
@@ -46,13 +47,17 @@ class AttachedGateway:
     """A gateway that somebody else started."""
 
     def __init__(self, address: str) -> None:
-        """Raises LedgerError if nobody answers, ConfigError if the address or the token is wrong."""
+        """Raises LedgerError if nobody answers, ConfigError if the address or the token is
+        wrong.
+        """
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise ConfigError("tier1", f"the gateway's address {address!r} is not HOST:PORT")
         self.token = os.environ.get(TOKEN_VARIABLE, "")
         if not self.token:
-            raise ConfigError("tier1", f"a gateway at an address needs its token in {TOKEN_VARIABLE}")
+            raise ConfigError(
+                "tier1", f"a gateway at an address needs its token in {TOKEN_VARIABLE}"
+            )
         self.control = GatewayControl(host, int(port), self.token)
         try:
             (self.data_socket,) = self.control.call("dataSocket")
@@ -104,11 +109,16 @@ class Deaths:
         self._times: deque[float] = deque(maxlen=DEATHS_MAX)
 
     def add(self, now: float) -> None:
-        """One more, noticed at `now` (seconds, only forward). Raises LedgerError if there were too many: wait."""
+        """One more, noticed at `now` (seconds, only forward).
+
+        Raises LedgerError if there were too many: wait.
+        """
         times = self._times
         if len(times) == DEATHS_MAX and now - times[0] < DEATHS_WITHIN_S:
             raise LedgerError(
-                GATEWAY_CLOSED, "start", f"the gateway died {DEATHS_MAX} times within {DEATHS_WITHIN_S:.0f} s"
+                GATEWAY_CLOSED,
+                "start",
+                f"the gateway died {DEATHS_MAX} times within {DEATHS_WITHIN_S:.0f} s",
             )
         times.append(now)
 
@@ -138,9 +148,12 @@ forks.in_child(_state, _begin_child)
 
 
 def acquire_own(now: float, random: Random) -> OwnGateway:
-    """The process's gateway; started, if there is none or it died. `now` is a time in seconds that only goes forward.
+    """The process's gateway; started, if there is none or it died.
 
-    Raises LedgerError if it does not start, or died too often; GatewayMissingError if its pieces are not here.
+    `now` is a time in seconds that only goes forward.
+
+    Raises LedgerError if it does not start, or died too often; GatewayMissingError if its pieces
+    are not here.
     """
     with _LOCK:
         gateway = _state.gateway
@@ -153,6 +166,8 @@ def acquire_own(now: float, random: Random) -> OwnGateway:
                 _state.gateway = gateway = OwnGateway(GatewayProcess(token), token)
             except OSError as error:
                 # A full disk, or no process more: it passes, and is no reason to end what runs.
-                raise LedgerError(GATEWAY_CLOSED, "start", f"the gateway cannot be started: {error}") from error
+                raise LedgerError(
+                    GATEWAY_CLOSED, "start", f"the gateway cannot be started: {error}"
+                ) from error
         gateway.users += 1
         return gateway

@@ -8,7 +8,11 @@ from durablelog.bookkeeper.installation.class_archives import (
     archives_folder,
     programs_without_archive,
 )
-from durablelog.bookkeeper.installation.gateway_classes import SOURCES_FOLDER, gateway_classpath, gateway_jar
+from durablelog.bookkeeper.installation.gateway_classes import (
+    SOURCES_FOLDER,
+    gateway_classpath,
+    gateway_jar,
+)
 from durablelog.bookkeeper.installation.jars import (
     FOLDER_VARIABLE,
     cluster_classpath,

@@ -1,14 +1,19 @@
-"""Class archives: what a JVM keeps of the classes it loaded, so that the next one need not read and check them anew.
+"""Class archives: what a JVM keeps of the classes it loaded, so that the next one need not read and
+check them anew.
 
 Rules of this file:
 
-- an archive makes a start quicker and is never needed: one that is not there, not whole, or not of this JVM is left out;
-- its name has its size in it. A JVM that maps a file shorter than its header says dies of SIGBUS, so that is seen to here;
-  whatever else is wrong the JVM finds by its own sums (-XX:+VerifySharedSpaces, 20 ms), and loads the classes itself;
-- whether an archive fits is asked of the JVM that is to use it: it knows its own version, and which jars it compares;
-- how archives are made is no business of this room: a cluster is needed for it (durablelog/bookkeeper/archiving).
+- an archive makes a start quicker and is never needed: one that is not there, not whole, or not of
+  this JVM is left out;
+- its name has its size in it. A JVM that maps a file shorter than its header says dies of SIGBUS,
+  so that is seen to here; whatever else is wrong the JVM finds by its own sums
+  (-XX:+VerifySharedSpaces, 20 ms), and loads the classes itself;
+- whether an archive fits is asked of the JVM that is to use it: it knows its own version, and which
+  jars it compares;
+- how archives are made is no business of this room: a cluster is needed for it
+  (durablelog/bookkeeper/archiving).
 
-    archives-<digest>/gateway-<bytes>.jsa ...    of one state of the jars and of the gateway's sources
+    archives-<digest>/gateway-<bytes>.jsa ... of one state of the jars and of the gateway's sources
 """
 
 from __future__ import annotations
@@ -28,7 +33,9 @@ _KEPT: Final = 2
 """Folders of archives, 115 MB each: for a checkout that goes to and fro."""
 _CHECK_S: Final = 60.0
 _QUIETLY: Final = ("-Xlog:cds*=off",)
-"""That an archive is left out is nobody's trouble, and the JVM says so where programs speak to people."""
+"""That an archive is left out is nobody's trouble, and the JVM says so where programs speak to
+people.
+"""
 _IF_IT_CRASHES: Final = ("-XX:-CreateCoredumpOnCrash", "-XX:ErrorFile=/dev/null")
 
 
@@ -47,23 +54,31 @@ class NoArchivesError(SegmentStoreError):
 
 
 def archives_folder() -> Path:
-    """Where the archives of this version are, or would be. Raises GatewayMissingError without the gateway's sources."""
+    """Where the archives of this version are, or would be.
+
+    Raises GatewayMissingError without the gateway's sources.
+    """
     return installation_folder() / f"archives-{gateway_digest()}"
 
 
 def archive_options(program: JavaProgram, folder: Path | None = None) -> Sequence[str]:
-    """Options of Java by which a program starts from its archive in the folder (that of this version); none without."""
+    """Options of Java by which a program starts from its archive in the folder (that of this
+    version); none without.
+    """
     archive = _whole(program, folder or archives_folder())
     return [*_using(archive), *_QUIETLY] if archive is not None else []
 
 
 def recording_options(program: JavaProgram, folder: Path) -> Sequence[str]:
-    """Options of Java by which a program leaves an archive in the folder when it ends, which takes it seconds more."""
+    """Options of Java by which a program leaves an archive in the folder when it ends, which takes
+    it seconds more.
+    """
     return [f"-XX:ArchiveClassesAtExit={_recorded(program, folder)}"]
 
 
 def programs_without_archive(folder: Path | None = None) -> list[JavaProgram]:
-    """Those whose archive in the folder (that of this version) is not there or not taken by this machine's Java.
+    """Those whose archive in the folder (that of this version) is not there or not taken by this
+    machine's Java.
 
     Starts Java for each: 0.1 s. Raises GatewayMissingError.
     """
@@ -74,7 +89,8 @@ def programs_without_archive(folder: Path | None = None) -> list[JavaProgram]:
 
 
 def keep_archives(recorded: Path) -> None:
-    """Make a folder in which each program left its archive that of this version; one process at a time does it.
+    """Make a folder in which each program left its archive that of this version; one process at a
+    time does it.
 
     The folder above it is the caller's, who removes it: what was there before is left in it.
 
@@ -94,7 +110,9 @@ def keep_archives(recorded: Path) -> None:
         target.rename(recorded.parent / "replaced")
     recorded.rename(target)
     newest_first = sorted(
-        target.parent.glob("archives-*"), key=lambda path: (path == target, path.stat().st_mtime_ns), reverse=True
+        target.parent.glob("archives-*"),
+        key=lambda path: (path == target, path.stat().st_mtime_ns),
+        reverse=True,
     )
     for old in newest_first[_KEPT:]:
         shutil.rmtree(old)
@@ -118,7 +136,15 @@ def _fits(program: JavaProgram, archive: Path | None) -> bool:
     if archive is None:
         return False
     classpath = gateway_classpath() if program is JavaProgram.GATEWAY else cluster_classpath()
-    command = [java(), "-Xshare:on", *_using(archive), *_IF_IT_CRASHES, "-cp", classpath, "-version"]
+    command = [
+        java(),
+        "-Xshare:on",
+        *_using(archive),
+        *_IF_IT_CRASHES,
+        "-cp",
+        classpath,
+        "-version",
+    ]
     try:
         run(command, f"asking Java whether it takes {archive}", seconds=_CHECK_S)
     except GatewayMissingError:

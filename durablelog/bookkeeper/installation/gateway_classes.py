@@ -1,8 +1,10 @@
-"""The gateway's Java classes: compiled by `javac` from the sources in this package, once for every state of them.
+"""The gateway's Java classes: compiled by `javac` from the sources in this package, once for every
+state of them.
 
-The jar's name is made of the sources and of the jars, so that a changed source is compiled again, and a jar that has its
-name is whole. Several processes may ask at once: one compiles, the others wait for it. It is a jar and no folder, because
-a JVM makes no class archive of what it loaded from a folder.
+The jar's name is made of the sources and of the jars, so that a changed source is compiled again,
+and a jar that has its name is whole. Several processes may ask at once: one compiles, the others
+wait for it. It is a jar and no folder, because a JVM makes no class archive of what it loaded from
+a folder.
 """
 
 from __future__ import annotations
@@ -37,8 +39,12 @@ _KEPT: Final = 8
 """Jars: a gateway that is just being started may be about to open an older one."""
 
 
-def gateway_classpath(say: Callable[[str], None] | None = None, *, sources: Path = SOURCES_FOLDER) -> str:
-    """What the gateway runs from. Compiles it if need be (2 to 7 s, `say` hears of it), but fetches nothing.
+def gateway_classpath(
+    say: Callable[[str], None] | None = None, *, sources: Path = SOURCES_FOLDER
+) -> str:
+    """What the gateway runs from.
+
+    Compiles it if need be (2 to 7 s, `say` hears of it), but fetches nothing.
 
     Raises GatewayMissingError.
     """
@@ -54,12 +60,18 @@ def gateway_classpath(say: Callable[[str], None] | None = None, *, sources: Path
 
 
 def gateway_jar(sources: Path = SOURCES_FOLDER) -> Path:
-    """Where the classes of the sources as they are now are, or would be. Raises GatewayMissingError without sources."""
+    """Where the classes of the sources as they are now are, or would be.
+
+    Raises GatewayMissingError without sources.
+    """
     return installation_folder() / f"gateway-{gateway_digest(sources)}.jar"
 
 
 def gateway_digest(sources: Path = SOURCES_FOLDER) -> str:
-    """A short name for all that the gateway is made of. Raises GatewayMissingError without sources."""
+    """A short name for all that the gateway is made of.
+
+    Raises GatewayMissingError without sources.
+    """
     content = [POM.read_bytes(), SUMS.read_bytes()]
     for path in java_sources(sources):
         content += [path.relative_to(sources).as_posix().encode(), path.read_bytes()]
@@ -70,7 +82,9 @@ def java_sources(sources: Path) -> list[Path]:
     """The files to compile, sorted. Raises GatewayMissingError if there are none."""
     found = sorted(sources.rglob("*.java"))
     if not found:
-        raise GatewayMissingError(f"the gateway's Java sources are not in {sources}: this installation is not whole")
+        raise GatewayMissingError(
+            f"the gateway's Java sources are not in {sources}: this installation is not whole"
+        )
     return found
 
 
@@ -79,15 +93,31 @@ def _compile(sources: Path, jars: str, folder: Path, target: Path) -> None:
     require_java_version(compiler)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as made:
         classes = Path(made) / "classes"
-        options = ["-encoding", "UTF-8", "--release", str(JAVA_VERSION_MIN), "-cp", jars, "-d", str(classes)]
+        options = [
+            "-encoding",
+            "UTF-8",
+            "--release",
+            str(JAVA_VERSION_MIN),
+            "-cp",
+            jars,
+            "-d",
+            str(classes),
+        ]
         files = [str(path) for path in java_sources(sources)]
-        # The jars' own annotations are of no use here, and looking for their processors takes a second.
-        run([compiler, "-proc:none", *options, *files], "compiling the gateway to BookKeeper", seconds=_COMPILE_S)
+        # The jars' own annotations are of no use here, and looking for their processors takes a
+        # second.
+        run(
+            [compiler, "-proc:none", *options, *files],
+            "compiling the gateway to BookKeeper",
+            seconds=_COMPILE_S,
+        )
         jar = Path(made) / target.name
         _pack(classes, jar)
         sync(jar)
         jar.rename(target)
-    newest_first = sorted(folder.glob("gateway-*.jar"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    newest_first = sorted(
+        folder.glob("gateway-*.jar"), key=lambda path: path.stat().st_mtime_ns, reverse=True
+    )
     for old in newest_first[_KEPT:]:
         old.unlink()
 
@@ -96,4 +126,6 @@ def _pack(classes: Path, jar: Path) -> None:
     with zipfile.ZipFile(jar, "w") as packed:
         for path in sorted(classes.rglob("*.class")):
             # Without the time of day: the same classes are the same jar.
-            packed.writestr(zipfile.ZipInfo(path.relative_to(classes).as_posix()), path.read_bytes())
+            packed.writestr(
+                zipfile.ZipInfo(path.relative_to(classes).as_posix()), path.read_bytes()
+            )

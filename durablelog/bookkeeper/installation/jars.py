@@ -1,15 +1,16 @@
-"""BookKeeper's jars: fetched by Maven in the versions of pom.xml, checked against jars.sha256, kept in a folder.
+"""BookKeeper's jars: fetched by Maven in the versions of pom.xml, checked against jars.sha256, kept
+in a folder.
 
 Rules of this file:
 
 - fetching is a step of its own (`install`): opening a store never downloads;
-- `install` may be called again at any time, by several processes at once: what is there is not touched, and the folder
-  gets its name only when it is whole and every jar has its sum. The name is made of pom.xml and jars.sha256, so that
-  another version is another folder;
+- `install` may be called again at any time, by several processes at once: what is there is not
+  touched, and the folder gets its name only when it is whole and every jar has its sum. The name is
+  made of pom.xml and jars.sha256, so that another version is another folder;
 - a jar that is not what it was when the sums were written is refused, whoever handed it out.
 
-The folder is `var/bookkeeper` beside the code in a checkout, the user's cache folder elsewhere, or what
-SEGMENTSTORE_BOOKKEEPER_JARS names.
+The folder is `var/bookkeeper` beside the code in a checkout, the user's cache folder elsewhere, or
+what SEGMENTSTORE_BOOKKEEPER_JARS names.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def installation_folder() -> Path:
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").is_file():
         return checkout / "var" / "bookkeeper"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "segmentstore" / "bookkeeper"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "segmentstore"
+        / "bookkeeper"
+    )
 
 
 def jars_folder() -> Path:
@@ -60,7 +65,9 @@ def jars_folder() -> Path:
 
 
 def install(say: Callable[[str], None]) -> None:
-    """Make sure of the jars; `say` hears what is done, a line at a time. Some 20 s the first time, 95 MB.
+    """Make sure of the jars; `say` hears what is done, a line at a time.
+
+    Some 20 s the first time, 95 MB.
 
     Raises GatewayMissingError.
     """
@@ -79,13 +86,17 @@ def install(say: Callable[[str], None]) -> None:
             if wrong:
                 shown = "; ".join(wrong[:_SHOWN_MAX]) + ("; ..." if len(wrong) > _SHOWN_MAX else "")
                 raise GatewayMissingError(
-                    f"the jars that Maven brought are not those of {SUMS.name}, and were thrown away: {shown}"
+                    f"the jars that Maven brought are not those of {SUMS.name}, and were "
+                    f"thrown away: {shown}"
                 )
             fetched.rename(target)
 
 
 def cluster_classpath() -> str:
-    """What ZooKeeper and a bookie run from. Raises GatewayMissingError if the jars are not installed."""
+    """What ZooKeeper and a bookie run from.
+
+    Raises GatewayMissingError if the jars are not installed.
+    """
     folder = jars_folder()
     if not folder.is_dir():
         raise GatewayMissingError(f"BookKeeper's jars are not in {folder}: run `{INSTALL_COMMAND}`")
@@ -93,7 +104,9 @@ def cluster_classpath() -> str:
 
 
 def damaged_jars(folder: Path) -> list[str]:
-    """What is wrong with a folder of jars, each in a few words, the worst first; empty if it is whole. Reads all of it."""
+    """What is wrong with a folder of jars, each in a few words, the worst first; empty if it is
+    whole. Reads all of it.
+    """
     wanted = pinned_sums()
     found = {path.name: path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     wrong = []
@@ -119,20 +132,26 @@ def digest(content: bytes) -> str:
 
 
 def sync(path: Path) -> None:
-    """Bring a file to the disk before it gets its name: after a loss of power a name must not stand for less."""
+    """Bring a file to the disk before it gets its name: after a loss of power a name must not stand
+    for less.
+    """
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 @contextmanager
 def alone(folder: Path, lock_file: str = INSTALLING) -> Iterator[Path]:
-    """The folder, made if need be, for one process at a time. Waits. Raises GatewayMissingError if it cannot be had."""
+    """The folder, made if need be, for one process at a time.
+
+    Waits. Raises GatewayMissingError if it cannot be had.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / lock_file).open("w")
     except OSError as error:
         raise GatewayMissingError(
-            f"{folder}, for BookKeeper's jars, cannot be written ({error.strerror}): set {FOLDER_VARIABLE} to another"
+            f"{folder}, for BookKeeper's jars, cannot be written ({error.strerror}): set "
+            f"{FOLDER_VARIABLE} to another"
         ) from error
     with lock:
         forks.in_child(lock, _close_copy)
@@ -149,6 +168,14 @@ def _close_copy(lock: TextIO) -> None:
 
 
 def _fetch(target: Path) -> None:
-    command = [maven(), "-q", "-B", "--strict-checksums", "-f", str(POM), "dependency:copy-dependencies"]
+    command = [
+        maven(),
+        "-q",
+        "-B",
+        "--strict-checksums",
+        "-f",
+        str(POM),
+        "dependency:copy-dependencies",
+    ]
     options = [f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
     run([*command, *options], "fetching BookKeeper's jars", seconds=_FETCH_S)

@@ -1,4 +1,5 @@
-"""The programs that BookKeeper needs, as they are on this machine: Java, its compiler, Maven; and running one of them.
+"""The programs that BookKeeper needs, as they are on this machine: Java, its compiler, Maven; and
+running one of them.
 
 What is missing is one sentence that says what a person has to install.
 """
@@ -23,14 +24,20 @@ _OUTPUT_MAX: Final = 2000
 
 
 class GatewayMissingError(ConfigError):
-    """A piece that a log on BookKeeper needs is not on this machine. The message says which, and how to get it."""
+    """A piece that a log on BookKeeper needs is not on this machine.
+
+    The message says which, and how to get it.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__("tier1", reason)
 
 
 def java() -> str:
-    """The program that runs Java classes: of JAVA_HOME, else of PATH. Raises GatewayMissingError."""
+    """The program that runs Java classes: of JAVA_HOME, else of PATH.
+
+    Raises GatewayMissingError.
+    """
     return _of_java("java", "BookKeeper's client runs on it", "default-jre-headless")
 
 
@@ -44,13 +51,16 @@ def maven() -> str:
     found = shutil.which("mvn")
     if found is None:
         raise GatewayMissingError(
-            "mvn is needed (BookKeeper's jars come by it) and was not found: install Maven (Debian: apt-get install maven)"
+            "mvn is needed (BookKeeper's jars come by it) and was not found: install "
+            "Maven (Debian: apt-get install maven)"
         )
     return found
 
 
 def java_version(program: str) -> int | None:
-    """The major version of `java` or `javac`, e.g. 17; None if it does not say. Starts it: some 0.1 s."""
+    """The major version of `java` or `javac`, e.g. 17; None if it does not say. Starts it: some 0.1
+    s.
+    """
     try:
         said = run([program, "-version"], "asking for its version", seconds=_VERSION_S)
     except GatewayMissingError:
@@ -60,7 +70,9 @@ def java_version(program: str) -> int | None:
 
 
 def require_java_version(program: str) -> None:
-    """Raises GatewayMissingError if a program of Java's is older than what everything here needs."""
+    """Raises GatewayMissingError if a program of Java's is older than what everything here
+    needs.
+    """
     version = java_version(program)
     if version is None or version < JAVA_VERSION_MIN:
         said = "of an unknown version" if version is None else f"version {version}"
@@ -70,8 +82,16 @@ def require_java_version(program: str) -> None:
         )
 
 
-def run(command: Sequence[str], purpose: str, *, seconds: float, environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end; all that it wrote. Raises GatewayMissingError with the end of that if it failed.
+def run(
+    command: Sequence[str],
+    purpose: str,
+    *,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a program to its end; all that it wrote.
+
+    Raises GatewayMissingError with the end of that if it failed.
 
     `environment` is added to this process's own.
     """
@@ -86,13 +106,21 @@ def run(command: Sequence[str], purpose: str, *, seconds: float, environment: Ma
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise GatewayMissingError(f"{purpose} took more than {seconds:.0f} s: {' '.join(command)}") from None
+        raise GatewayMissingError(
+            f"{purpose} took more than {seconds:.0f} s: {' '.join(command)}"
+        ) from None
     except OSError as error:
-        raise GatewayMissingError(f"{purpose} failed: {command[0]} could not be started ({error})") from error
+        raise GatewayMissingError(
+            f"{purpose} failed: {command[0]} could not be started ({error})"
+        ) from error
     told = ended.stdout.decode(errors="replace").strip()
     if ended.returncode:
         # The cause stands above long advice, so both ends are worth keeping.
-        shown = told if len(told) <= 2 * _OUTPUT_MAX else f"{told[:_OUTPUT_MAX]}\n[...]\n{told[-_OUTPUT_MAX:]}"
+        shown = (
+            told
+            if len(told) <= 2 * _OUTPUT_MAX
+            else f"{told[:_OUTPUT_MAX]}\n[...]\n{told[-_OUTPUT_MAX:]}"
+        )
         raise GatewayMissingError(f"{purpose} failed by `{' '.join(command)}`:\n{shown}")
     return told
 
@@ -107,6 +135,7 @@ def _of_java(name: str, why: str, package: str) -> str:
     if found is None:
         raise GatewayMissingError(
             f"{name} is needed ({why}) and was not found: "
-            f"install Java {JAVA_VERSION_MIN} or newer (Debian: apt-get install {package}), or set JAVA_HOME"
+            f"install Java {JAVA_VERSION_MIN} or newer (Debian: apt-get install "
+            f"{package}), or set JAVA_HOME"
         )
     return found

@@ -2,8 +2,8 @@
 
 Cost: some 7 us per call and observed record, searches apart; these have budgets of their own.
 
-`check_history` is the pure judgement; `judge` is what runs ask: an error in a checker is a violation there, so that no
-run is lost with its seed.
+`check_history` is the pure judgement; `judge` is what runs ask: an error in a checker is a
+violation there, so that no run is lost with its seed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ CHECKERS: Final[tuple[Callable[[HistoryIndex], Iterator[Violation]], ...]] = (
 
 
 HARNESS: Final = "harness"
-"""What is said to have found a violation that is an error of the harness itself, or of what it stands on."""
+"""What is said to have found a violation that is an error of the harness itself, or of what it
+stands on.
+"""
 _FRAMES_TOLD: Final = 4
 
 
@@ -62,7 +64,9 @@ class Judgement:
 
     violations: list[Violation]
     windows: Mapping[str, int]
-    """Windows of calls whose linearizability was searched for: `decided`, and `undecided` within their bounds."""
+    """Windows of calls whose linearizability was searched for: `decided`, and `undecided` within
+    their bounds.
+    """
 
 
 def check_history(history: History) -> list[Violation]:
@@ -72,7 +76,10 @@ def check_history(history: History) -> list[Violation]:
 
 
 def judge(history: History) -> Judgement:
-    """Every rule that a history breaks. Never raises: a checker that does is a violation, behind those found before it."""
+    """Every rule that a history breaks.
+
+    Never raises: a checker that does is a violation, behind those found before it.
+    """
     violations: list[Violation] = []
     windows: Mapping[str, int] = {}
     try:
@@ -86,7 +93,11 @@ def judge(history: History) -> Judgement:
 
 
 def raised(error: Exception) -> Violation:
-    """An error of the harness, as what the run is failed for: with the last lines of its traceback, in one line."""
+    """An error of the harness, as what the run is failed for: with the last lines of its traceback,
+    in one line.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_TOLD:]
-    lines = (f"{Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames)
+    lines = (
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames
+    )
     return Violation(HARNESS, f"{type(error).__name__}: {error} [{' > '.join(lines)}]")

@@ -1,11 +1,14 @@
-"""Attributes: every observed value is one the acknowledged updates lead to, with any of the unknown ones.
+"""Attributes: every observed value is one the acknowledged updates lead to, with any of the unknown
+ones.
 
 Rules of this file:
 
-- calls are taken in windows, cut where everything before has ended; within a window the calls of one client have
-  the order of their calls, sums have bounds, and anything else is searched if it is small;
+- calls are taken in windows, cut where everything before has ended; within a window the calls of
+  one client have the order of their calls, sums have bounds, and anything else is searched if it is
+  small;
 - where it is not known what a window led to, anything is possible until the next observation;
-- an update that rides on an append is there if the append's record is, and is not there if the record is not.
+- an update that rides on an append is there if the append's record is, and is not there if the
+  record is not.
 """
 
 from __future__ import annotations
@@ -70,7 +73,10 @@ def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     for observation, seen in chain.seen:
         for attribute, value in seen.attributes.items():
             if attribute.int not in known:
-                detail = f"attribute {attribute} of {chain.name!r} is {value} at {observation.begun}; nobody set it"
+                detail = (
+                    f"attribute {attribute} of {chain.name!r} is {value} at "
+                    f"{observation.begun}; nobody set it"
+                )
                 yield Violation(NAME, detail)
 
 
@@ -84,13 +90,17 @@ def _judge(
     steps = steps_of(index, incarnation, changes)
     updates = {call.number: found for call, found in changes}
     what = f"attribute {attribute} of {incarnation.name!r}"
-    created = any(call.outcome is not Outcome.REFUSED for call in index.names[incarnation.name].creates)
+    created = any(
+        call.outcome is not Outcome.REFUSED for call in index.names[incarnation.name].creates
+    )
     possible: _Possible = {(None,): None} if created else None
     for observation, seen in incarnation.chain.seen if incarnation.chain is not None else ():
         steps.append(_observed(observation, seen.attributes.get(attribute)))
     for call in incarnation.calls.attributes:
         if call.outcome is Outcome.OK and attribute in call.values and index.fresh(call):
-            steps.append(Step(call.begun, call.ended or 0, True, _Seen(call.values[attribute]), call))  # noqa: FBT003
+            steps.append(
+                Step(call.begun, call.ended or 0, True, _Seen(call.values[attribute]), call)
+            )  # noqa: FBT003
     for window in windows(steps):
         before = possible
         possible = _after(window, before, updates, budget)
@@ -115,11 +125,17 @@ def _complaint(window: Sequence[Step[Register]], before: _Possible) -> str:
     if len(window) == 1 and isinstance(window[0].act, _Seen):
         return f"it is {window[0].act.value} at {window[0].begun}, by the calls it was {expected}"
     numbers = [step.call.number for step in window if step.call is not None]
-    return f"it was {expected}, and no order of the calls {numbers} explains what they were told and what was seen"
+    return (
+        f"it was {expected}, and no order of the calls {numbers} explains what they were "
+        "told and what was seen"
+    )
 
 
 def _after(
-    window: list[Step[Register]], possible: _Possible, updates: dict[int, tuple[Update, ...]], budget: Budget
+    window: list[Step[Register]],
+    possible: _Possible,
+    updates: dict[int, tuple[Update, ...]],
+    budget: Budget,
 ) -> _Possible:
     """What the attribute may be after a window."""
     changing = [step for step in window if not isinstance(step.act, _Seen)]
@@ -141,7 +157,9 @@ def _after(
     return None
 
 
-def _from_anything(window: Sequence[Step[Register]], updates: dict[int, tuple[Update, ...]]) -> _Possible:
+def _from_anything(
+    window: Sequence[Step[Register]], updates: dict[int, tuple[Update, ...]]
+) -> _Possible:
     """All ways to update but adding leave a value that does not depend on the one before."""
     only = window[0]
     if len(window) > 1 or not only.required or only.call is None or only.call.number not in updates:
@@ -153,7 +171,9 @@ def _from_anything(window: Sequence[Step[Register]], updates: dict[int, tuple[Up
 
 
 def _one_client(window: Sequence[Step[Register]]) -> bool:
-    """True if all are changes by one client in one life: then they came in the order of its calls."""
+    """True if all are changes by one client in one life: then they came in the order of its
+    calls.
+    """
     first = window[0].call
     return first is not None and all(
         step.call is not None
@@ -176,7 +196,9 @@ def _in_turn(window: Sequence[Step[Register]], possible: dict[Register, None]) -
     return possible
 
 
-def _sums(changing: Sequence[Step[Register]], updates: dict[int, tuple[Update, ...]]) -> _Bounds | None:
+def _sums(
+    changing: Sequence[Step[Register]], updates: dict[int, tuple[Update, ...]]
+) -> _Bounds | None:
     """Least and most that a window adds, if it only adds."""
     low = high = 0
     for step in changing:

@@ -1,11 +1,12 @@
-"""Conditional appends: those that went in landed where they were told to, those that were refused had a reason.
+"""Conditional appends: those that went in landed where they were told to, those that were refused
+had a reason.
 
 Rules of this file (`linearizability` asks more):
 
-- a refusal looks at what the engine has taken, acknowledged or not; so it is wrong only if nothing was on its way,
-  and the length was the expected one from before the call to after it;
-- attributes are checked before the offset, so a refusal of the offset is wrong if an update that rides on the append
-  fails whatever the attribute was before.
+- a refusal looks at what the engine has taken, acknowledged or not; so it is wrong only if nothing
+  was on its way, and the length was the expected one from before the call to after it;
+- attributes are checked before the offset, so a refusal of the offset is wrong if an update that
+  rides on the append fails whatever the attribute was before.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 continue
             if call.outcome is Outcome.OK and call.result != call.expected:
                 detail = (
-                    f"call {call.number} went into {call.segment!r} at {call.result}, only {call.expected} was asked"
+                    f"call {call.number} went into {call.segment!r} at {call.result}, only "
+                    f"{call.expected} was asked"
                 )
                 yield Violation(NAME, detail, [call.number])
             if call.error == "BadOffsetError" and _cannot_hold(call.updates):
-                detail = f"call {call.number} on {call.segment!r} was refused for its offset, with an update that fails"
+                detail = (
+                    f"call {call.number} on {call.segment!r} was refused for its offset, "
+                    "with an update that fails"
+                )
                 yield Violation(NAME, detail, [call.number])
     for incarnation in index.incarnations:
         refused = [
@@ -48,7 +53,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _cannot_hold(updates: tuple[Update, ...]) -> bool:
-    """True if some update fails behind an earlier one of the same call, which sets its attribute whatever was there."""
+    """True if some update fails behind an earlier one of the same call, which sets its attribute
+    whatever was there.
+    """
     known: dict[UUID, Register] = {}
     for update in updates:
         sets = way_of(update) is UpdateType.REPLACE
@@ -62,10 +69,16 @@ def _cannot_hold(updates: tuple[Update, ...]) -> bool:
     return False
 
 
-def _groundless(index: HistoryIndex, incarnation: Incarnation, refused: list[Call]) -> Iterator[Violation]:
+def _groundless(
+    index: HistoryIndex, incarnation: Incarnation, refused: list[Call]
+) -> Iterator[Violation]:
     """Refusals at the very length the segment had all the time."""
     calls, latest = incarnation.calls, index.latest
-    changing = [call for call in (*calls.appends, *calls.merges, *calls.seals) if call.outcome is not Outcome.REFUSED]
+    changing = [
+        call
+        for call in (*calls.appends, *calls.merges, *calls.seals)
+        if call.outcome is not Outcome.REFUSED
+    ]
     placed = [call for call in changing if call.outcome is Outcome.OK and call.result is not None]
     infos = [call for call in calls.infos if call.outcome is Outcome.OK and call.result is not None]
     seen = [] if incarnation.chain is None else incarnation.chain.seen
@@ -74,7 +87,10 @@ def _groundless(index: HistoryIndex, incarnation: Incarnation, refused: list[Cal
         + [(observation.ended, found.length) for observation, found in seen]
     )
     later = sorted(
-        [(call.begun, call.result or 0) for call in (*placed, *(info for info in infos if index.fresh(info)))]
+        [
+            (call.begun, call.result or 0)
+            for call in (*placed, *(info for info in infos if index.fresh(info)))
+        ]
         + [(observation.begun, found.length) for observation, found in seen]
     )
     least = _running(reached, max)
@@ -86,9 +102,13 @@ def _groundless(index: HistoryIndex, incarnation: Incarnation, refused: list[Cal
         low = least[before - 1] if before else 0
         if after == len(most) or not low == call.expected == most[after]:
             continue
-        if not any(other.begun < (call.ended or 0) and latest[other.number] > call.begun for other in changing):
+        if not any(
+            other.begun < (call.ended or 0) and latest[other.number] > call.begun
+            for other in changing
+        ):
             detail = (
-                f"call {call.number} was refused at {call.expected} of {incarnation.name!r}, its length all the time"
+                f"call {call.number} was refused at {call.expected} of {incarnation.name!r}, "
+                "its length all the time"
             )
             yield Violation(NAME, detail, [call.number])
 

@@ -1,10 +1,13 @@
-"""Content: every byte was submitted, every record is there at most once and whole, and what was acknowledged is there.
+"""Content: every byte was submitted, every record is there at most once and whole, and what was
+acknowledged is there.
 
 Rules of this file:
 
 - a record may lie in a merge's source before and in its target after, in both at one time never;
-- the bytes between a truncation point and the first record behind it may be the tail of a record, no others may be;
-- an append that is missing is explained by truncation, removal, or a merge of its segment: by nothing else.
+- the bytes between a truncation point and the first record behind it may be the tail of a record,
+  no others may be;
+- an append that is missing is explained by truncation, removal, or a merge of its segment: by
+  nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         yield from _gone_whole(index, chain)
 
 
-# --- nothing but what was submitted -------------------------------------------------------------------
+# --- nothing but what was submitted ---------------------------------------------------------------
 
 
 def _submitted_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
@@ -58,7 +61,8 @@ def _lengths(chain: Chain) -> Iterator[Violation]:
         if len(seen.content) != expected:
             yield Violation(
                 NAME,
-                f"segment {chain.name!r}: {len(seen.content)} bytes were read from {seen.start_offset} to"
+                f"segment {chain.name!r}: {len(seen.content)} bytes were read from "
+                f"{seen.start_offset} to"
                 f" {seen.length}, which are {expected} (observation begun at {observation.begun})",
             )
 
@@ -78,7 +82,10 @@ def _submitted(
         if event:
             sent = [call for part in family for call in events.get((part, first, second), ())]
             if not any(call.lengths[0] + HEADER_BYTES == length for call in sent):
-                detail = f"event {second} of writer {first} at offset {offset} of {name!r} was never sent like this"
+                detail = (
+                    f"event {second} of writer {first} at offset {offset} of {name!r} was "
+                    "never sent like this"
+                )
                 yield Violation(NAME, detail, [call.number for call in sent])
             continue
         call = calls[first] if first < len(calls) else None
@@ -89,7 +96,10 @@ def _submitted(
             or call.lengths[second] + HEADER_BYTES != length
             or (call.segment != name and call.segment not in family)
         ):
-            detail = f"item {second} of call {first} at offset {offset} of {name!r} was never submitted like this"
+            detail = (
+                f"item {second} of call {first} at offset {offset} of {name!r} was never "
+                "submitted like this"
+            )
             yield Violation(NAME, detail, [first])
 
 
@@ -103,7 +113,9 @@ def _cut_record(index: HistoryIndex, chain: Chain, offset: int, length: int) -> 
         for call in index.names[part].appends if part in index.names else ():
             if call.outcome is Outcome.OK and part == chain.name:
                 # Where it lies is known: only the one that lies here is worth a look.
-                possible = call.result is not None and call.result < offset < call.result + call.size
+                possible = (
+                    call.result is not None and call.result < offset < call.result + call.size
+                )
             else:
                 possible = call.outcome is not Outcome.REFUSED
             if possible and _ends_like(call, tail):
@@ -124,22 +136,40 @@ def _ends_like(call: Call, tail: bytes) -> bool:
 
 
 def _batches(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
-    """Items of a batch follow each other, all of them, unless a truncation has cut the first ones off."""
+    """Items of a batch follow each other, all of them, unless a truncation has cut the first ones
+    off.
+    """
     calls, cuts = index.calls, [seen.start_offset for _, seen in chain.seen if seen.start_offset]
     wanted: tuple[int, int, int] | None = None
     for offset, length, origin in chain.pieces:
         found = None if origin is None or origin.event else (origin.first, origin.second, offset)
         if wanted is not None and found != wanted and not _cut_between(cuts, wanted[2], offset):
-            detail = f"item {wanted[1]} of the batch of call {wanted[0]} does not follow at offset {wanted[2]}"
+            detail = (
+                f"item {wanted[1]} of the batch of call {wanted[0]} does not follow at "
+                f"offset {wanted[2]}"
+            )
             yield Violation(NAME, f"{detail} of {chain.name!r}", [wanted[0]])
-        elif found is not None and found[1] and wanted is None and offset not in cuts and not _after_cut(chain, offset):
+        elif (
+            found is not None
+            and found[1]
+            and wanted is None
+            and offset not in cuts
+            and not _after_cut(chain, offset)
+        ):
             detail = f"item {found[1]} of the batch of call {found[0]} at offset {offset}"
             yield Violation(NAME, f"{detail} of {chain.name!r} has none before it", [found[0]])
         wanted = None
-        if found is not None and found[0] < len(calls) and found[1] + 1 < len(calls[found[0]].lengths):
+        if (
+            found is not None
+            and found[0] < len(calls)
+            and found[1] + 1 < len(calls[found[0]].lengths)
+        ):
             wanted = (found[0], found[1] + 1, offset + length)
     if wanted is not None:
-        detail = f"item {wanted[1]} of the batch of call {wanted[0]} is missing at the end of {chain.name!r}"
+        detail = (
+            f"item {wanted[1]} of the batch of call {wanted[0]} is missing at the end of "
+            f"{chain.name!r}"
+        )
         yield Violation(NAME, detail, [wanted[0]])
 
 
@@ -158,7 +188,7 @@ def _offset_of(piece: Piece) -> int:
     return piece.offset
 
 
-# --- at most once -------------------------------------------------------------------------------------
+# --- at most once ---------------------------------------------------------------------------------
 
 
 def _repeated_inside(
@@ -170,17 +200,27 @@ def _repeated_inside(
             continue
         what = f"event {second} of writer {first}" if event else f"item {second} of call {first}"
         places = f"{chain.at[origin]} and {', '.join(map(str, offsets))}"
-        yield Violation(NAME, f"{what} is in {chain.name!r} more than once, at {places}", [] if event else [first])
+        yield Violation(
+            NAME,
+            f"{what} is in {chain.name!r} more than once, at {places}",
+            [] if event else [first],
+        )
 
 
 def _times_sendable(
-    index: HistoryIndex, chain: Chain, writer: int, number: int, events: dict[tuple[str, int, int], list[Call]]
+    index: HistoryIndex,
+    chain: Chain,
+    writer: int,
+    number: int,
+    events: dict[tuple[str, int, int], list[Call]],
 ) -> int:
     """In how many incarnations of the segment and of what was merged into it the event was sent."""
     times = 0
     for part in (chain.name, *index.sources(chain.name)):
         if (part, writer, number) in events:
-            made = [call for call in index.names[part].creates if call.outcome is not Outcome.REFUSED]
+            made = [
+                call for call in index.names[part].creates if call.outcome is not Outcome.REFUSED
+            ]
             times += 1 if part == chain.name else max(1, len(made))
     return times
 
@@ -201,7 +241,9 @@ def _repeated_across(index: HistoryIndex) -> Iterator[Violation]:
                 detail = f"{other.name!r} and {chain.name!r} at one time"
             else:
                 continue
-            yield Violation(NAME, f"item {origin[2]} of call {origin[1]} is in {detail}", [origin[1]])
+            yield Violation(
+                NAME, f"item {origin[2]} of call {origin[1]} is in {detail}", [origin[1]]
+            )
 
 
 def _together(one: Chain, other: Chain, origin: tuple[bool, int, int]) -> bool:
@@ -209,7 +251,7 @@ def _together(one: Chain, other: Chain, origin: tuple[bool, int, int]) -> bool:
     return any(stamp in stamps for stamp in other.begins[other.seen_first(other.at[origin]) :])
 
 
-# --- what was acknowledged ----------------------------------------------------------------------------
+# --- what was acknowledged ------------------------------------------------------------------------
 
 
 def _acknowledged(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]:
@@ -220,7 +262,9 @@ def _acknowledged(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
             continue
         place = 0 if chain is None else bisect_right(chain.begins, latest[call.number])
         if chain is not None and place < len(chain.begins):
-            if offset + call.size > chain.seen[place][1].length or not chain.has(_origin(call, 0), offset):
+            if offset + call.size > chain.seen[place][1].length or not chain.has(
+                _origin(call, 0), offset
+            ):
                 yield from _missing(index, chain, call, offset)
         elif incarnation.merged is not None:
             yield from _moved(index, incarnation, call)
@@ -246,11 +290,20 @@ def _moved(index: HistoryIndex, incarnation: Incarnation, call: Call) -> Iterato
 
 def target_of(index: HistoryIndex, merge: Call) -> Incarnation | None:
     """The incarnation a merge went into, if that is certain."""
-    return next((found for found in index.incarnations_of.get(merge.segment, ()) if merge in found.calls.merges), None)
+    return next(
+        (
+            found
+            for found in index.incarnations_of.get(merge.segment, ())
+            if merge in found.calls.merges
+        ),
+        None,
+    )
 
 
 def _missing(index: HistoryIndex, chain: Chain, call: Call, offset: int) -> Iterator[Violation]:
-    """Items that are not where they were acknowledged, and were not truncated before they were seen."""
+    """Items that are not where they were acknowledged, and were not truncated before they were
+    seen.
+    """
     position, due = offset, index.latest[call.number]
     for item, length in enumerate(call.lengths):
         size = length + HEADER_BYTES
@@ -262,22 +315,33 @@ def _missing(index: HistoryIndex, chain: Chain, call: Call, offset: int) -> Iter
         if not truncated and not (on_time and chain.has(_origin(call, item), position)):
             there = chain.at.get(_origin(call, item))
             found = "is not there" if there is None else f"lies at {there}"
-            what = f"event {call.event} of writer {call.writer}" if call.kind is Kind.EVENT else f"item {item}"
-            detail = f"{what} of call {call.number}, acknowledged for offset {position} of {chain.name!r}, {found}"
+            what = (
+                f"event {call.event} of writer {call.writer}"
+                if call.kind is Kind.EVENT
+                else f"item {item}"
+            )
+            detail = (
+                f"{what} of call {call.number}, acknowledged for offset {position} of "
+                f"{chain.name!r}, {found}"
+            )
             yield Violation(NAME, detail, [call.number])
             return
         position += size
 
 
 def _origin(call: Call, item: int) -> tuple[bool, int, int]:
-    return (True, call.writer, call.event) if call.kind is Kind.EVENT else (False, call.number, item)
+    return (
+        (True, call.writer, call.event) if call.kind is Kind.EVENT else (False, call.number, item)
+    )
 
 
-# --- merges -------------------------------------------------------------------------------------------
+# --- merges ---------------------------------------------------------------------------------------
 
 
 def _merged_whole(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]:
-    """All that was seen of the source of an acknowledged merge is in the target, from the merge's offset on."""
+    """All that was seen of the source of an acknowledged merge is in the target, from the merge's
+    offset on.
+    """
     merge, chain = incarnation.merged, incarnation.chain
     if merge is None or chain is None or not chain.seen:
         return
@@ -288,12 +352,17 @@ def _merged_whole(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
     if seen is not None and seen.start_offset <= offset:
         begin = offset - seen.start_offset
         if not seen.content.startswith(last.content, begin):
-            detail = f"what was seen of {chain.name!r} is not in {merge.segment!r} at {offset}, where it was merged"
+            detail = (
+                f"what was seen of {chain.name!r} is not in {merge.segment!r} at {offset}, "
+                "where it was merged"
+            )
             yield Violation(NAME, detail, [merge.number])
 
 
 def _gone_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
-    """What was seen of a segment that is gone, when only merges can have removed it, is in a target of one of them."""
+    """What was seen of a segment that is gone, when only merges can have removed it, is in a target
+    of one of them.
+    """
     last_seen, last = chain.seen[-1]
     after = index.first_after(last_seen.begun)
     if after is None or not last.content or last.start_offset:
@@ -310,5 +379,8 @@ def _gone_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
         seen = observation.segments.get(merge.segment)
         if seen is None or seen.start_offset or last.content in seen.content:
             return
-    detail = f"{chain.name!r} is gone, only merges can have removed it, and its bytes are in no target of them"
+    detail = (
+        f"{chain.name!r} is gone, only merges can have removed it, and its bytes are in no "
+        "target of them"
+    )
     yield Violation(NAME, detail, [call.number for call in removals])

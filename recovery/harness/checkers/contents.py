@@ -1,7 +1,8 @@
 """Contents: what was seen of a segment over time, cut into records; only what is new is parsed.
 
-The content of a segment id only grows at its end and is cut at its head, so one list of pieces serves all that was
-seen of it. Rules of this file: it compares and cuts, and judges nothing; what does not fit goes to `breaks`.
+The content of a segment id only grows at its end and is cut at its head, so one list of pieces
+serves all that was seen of it. Rules of this file: it compares and cuts, and judges nothing; what
+does not fit goes to `breaks`.
 """
 
 from __future__ import annotations
@@ -51,12 +52,17 @@ class Chain:
         """Where a content does not go on from the one before it."""
 
     def add(self, number: int, observation: Observation, seen: SeenSegment) -> None:
-        """What observation `number` has of it. Parses what is new; compares the rest, about 10 GB a second."""
+        """What observation `number` has of it.
+
+        Parses what is new; compares the rest, about 10 GB a second.
+        """
         if self.seen:
             before = self.seen[-1][1]
             problem = _break(before, seen)
             if problem:
-                self.breaks.append(f"segment {self.name!r} (id {self.segment_id}), observation {number}: {problem}")
+                self.breaks.append(
+                    f"segment {self.name!r} (id {self.segment_id}), observation {number}: {problem}"
+                )
                 self._forget()
                 self._parse(seen.content, seen.start_offset)
             elif before.length < seen.start_offset:
@@ -115,14 +121,27 @@ def _break(before: SeenSegment, seen: SeenSegment) -> str:
         return f"its length went back from {before.length} to {seen.length}"
     if seen.start_offset < before.start_offset:
         return f"its start offset went back from {before.start_offset} to {seen.start_offset}"
-    if len(before.content) != before.length - before.start_offset or before.length <= seen.start_offset:
+    if (
+        len(before.content) != before.length - before.start_offset
+        or before.length <= seen.start_offset
+    ):
         return ""
     old = before.content
     if seen.start_offset > before.start_offset:
         old = old[seen.start_offset - before.start_offset :]
     if seen.content.startswith(old):
         return ""
-    differs = next((place for place, pair in enumerate(zip(old, seen.content, strict=False)) if pair[0] != pair[1]), -1)
+    differs = next(
+        (
+            place
+            for place, pair in enumerate(zip(old, seen.content, strict=False))
+            if pair[0] != pair[1]
+        ),
+        -1,
+    )
     if differs < 0:
-        return f"only {len(seen.content)} of the {len(old)} bytes from offset {seen.start_offset} on are there again"
+        return (
+            f"only {len(seen.content)} of the {len(old)} bytes from offset "
+            f"{seen.start_offset} on are there again"
+        )
     return f"the byte at offset {seen.start_offset + differs} has changed"

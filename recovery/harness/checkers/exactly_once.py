@@ -1,11 +1,14 @@
-"""Exactly once: a writer's events lie in a segment in the order of their numbers, once, without a hole; so says its attribute.
+"""Exactly once: a writer's events lie in a segment in the order of their numbers, once, without a
+hole; so says its attribute.
 
 Rules of this file:
 
-- writers whose events may have come in with a merge as well are left out: theirs may lie there twice;
-- an event that was acknowledged as a repetition (no offset) must be there, unless its writer itself went past it
-  before the event was sent;
-- the attribute is the number of the last event, no more and no less, wherever the last event was seen.
+- writers whose events may have come in with a merge as well are left out: theirs may lie there
+  twice;
+- an event that was acknowledged as a repetition (no offset) must be there, unless its writer itself
+  went past it before the event was sent;
+- the attribute is the number of the last event, no more and no less, wherever the last event was
+  seen.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 senders.pop(call.writer if call.kind is Kind.EVENT else -1, None)
         for chain in index.chains_of(name):
             yield from _in_order(chain, senders)
-            yield from _attribute(chain, senders, {update.id.int for call in named.updates for update in call.updates})
+            yield from _attribute(
+                chain, senders, {update.id.int for call in named.updates for update in call.updates}
+            )
         for incarnation in index.incarnations_of[name]:
             yield from _no_hole(index, incarnation, senders)
             yield from _acknowledged_attribute(index, incarnation, senders)
@@ -57,12 +62,17 @@ def _in_order(chain: Chain, senders: dict[int, list[Call]]) -> Iterator[Violatio
             continue
         before = last.get(origin.first)
         if before is not None and origin.second <= before[1]:
-            detail = f"writer {origin.first}: event {origin.second} at {offset} of {chain.name!r} lies behind"
+            detail = (
+                f"writer {origin.first}: event {origin.second} at {offset} of {chain.name!r} "
+                "lies behind"
+            )
             yield Violation(NAME, f"{detail} event {before[1]} at {before[0]}")
         last[origin.first] = (offset, origin.second)
 
 
-def _attribute(chain: Chain, senders: dict[int, list[Call]], updated: set[int]) -> Iterator[Violation]:
+def _attribute(
+    chain: Chain, senders: dict[int, list[Call]], updated: set[int]
+) -> Iterator[Violation]:
     """Each observation's attribute against the events that were seen up to then."""
     for writer, sent in senders.items():
         if writer in updated:
@@ -78,11 +88,15 @@ def _attribute(chain: Chain, senders: dict[int, list[Call]], updated: set[int]) 
             value = seen.attributes.get(key)
             where = f"writer {writer} in {chain.name!r}, observed at {observation.begun}"
             if (-1 if value is None else value) < highest:
-                yield Violation(NAME, f"{where}: the attribute is {value}, event {highest} is there")
+                yield Violation(
+                    NAME, f"{where}: the attribute is {value}, event {highest} is there"
+                )
             elif value is not None and value not in numbers:
                 yield Violation(NAME, f"{where}: the attribute is {value}, which was never sent")
             elif value is not None and value > highest and chain.complete:
-                yield Violation(NAME, f"{where}: the attribute is {value}, the last event there is {highest}")
+                yield Violation(
+                    NAME, f"{where}: the attribute is {value}, the last event there is {highest}"
+                )
 
 
 def _acknowledged_attribute(
@@ -92,7 +106,12 @@ def _acknowledged_attribute(
     chain = incarnation.chain
     highest: dict[tuple[int, int], Call] = {}
     for call in incarnation.calls.appends:
-        if call.kind is not Kind.EVENT or call.outcome is not Outcome.OK or call.writer not in senders or chain is None:
+        if (
+            call.kind is not Kind.EVENT
+            or call.outcome is not Outcome.OK
+            or call.writer not in senders
+            or chain is None
+        ):
             continue
         entry = chain.first_after(index.latest[call.number])
         if entry is not None:
@@ -103,12 +122,22 @@ def _acknowledged_attribute(
         entry = None if chain is None else chain.first_after(begun - 1)
         value = None if entry is None else entry[1].attributes.get(UUID(int=writer))
         if value is None or value < call.event:
-            detail = f"writer {writer} in {incarnation.name!r}, observed at {begun}: the attribute is {value}"
-            yield Violation(NAME, f"{detail}, event {call.event} had been acknowledged", [call.number])
+            detail = (
+                f"writer {writer} in {incarnation.name!r}, observed at {begun}: the "
+                f"attribute is {value}"
+            )
+            yield Violation(
+                NAME, f"{detail}, event {call.event} had been acknowledged", [call.number]
+            )
 
 
-def _no_hole(index: HistoryIndex, incarnation: Incarnation, senders: dict[int, list[Call]]) -> Iterator[Violation]:
-    """Events acknowledged as repetitions are there. Those acknowledged with an offset are judged by `content`."""
+def _no_hole(
+    index: HistoryIndex, incarnation: Incarnation, senders: dict[int, list[Call]]
+) -> Iterator[Violation]:
+    """Events acknowledged as repetitions are there.
+
+    Those acknowledged with an offset are judged by `content`.
+    """
     chain = incarnation.chain
     if chain is None:
         return
@@ -129,7 +158,8 @@ def _no_hole(index: HistoryIndex, incarnation: Incarnation, senders: dict[int, l
             continue
         if following is None or not _went_past(senders[writer], number, following):
             detail = (
-                f"event {number} of writer {writer} was acknowledged as there already, and is not in {chain.name!r}"
+                f"event {number} of writer {writer} was acknowledged as there already, and "
+                f"is not in {chain.name!r}"
             )
             yield Violation(NAME, detail, [call.number])
 
@@ -142,7 +172,9 @@ def _cut_between(chain: Chain, events: list[tuple[int, int]], number: int) -> bo
 
 
 def _went_past(sent: list[Call], number: int, following: int) -> bool:
-    """True if the writer may have sent a later event in a life in which it had not sent this one before."""
+    """True if the writer may have sent a later event in a life in which it had not sent this one
+    before.
+    """
     own = [call for call in sent if call.event == number]
     if any(call.outcome is Outcome.REFUSED for call in own):
         return True
@@ -151,4 +183,7 @@ def _went_past(sent: list[Call], number: int, following: int) -> bool:
         for call in sent
         if call.event == following and (call.outcome is Outcome.UNKNOWN or call.result is not None)
     ]
-    return any(not any(first.life == call.life and first.number < call.number for first in own) for call in later)
+    return any(
+        not any(first.life == call.life and first.number < call.number for first in own)
+        for call in later
+    )

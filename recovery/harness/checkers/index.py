@@ -1,9 +1,12 @@
-"""Index of a history: what every checker asks for, made once. Calls by name and incarnation, effects in time, contents.
+"""Index of a history: what every checker asks for, made once.
 
-An *incarnation* is one life of a name, from a creation to its removal (deletion, or a merge into another segment).
-Rules of this file:
+Calls by name and incarnation, effects in time, contents.
 
-- calls go to an incarnation only if they can have met no other; the rest is left out, and `Incarnation.certain` says so;
+An *incarnation* is one life of a name, from a creation to its removal (deletion, or a merge into
+another segment). Rules of this file:
+
+- calls go to an incarnation only if they can have met no other; the rest is left out, and
+  `Incarnation.certain` says so;
 - everything is in the order of the history; nothing is looked up by anything but dicts and lists.
 """
 
@@ -22,7 +25,9 @@ _LOOKS: Final = frozenset((Kind.READ, Kind.INFO, Kind.ATTRIBUTES))
 
 
 class NamedCalls:
-    """Calls on one name or one incarnation of it, by what they do, each list in the order of the calls."""
+    """Calls on one name or one incarnation of it, by what they do, each list in the order of the
+    calls.
+    """
 
     __slots__ = (
         "appends",
@@ -76,7 +81,10 @@ class NamedCalls:
 
 
 class Incarnation:
-    """One life of a name, with the calls that certainly met it. A name that nothing removes has exactly one."""
+    """One life of a name, with the calls that certainly met it.
+
+    A name that nothing removes has exactly one.
+    """
 
     __slots__ = ("calls", "certain", "chain", "create", "merged", "name", "removals", "since")
 
@@ -98,7 +106,10 @@ class Incarnation:
 
 
 class HistoryIndex:
-    """A history with its indexes. Cost: a few microseconds per call, and the parsing of what was seen first."""
+    """A history with its indexes.
+
+    Cost: a few microseconds per call, and the parsing of what was seen first.
+    """
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -122,16 +133,22 @@ class HistoryIndex:
             self.incarnations += found
         self._sources: dict[str, dict[str, None]] = {}
         self.windows: Counter[str] = Counter()
-        """What `linearizability` came to: how many windows of calls it decided, and how many it left undecided."""
+        """What `linearizability` came to: how many windows of calls it decided, and how many it
+        left undecided.
+        """
 
     # --- time -------------------------------------------------------------------------------------
 
     def horizon(self, life: int) -> int:
-        """After this stamp nothing of a life takes effect: it ended, or a later owner has opened."""
+        """After this stamp nothing of a life takes effect: it ended, or a later owner has
+        opened.
+        """
         return self._horizons.get(life, NEVER)
 
     def fresh(self, call: Call) -> bool:
-        """True if no other owner can have been there when the call ended: what it was told was the latest."""
+        """True if no other owner can have been there when the call ended: what it was told was the
+        latest.
+        """
         return call.ended is not None and call.ended < self._overtaken.get(call.life, NEVER)
 
     def takeover(self, life: Life) -> Life | None:
@@ -147,7 +164,8 @@ class HistoryIndex:
         return min(later, key=lambda other: other.opened or 0, default=None)
 
     def made_durable(self, look: int, stamp: int) -> bool:
-        """Whether what lay in the tiers at `look` could be lost no more at `stamp`: whoever came next had opened by then.
+        """Whether what lay in the tiers at `look` could be lost no more at `stamp`: whoever came
+        next had opened by then.
 
         Who died in opening may have left it as it was, and a power cut may have taken it.
         """
@@ -211,7 +229,13 @@ class HistoryIndex:
         made = Incarnation(named, created[0] if created else None)
         answered = (named.creates, named.appends, named.seals, named.truncates, named.merges)
         made.since = min(
-            (latest[call.number] for calls in answered for call in calls if call.outcome is Outcome.OK), default=NEVER
+            (
+                latest[call.number]
+                for calls in answered
+                for call in calls
+                if call.outcome is Outcome.OK
+            ),
+            default=NEVER,
         )
         made.chain = next((chain for chain in self.chains_of(named.name)), None)
         return made
@@ -250,7 +274,12 @@ class HistoryIndex:
         starts = [incarnation.since for incarnation in made]
         lists = (named.appends, named.merges, named.seals, named.truncates)
         # An owner that was overtaken may still show an incarnation that the later one has removed.
-        looks = [call for calls in (named.reads, named.infos, named.attributes) for call in calls if self.fresh(call)]
+        looks = [
+            call
+            for calls in (named.reads, named.infos, named.attributes)
+            for call in calls
+            if self.fresh(call)
+        ]
         alone = [call for call in named.updates if call.kind is Kind.UPDATE]
         for call in (call for calls in (*lists, alone, looks) for call in calls):
             place = bisect_right(starts, call.begun) - 1
@@ -259,10 +288,16 @@ class HistoryIndex:
                 made[place].calls.add(call)
             elif call.outcome is not Outcome.REFUSED and call.kind not in _LOOKS:
                 for incarnation, end in zip(made, ends, strict=True):
-                    if incarnation.create is not None and incarnation.create.begun < last and end > call.begun:
+                    if (
+                        incarnation.create is not None
+                        and incarnation.create.begun < last
+                        and end > call.begun
+                    ):
                         incarnation.certain = False
         for incarnation in made:
-            incarnation.calls.updates += [call for call in incarnation.calls.creates if call.updates]
+            incarnation.calls.updates += [
+                call for call in incarnation.calls.creates if call.updates
+            ]
             incarnation.calls.updates.sort(key=lambda call: call.number)
 
     def sources(self, name: str) -> dict[str, None]:
@@ -294,12 +329,16 @@ class HistoryIndex:
         return chains
 
     def chains_of(self, name: str) -> list[Chain]:
-        """What was seen under a name, one chain per segment id, in the order they were seen first."""
+        """What was seen under a name, one chain per segment id, in the order they were seen
+        first.
+        """
         return self._chains_of.get(name, [])
 
     def first_after(self, stamp: int) -> int | None:
         """Number of the first observation that began after a stamp."""
-        return next((number for number, seen in enumerate(self.observations) if seen.begun > stamp), None)
+        return next(
+            (number for number, seen in enumerate(self.observations) if seen.begun > stamp), None
+        )
 
     def must_exist(self, incarnation: Incarnation, observation: Observation) -> bool:
         """True if the incarnation is certainly there when the store is observed."""
@@ -308,6 +347,8 @@ class HistoryIndex:
         )
 
     def seen_after(self, incarnation: Incarnation, stamp: int) -> SeenSegment | None:
-        """What was seen of an incarnation in the first observation that began after a stamp and has it."""
+        """What was seen of an incarnation in the first observation that began after a stamp and has
+        it.
+        """
         entry = None if incarnation.chain is None else incarnation.chain.first_after(stamp)
         return None if entry is None else entry[1]

@@ -1,13 +1,17 @@
-"""Linearizability: an order of the calls exists in which every answer, refusals too, is the only right one.
+"""Linearizability: an order of the calls exists in which every answer, refusals too, is the only
+right one.
 
-Two models: a segment as (length, sealed) under appends, conditional appends and seals; an attribute as a register.
-Rules of this file:
+Two models: a segment as (length, sealed) under appends, conditional appends and seals; an attribute
+as a register. Rules of this file:
 
-- the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call that was taken
-  and then lost with its owner: refusals of a life are left out once a call of it has been lost, or may have been;
+- the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call
+  that was taken and then lost with its owner: refusals of a life are left out once a call of it has
+  been lost, or may have been;
 - reads tell what is durable, not what was taken: they are judged elsewhere;
-- what a window leads to is known when no fate in it is open; else the search says it, or the rest is left alone;
-- what is left alone is counted (`HistoryIndex.windows`): a judge that says nothing must not look like one that agrees.
+- what a window leads to is known when no fate in it is open; else the search says it, or the rest
+  is left alone;
+- what is left alone is counted (`HistoryIndex.windows`): a judge that says nothing must not look
+  like one that agrees.
 """
 
 from __future__ import annotations
@@ -18,7 +22,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from recovery.harness.checkers.index import NEVER, HistoryIndex, Incarnation
-from recovery.harness.checkers.registers import Register, allowing, fate, refusing, steps_of, updates_by_id
+from recovery.harness.checkers.registers import (
+    Register,
+    allowing,
+    fate,
+    refusing,
+    steps_of,
+    updates_by_id,
+)
 from recovery.harness.checkers.search import Budget, Step, end_states, windows
 from recovery.harness.history import Call, Kind, Outcome, Update, Violation
 
@@ -36,7 +47,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             yield from _attributes(index, incarnation, budget)
 
 
-# --- a segment ----------------------------------------------------------------------------------------
+# --- a segment ------------------------------------------------------------------------------------
 
 
 def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> Iterator[Violation]:
@@ -48,12 +59,18 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
     steps, lost = _changes(index, incarnation)
     for call in calls.appends:
         answer = _refusal(call)
-        if answer is not None and index.fresh(call) and lost.get(call.life, NEVER) > (call.ended or 0):
+        if (
+            answer is not None
+            and index.fresh(call)
+            and lost.get(call.life, NEVER) > (call.ended or 0)
+        ):
             steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003 - a field
     yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget, index.windows)
 
 
-def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_Length]], dict[int, int]]:
+def _changes(
+    index: HistoryIndex, incarnation: Incarnation
+) -> tuple[list[Step[_Length]], dict[int, int]]:
     """Appends and seals that took effect, or may have; and since when each life has lost some."""
     chain, latest = incarnation.chain, index.latest
     steps: list[Step[_Length]] = []
@@ -63,10 +80,16 @@ def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_
         for call in incarnation.calls.appends
         if call.kind is Kind.EVENT and call.result is not None
     }
-    for call in sorted((*incarnation.calls.appends, *incarnation.calls.seals), key=attrgetter("begun")):
+    for call in sorted(
+        (*incarnation.calls.appends, *incarnation.calls.seals), key=attrgetter("begun")
+    ):
         last = latest[call.number]
         if call.outcome is Outcome.OK and call.result is not None:
-            act = _sealing(call.result) if call.kind is Kind.SEAL else _landing(call.result, call.size)
+            act = (
+                _sealing(call.result)
+                if call.kind is Kind.SEAL
+                else _landing(call.result, call.size)
+            )
             steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
         elif call.outcome is Outcome.UNKNOWN and call.size + (call.kind is Kind.SEAL):
             lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
@@ -74,7 +97,9 @@ def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_
             if landed and chain is not None:
                 act = _landing(chain.at[False, call.number, 0], call.size)
                 steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
-            elif landed is None and not (call.kind is Kind.EVENT and (call.writer, call.event) in events):
+            elif landed is None and not (
+                call.kind is Kind.EVENT and (call.writer, call.event) in events
+            ):
                 act = _sealing(None) if call.kind is Kind.SEAL else _landing(None, call.size)
                 steps.append(Step(call.begun, last, False, act, call))  # noqa: FBT003
     return steps, lost
@@ -83,13 +108,17 @@ def _changes(index: HistoryIndex, incarnation: Incarnation) -> tuple[list[Step[_
 def _landing(offset: int | None, size: int) -> Callable[[_Length], _Length | None]:
     def act(state: _Length) -> _Length | None:
         length, sealed = state
-        return None if sealed or (offset is not None and length != offset) else (length + size, False)
+        return (
+            None if sealed or (offset is not None and length != offset) else (length + size, False)
+        )
 
     return act
 
 
 def _sealing(length: int | None) -> Callable[[_Length], _Length | None]:
-    return lambda state: None if state[1] or (length is not None and state[0] != length) else (state[0], True)
+    return lambda state: (
+        None if state[1] or (length is not None and state[0] != length) else (state[0], True)
+    )
 
 
 def _refusal(call: Call) -> Callable[[_Length], _Length | None] | None:
@@ -103,10 +132,12 @@ def _refusal(call: Call) -> Callable[[_Length], _Length | None] | None:
     return None
 
 
-# --- its attributes -----------------------------------------------------------------------------------
+# --- its attributes -------------------------------------------------------------------------------
 
 
-def _attributes(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> Iterator[Violation]:
+def _attributes(
+    index: HistoryIndex, incarnation: Incarnation, budget: Budget
+) -> Iterator[Violation]:
     lost: dict[int, int] = {}
     for call in incarnation.calls.updates:
         if call.outcome is Outcome.UNKNOWN:
@@ -121,20 +152,31 @@ def _attributes(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -
         ]
         if refusals:
             steps = steps_of(index, incarnation, changes) + refusals
-            yield from _explain(steps, (None,), f"attribute {attribute} of {incarnation.name!r}", budget, index.windows)
+            yield from _explain(
+                steps,
+                (None,),
+                f"attribute {attribute} of {incarnation.name!r}",
+                budget,
+                index.windows,
+            )
 
 
-def _update_refusal(call: Call, updates: tuple[Update, ...]) -> Callable[[Register], Register | None] | None:
-    """What a refusal says of the attribute of these updates, which are all or some of those of the call."""
+def _update_refusal(
+    call: Call, updates: tuple[Update, ...]
+) -> Callable[[Register], Register | None] | None:
+    """What a refusal says of the attribute of these updates, which are all or some of those of the
+    call.
+    """
     if call.error == "BadAttributeUpdateError" and len(updates) == len(call.updates):
         return refusing(updates)
     if call.error == "BadOffsetError" and call.expected is not None:
-        # Attributes are checked before the offset: it was the offset's turn, so every update would have been made.
+        # Attributes are checked before the offset: it was the offset's turn, so every update would
+        # have been made.
         return allowing(updates)
     return None
 
 
-# --- both ---------------------------------------------------------------------------------------------
+# --- both -----------------------------------------------------------------------------------------
 
 _State = _Length | Register
 
@@ -153,5 +195,9 @@ def _explain(
         states = found
         if not states:
             numbers = [step.call.number for step in window if step.call is not None]
-            yield Violation(NAME, f"{what}: no order of the calls {numbers} explains what they were told", numbers)
+            yield Violation(
+                NAME,
+                f"{what}: no order of the calls {numbers} explains what they were told",
+                numbers,
+            )
             return

@@ -1,8 +1,10 @@
-"""Log: it begins with a checkpoint, is cut off at its beginning only, and never before Tier 2 has what was cut off.
+"""Log: it begins with a checkpoint, is cut off at its beginning only, and never before Tier 2 has
+what was cut off.
 
-DESIGN 4.2: the log is truncated at a checkpoint, and only so far that all bytes of what goes are in Tier 2. Looked at in
-what lies in the tiers, whether or not a recovery would notice: every byte of a segment behind its storage length and
-its start offset is held by an append in the log, or by a merged source that is not linked yet.
+DESIGN 4.2: the log is truncated at a checkpoint, and only so far that all bytes of what goes are in
+Tier 2. Looked at in what lies in the tiers, whether or not a recovery would notice: every byte of a
+segment behind its storage length and its start offset is held by an append in the log, or by a
+merged source that is not linked yet.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             if log.begins_with != _CHECKPOINT:
                 yield Violation(NAME, f"{where} begins with {log.begins_with} {log.first}")
             known = firsts.setdefault(log.container_id, [])
-            before = max((first for look, first in known if index.made_durable(look, tiers.stamp)), default=0)
+            before = max(
+                (first for look, first in known if index.made_durable(look, tiers.stamp)), default=0
+            )
             if log.first < before:
-                yield Violation(NAME, f"{where} begins with operation {log.first}, and began with {before} before")
+                yield Violation(
+                    NAME,
+                    f"{where} begins with operation {log.first}, and began with {before} before",
+                )
             known.append((tiers.stamp, log.first))
             for segment in log.segments.values():
                 for begin, end in _missing(segment, log):
                     has = f"Tier 2 has it up to {segment.storage_length}"
-                    detail = f"{where} does not hold {segment.name!r} from {begin} to {end}, and {has}"
+                    detail = (
+                        f"{where} does not hold {segment.name!r} from {begin} to {end}, and {has}"
+                    )
                     yield Violation(NAME, detail)
 
 

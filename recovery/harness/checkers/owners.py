@@ -1,8 +1,10 @@
-"""Owners: once a later owner has opened, an old one acknowledges nothing new, and what it did acknowledge was not lost.
+"""Owners: once a later owner has opened, an old one acknowledges nothing new, and what it did
+acknowledge was not lost.
 
-Rules of this file: a call that began before the later opening ended and was acknowledged after it had reached the log
-in time, or it must not have been acknowledged: then its effect is in the first observation of the later owner. A
-repeated event, and an update of nothing, write nothing and may be acknowledged by anyone.
+Rules of this file: a call that began before the later opening ended and was acknowledged after it
+had reached the log in time, or it must not have been acknowledged: then its effect is in the first
+observation of the later owner. A repeated event, and an update of nothing, write nothing and may be
+acknowledged by anyone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from recovery.harness.history import Call, Kind, Life, Observation, Outcome, Vio
 NAME: Final = "owners"
 _CHANGES: Final = frozenset(
     (
-        *(Kind.CREATE, Kind.APPEND, Kind.EVENT, Kind.SEAL, Kind.TRUNCATE, Kind.MERGE, Kind.DELETE, Kind.UPDATE),
+        *(
+            Kind.CREATE,
+            Kind.APPEND,
+            Kind.EVENT,
+            Kind.SEAL,
+            Kind.TRUNCATE,
+            Kind.MERGE,
+            Kind.DELETE,
+            Kind.UPDATE,
+        ),
         Kind.CHECKPOINT,
     )
 )
@@ -42,10 +53,17 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         who = f"call {call.number} ({call.kind} {call.segment!r}) of life {call.life}"
         if call.begun > later.opened:
             yield Violation(
-                NAME, f"{who} began after life {later.number} had opened and was acknowledged", [call.number]
+                NAME,
+                f"{who} began after life {later.number} had opened and was acknowledged",
+                [call.number],
             )
-        elif observation is not None and not _is_in(index, call, by_number.get(call.number), observation):
-            detail = f"{who} was acknowledged after life {later.number} had opened, which does not have it"
+        elif observation is not None and not _is_in(
+            index, call, by_number.get(call.number), observation
+        ):
+            detail = (
+                f"{who} was acknowledged after life {later.number} had opened, which does "
+                "not have it"
+            )
             yield Violation(NAME, detail, [call.number])
 
 
@@ -61,7 +79,9 @@ def _calls_of(incarnation: Incarnation) -> Iterator[Call]:
         yield from found
 
 
-def _is_in(index: HistoryIndex, call: Call, incarnation: Incarnation | None, observation: Observation) -> bool:
+def _is_in(
+    index: HistoryIndex, call: Call, incarnation: Incarnation | None, observation: Observation
+) -> bool:
     """False if the effect of a call is certainly not in an observation."""
     if incarnation is None:
         return True

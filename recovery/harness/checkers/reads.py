@@ -1,7 +1,9 @@
-"""Reads: what a reader was given is what the segment holds, and what was acknowledged before is given.
+"""Reads: what a reader was given is what the segment holds, and what was acknowledged before is
+given.
 
-Rules of this file: bytes are compared with the next observation of the same incarnation, or the last one before,
-wherever they overlap; that a read must find something is asked only where no later owner can have been there.
+Rules of this file: bytes are compared with the next observation of the same incarnation, or the
+last one before, wherever they overlap; that a read must find something is asked only where no later
+owner can have been there.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _same_bytes(incarnation: Incarnation, call: Call) -> Iterator[Violation]:
-    where = f"call {call.number} read {len(call.data)} bytes at {call.offset} of {incarnation.name!r}"
+    where = (
+        f"call {call.number} read {len(call.data)} bytes at {call.offset} of {incarnation.name!r}"
+    )
     if call.max_length and len(call.data) > call.max_length:
         yield Violation(NAME, f"{where}, {call.max_length} were asked for", [call.number])
     chain = incarnation.chain
@@ -37,7 +41,9 @@ def _same_bytes(incarnation: Incarnation, call: Call) -> Iterator[Violation]:
         return
     after = chain.first_after(call.ended or 0)
     if after is not None and call.offset + len(call.data) > after[1].length:
-        yield Violation(NAME, f"{where}, and it ended at {after[1].length} when observed later", [call.number])
+        yield Violation(
+            NAME, f"{where}, and it ended at {after[1].length} when observed later", [call.number]
+        )
     for entry in (after, chain.last_before(call.begun)):
         if entry is not None and (compared := _compare(entry[1], call)) is not None:
             if not compared:
@@ -57,7 +63,9 @@ def _compare(seen: SeenSegment, call: Call) -> bool | None:
 
 
 def _own_writes(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]:
-    """A read that began after an append below whose end it reads was acknowledged gives something."""
+    """A read that began after an append below whose end it reads was acknowledged gives
+    something.
+    """
     done = sorted(
         (call.ended or 0, call.result + call.size, call.number)
         for call in incarnation.calls.appends
@@ -74,5 +82,7 @@ def _own_writes(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Viola
             end, number = highest[place - 1]
             detail = f"call {call.number} found nothing at {call.offset} of {incarnation.name!r}"
             yield Violation(
-                NAME, f"{detail}, though call {number} had been acknowledged up to {end}", [number, call.number]
+                NAME,
+                f"{detail}, though call {number} had been acknowledged up to {end}",
+                [number, call.number],
             )

@@ -1,7 +1,8 @@
-"""Recovery: the segments that must be there are there, no others are, and looking twice shows the same.
+"""Recovery: the segments that must be there are there, no others are, and looking twice shows the
+same.
 
-Rules of this file: an id belongs to one name for ever; a name that nothing removed has one id; what a recovery of an
-untouched store may change is how much of it is in Tier 2, and that only grows.
+Rules of this file: an id belongs to one name for ever; a name that nothing removed has one id; what
+a recovery of an untouched store may change is how much of it is in Tier 2, and that only grows.
 """
 
 from __future__ import annotations
@@ -55,19 +56,33 @@ def _changed(before: Observation, after: Observation) -> Iterator[Violation]:
 
 def _bounds(seen: SeenSegment) -> Iterator[Violation]:
     if not 0 <= seen.start_offset <= seen.length or not 0 <= seen.storage_length <= seen.length:
-        numbers = f"start offset {seen.start_offset}, storage length {seen.storage_length}, length {seen.length}"
+        numbers = (
+            f"start offset {seen.start_offset}, storage length {seen.storage_length}, length "
+            f"{seen.length}"
+        )
         yield Violation(NAME, f"{seen.name!r} has {numbers}")
 
 
-def _created(index: HistoryIndex, seen: SeenSegment, observation: Observation) -> Iterator[Violation]:
+def _created(
+    index: HistoryIndex, seen: SeenSegment, observation: Observation
+) -> Iterator[Violation]:
     named = index.names.get(seen.name)
     creates = [] if named is None else named.creates
-    possible = [call for call in creates if call.outcome is not Outcome.REFUSED and call.begun < observation.ended]
+    possible = [
+        call
+        for call in creates
+        if call.outcome is not Outcome.REFUSED and call.begun < observation.ended
+    ]
     if not possible:
-        yield Violation(NAME, f"{seen.name!r} is there at {observation.begun}, and nobody created it")
+        yield Violation(
+            NAME, f"{seen.name!r} is there at {observation.begun}, and nobody created it"
+        )
     elif all(call.outcome is Outcome.OK and call.result != seen.segment_id for call in possible):
         ids = ", ".join(str(call.result) for call in possible)
-        detail = f"{seen.name!r} has id {seen.segment_id} at {observation.begun}, it was created with {ids}"
+        detail = (
+            f"{seen.name!r} has id {seen.segment_id} at {observation.begun}, it was created "
+            f"with {ids}"
+        )
         yield Violation(NAME, detail, [call.number for call in possible])
 
 
@@ -78,10 +93,16 @@ def _ids(index: HistoryIndex) -> Iterator[Violation]:
         for observation, seen in chain.seen:
             name = owners.setdefault((seen.container_id, seen.segment_id), seen.name)
             if name != seen.name:
-                detail = f"id {seen.segment_id} of container {seen.container_id} is {seen.name!r} and was {name!r}"
+                detail = (
+                    f"id {seen.segment_id} of container {seen.container_id} is {seen.name!r} "
+                    f"and was {name!r}"
+                )
                 yield Violation(NAME, detail)
             if seen.storage_length < stored:
-                detail = f"storage length of {seen.name!r} went back from {stored} to {seen.storage_length}"
+                detail = (
+                    f"storage length of {seen.name!r} went back from {stored} to "
+                    f"{seen.storage_length}"
+                )
                 yield Violation(NAME, f"{detail} at {observation.begun}")
             stored = max(stored, seen.storage_length)
     for name, named in index.names.items():
@@ -91,7 +112,9 @@ def _ids(index: HistoryIndex) -> Iterator[Violation]:
         if len(made) > 1:
             numbers = [call.number for call in made]
             yield Violation(
-                NAME, f"{name!r} was created by each of the calls {numbers}, and nothing removed it", numbers
+                NAME,
+                f"{name!r} was created by each of the calls {numbers}, and nothing removed it",
+                numbers,
             )
         ids = [chain.segment_id for chain in index.chains_of(name)]
         if len(ids) > 1:
@@ -107,9 +130,13 @@ def _there(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
         create = incarnation.create
         if seen is None or (create is not None and seen.segment_id != create.result):
             what = "is not there" if seen is None else f"has id {seen.segment_id}"
-            made = "" if create is None else f", made by call {create.number} with id {create.result},"
+            made = (
+                "" if create is None else f", made by call {create.number} with id {create.result},"
+            )
             numbers = [] if create is None else [create.number]
-            yield Violation(NAME, f"{incarnation.name!r}{made} {what} at {observation.begun}", numbers)
+            yield Violation(
+                NAME, f"{incarnation.name!r}{made} {what} at {observation.begun}", numbers
+            )
             return
 
 
@@ -126,24 +153,37 @@ def _removed(index: HistoryIndex, name: str, removals: list[Call]) -> Iterator[V
             )
             entry = chain.first_after(index.latest[removal.number]) if existed else None
             if entry is not None:
-                what = "deleted" if removal.kind is Kind.DELETE else f"merged into {removal.segment!r}"
-                detail = f"{name!r} (id {chain.segment_id}) was {what} and is there at {entry[0].begun}"
+                what = (
+                    "deleted" if removal.kind is Kind.DELETE else f"merged into {removal.segment!r}"
+                )
+                detail = (
+                    f"{name!r} (id {chain.segment_id}) was {what} and is there at {entry[0].begun}"
+                )
                 yield Violation(NAME, detail, [removal.number])
 
 
 def _told(index: HistoryIndex) -> Iterator[Violation]:
-    """Callers were not told that a segment does not exist when it did, nor that it does when nobody had made it."""
-    since = {found.name: found.since for found in index.incarnations if found.name not in index.removals}
+    """Callers were not told that a segment does not exist when it did, nor that it does when nobody
+    had made it.
+    """
+    since = {
+        found.name: found.since for found in index.incarnations if found.name not in index.removals
+    }
     for call in index.calls:
         if not call.error or call.outcome is not Outcome.REFUSED:
             continue
         if call.error == "SegmentNotFoundError" and call.kind is not Kind.MERGE:
             if since.get(call.segment, call.begun) < call.begun and index.fresh(call):
-                detail = f"call {call.number} ({call.kind}) was told that {call.segment!r} does not exist, and it does"
+                detail = (
+                    f"call {call.number} ({call.kind}) was told that {call.segment!r} does "
+                    "not exist, and it does"
+                )
                 yield Violation(NAME, detail, [call.number])
         elif call.error == "SegmentExistsError" and not any(
             other.outcome is not Outcome.REFUSED and other.begun < (call.ended or 0)
             for other in index.names[call.segment].creates
         ):
-            detail = f"call {call.number} was told that {call.segment!r} exists, and nobody had made it"
+            detail = (
+                f"call {call.number} was told that {call.segment!r} exists, and nobody had made it"
+            )
             yield Violation(NAME, detail, [call.number])

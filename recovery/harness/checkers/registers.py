@@ -1,7 +1,8 @@
 """Registers: one attribute of one segment as a state, and the calls that changed it as steps.
 
-A state is `(value,)` or `(None,)` for an absent attribute. The values come from the engine's own contract
-(`resolve_updates`), so that the five ways to update mean here what they mean there, 64-bit bounds included.
+A state is `(value,)` or `(None,)` for an absent attribute. The values come from the engine's own
+contract (`resolve_updates`), so that the five ways to update mean here what they mean there, 64-bit
+bounds included.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
 from recovery.harness.checkers.search import Step
 from recovery.harness.history import Call, Kind, Outcome, Update
-from segmentstore.contracts.attributes import AttributeConditionError, KeyedUpdate, UpdateType, resolve_updates
+from segmentstore.contracts.attributes import (
+    AttributeConditionError,
+    KeyedUpdate,
+    UpdateType,
+    resolve_updates,
+)
 
 Register = tuple[int | None]
 _WAYS = {name: way for way in UpdateType for name in (way.name, way.name.replace("_", ""))}
@@ -22,7 +28,9 @@ _KEY = b""
 
 
 def way_of(update: Update) -> UpdateType:
-    """The way of an update, by its name in any of the usual spellings (`ReplaceIfGreater`, `REPLACE_IF_GREATER`)."""
+    """The way of an update, by its name in any of the usual spellings (`ReplaceIfGreater`,
+    `REPLACE_IF_GREATER`).
+    """
     way = _WAYS.get(update.how)
     return way if way is not None else _WAYS[update.how.replace("_", "").upper()]
 
@@ -44,7 +52,9 @@ def updates_by_id(incarnation: Incarnation) -> dict[UUID, list[tuple[Call, tuple
 
 def applying(updates: tuple[Update, ...]) -> Callable[[Register], Register | None]:
     """What the updates of one call make of a register; None where a condition does not hold."""
-    keyed: list[KeyedUpdate] = [(_KEY, way_of(update), update.value, update.expected) for update in updates]
+    keyed: list[KeyedUpdate] = [
+        (_KEY, way_of(update), update.value, update.expected) for update in updates
+    ]
 
     def act(state: Register) -> Register | None:
         try:
@@ -70,14 +80,19 @@ def allowing(updates: tuple[Update, ...]) -> Callable[[Register], Register | Non
 def steps_of(
     index: HistoryIndex, incarnation: Incarnation, changes: list[tuple[Call, tuple[Update, ...]]]
 ) -> list[Step[Register]]:
-    """The changes that took effect, or may have. An update that rides on an append shares its fate, which may be known."""
+    """The changes that took effect, or may have.
+
+    An update that rides on an append shares its fate, which may be known.
+    """
     steps = []
     for call, updates in changes:
         if call.outcome is Outcome.REFUSED:
             continue
         landed = True if call.outcome is Outcome.OK else fate(index, incarnation.chain, call)
         if landed is not False:
-            steps.append(Step(call.begun, index.latest[call.number], landed is True, applying(updates), call))
+            steps.append(
+                Step(call.begun, index.latest[call.number], landed is True, applying(updates), call)
+            )
     return steps
 
 

@@ -1,7 +1,7 @@
 """Sealed stays sealed: no append lands after a seal, the length is final, and only a seal seals.
 
-Rules of this file: appends that began before the seal had ended may have come first; a repeated event changes
-nothing and is left out.
+Rules of this file: appends that began before the seal had ended may have come first; a repeated
+event changes nothing and is left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         sealing = [call.begun for call in named.seals if call.outcome is not Outcome.REFUSED]
         alone = (call for call in named.updates if call.kind is Kind.UPDATE)
         for call in (*named.appends, *named.seals, *named.merges, *alone):
-            if call.error == "SegmentSealedError" and not any(begun < (call.ended or 0) for begun in sealing):
+            if call.error == "SegmentSealedError" and not any(
+                begun < (call.ended or 0) for begun in sealing
+            ):
                 detail = (
-                    f"call {call.number} ({call.kind}) was told that {name!r} is sealed, which nobody had asked for"
+                    f"call {call.number} ({call.kind}) was told that {name!r} is sealed, "
+                    "which nobody had asked for"
                 )
                 yield Violation(NAME, detail, [call.number])
 
@@ -42,11 +45,16 @@ def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
         where = f"{chain.name!r} (id {chain.segment_id}), observed at {observation.begun}"
         if final is not None and (not seen.sealed or seen.length != final):
             state = "sealed" if seen.sealed else "not sealed"
-            yield Violation(NAME, f"{where}, is {state} with length {seen.length}; it was sealed at {final}")
+            yield Violation(
+                NAME, f"{where}, is {state} with length {seen.length}; it was sealed at {final}"
+            )
         if seen.sealed and final is None:
             final = seen.length
             seals = [] if named is None else named.seals
-            if not any(call.outcome is not Outcome.REFUSED and call.begun < observation.ended for call in seals):
+            if not any(
+                call.outcome is not Outcome.REFUSED and call.begun < observation.ended
+                for call in seals
+            ):
                 yield Violation(NAME, f"{where}, is sealed and nobody sealed it")
 
 
@@ -73,21 +81,33 @@ def _after(incarnation: Incarnation, seals: list[Call]) -> Iterator[Violation]:
             continue
         if call.begun > first_stamp:
             detail = (
-                f"call {call.number} ({call.kind}) began after {incarnation.name!r} was sealed and was acknowledged"
+                f"call {call.number} ({call.kind}) began after {incarnation.name!r} was "
+                "sealed and was acknowledged"
             )
             yield Violation(NAME, detail, [call.number])
         elif length is not None and call.result is not None and call.result + call.size > length:
-            detail = f"call {call.number} ({call.kind}) was acknowledged up to {call.result + call.size}"
-            yield Violation(NAME, f"{detail} of {incarnation.name!r}, sealed at {length}", [call.number])
+            detail = (
+                f"call {call.number} ({call.kind}) was acknowledged up to {call.result + call.size}"
+            )
+            yield Violation(
+                NAME, f"{detail} of {incarnation.name!r}, sealed at {length}", [call.number]
+            )
 
 
-def _acknowledged(index: HistoryIndex, incarnation: Incarnation, seals: list[Call]) -> Iterator[Violation]:
+def _acknowledged(
+    index: HistoryIndex, incarnation: Incarnation, seals: list[Call]
+) -> Iterator[Violation]:
     if len(seals) > 1:
         numbers = [call.number for call in seals]
-        yield Violation(NAME, f"{incarnation.name!r} was sealed by each of the calls {numbers}", numbers)
+        yield Violation(
+            NAME, f"{incarnation.name!r} was sealed by each of the calls {numbers}", numbers
+        )
     for seal in seals:
         seen = index.seen_after(incarnation, index.latest[seal.number])
         if seen is not None and not (seen.sealed and seen.length == seal.result):
             state = "sealed" if seen.sealed else "not sealed"
-            detail = f"{incarnation.name!r} was sealed at {seal.result} and is {state}, with length {seen.length}"
+            detail = (
+                f"{incarnation.name!r} was sealed at {seal.result} and is {state}, with "
+                f"length {seen.length}"
+            )
             yield Violation(NAME, detail, [seal.number])

@@ -1,8 +1,9 @@
-"""Search for an order of steps that explains all answers: Wing and Gong's, with Lowe's memory of what was tried.
+"""Search for an order of steps that explains all answers: Wing and Gong's, with Lowe's memory of
+what was tried.
 
-Rules of this file: a step that must have happened comes before every step that began after its end; one that may
-have happened does so before what began after its end, or never. Steps tried are counted against a budget; what is
-not decided within it is None, never an answer.
+Rules of this file: a step that must have happened comes before every step that began after its end;
+one that may have happened does so before what began after its end, or never. Steps tried are
+counted against a budget; what is not decided within it is None, never an answer.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ def windows(steps: Iterable[Step[S]]) -> Iterator[list[Step[S]]]:
         yield window
 
 
-def end_states(steps: Sequence[Step[S]], starts: Iterable[S], budget: Budget) -> dict[S, None] | None:
-    """Every state that the steps can lead to, in some order that explains them; empty if there is none.
+def end_states(
+    steps: Sequence[Step[S]], starts: Iterable[S], budget: Budget
+) -> dict[S, None] | None:
+    """Every state that the steps can lead to, in some order that explains them; empty if there is
+    none.
 
     None if the window is too large or the budget is used up. States must be hashable and not None.
     """
@@ -62,7 +66,11 @@ def end_states(steps: Sequence[Step[S]], starts: Iterable[S], budget: Budget) ->
         return None
     required = sum(1 << place for place, step in enumerate(steps) if step.required)
     dropped = [
-        sum(1 << place for place, other in enumerate(steps) if not other.required and other.ended < step.begun)
+        sum(
+            1 << place
+            for place, other in enumerate(steps)
+            if not other.required and other.ended < step.begun
+        )
         for step in steps
     ]
     waiting: list[tuple[int, S]] = [(0, start) for start in starts]
@@ -73,7 +81,12 @@ def end_states(steps: Sequence[Step[S]], starts: Iterable[S], budget: Budget) ->
         if done & required == required:
             found[state] = None
         first_end = min(
-            (step.ended for place, step in enumerate(steps) if step.required and not done >> place & 1), default=1 << 62
+            (
+                step.ended
+                for place, step in enumerate(steps)
+                if step.required and not done >> place & 1
+            ),
+            default=1 << 62,
         )
         for place, step in enumerate(steps):
             if done >> place & 1:

@@ -1,11 +1,15 @@
-"""Tier 2: each object is referenced, waits for its deletion, is under way, or is an orphan; what is referenced is right.
+"""Tier 2: each object is referenced, waits for its deletion, is under way, or is an orphan; what is
+referenced is right.
 
 DESIGN 4.3: the log is the only authority on which objects count. Rules of this file:
 
-- a referenced object is there, as large as it was made, and its chunks hold the segment's own bytes, without a gap;
-- an object that the log named for good is named by it until it is gone: what is forgotten before is paid for for ever;
-- what the log never named is under way or an orphan: of an epoch the log has seen; and what an owner flushed that had no
-  trouble and has flushed everything is neither. A consolidation may be cut off, and jobs may leave theirs in any epoch.
+- a referenced object is there, as large as it was made, and its chunks hold the segment's own
+  bytes, without a gap;
+- an object that the log named for good is named by it until it is gone: what is forgotten before is
+  paid for for ever;
+- what the log never named is under way or an orphan: of an epoch the log has seen; and what an
+  owner flushed that had no trouble and has flushed everything is neither. A consolidation may be
+  cut off, and jobs may leave theirs in any epoch.
 """
 
 from __future__ import annotations
@@ -32,10 +36,20 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             for segment in log.segments.values():
                 yield from _covered(tiers, segment)
                 yield from _right(tiers, log, segment, contents)
-        known = {name: look for look, names in named if index.made_durable(look, tiers.stamp) for name in names}
+        known = {
+            name: look
+            for look, names in named
+            if index.made_durable(look, tiers.stamp)
+            for name in names
+        }
         yield from _unknown(tiers, {} if tiers.late_puts else known)
         if not tiers.in_doubt:
-            named.append((tiers.stamp, [name for log in tiers.logs.values() for name in (*log.objects, *log.garbage)]))
+            named.append(
+                (
+                    tiers.stamp,
+                    [name for log in tiers.logs.values() for name in (*log.objects, *log.garbage)],
+                )
+            )
 
 
 def orphans(tiers: SeenTiers) -> list[str]:
@@ -64,25 +78,38 @@ def _referenced(tiers: SeenTiers, log: SeenLog) -> Iterator[Violation]:
 def _covered(tiers: SeenTiers, segment: LoggedSegment) -> Iterator[Violation]:
     """Chunks have every byte that Tier 2 is said to have."""
     wanted = (segment.start_offset, segment.storage_length)
-    for begin, end in without([wanted], [(chunk.start_offset, chunk.end_offset) for chunk in segment.chunks]):
+    for begin, end in without(
+        [wanted], [(chunk.start_offset, chunk.end_offset) for chunk in segment.chunks]
+    ):
         detail = f"at {tiers.stamp} no chunk has {segment.name!r} from {begin} to {end}"
         yield Violation(NAME, f"{detail}, and Tier 2 should have it up to {segment.storage_length}")
 
 
 def _right(
-    tiers: SeenTiers, log: SeenLog, segment: LoggedSegment, contents: Mapping[tuple[int, int], SeenSegment]
+    tiers: SeenTiers,
+    log: SeenLog,
+    segment: LoggedSegment,
+    contents: Mapping[tuple[int, int], SeenSegment],
 ) -> Iterator[Violation]:
-    """Bytes at an offset never change: those in Tier 2 are those that readers see, before or after."""
+    """Bytes at an offset never change: those in Tier 2 are those that readers see, before or
+    after.
+    """
     shown = contents.get((log.container_id, segment.segment_id))
     if shown is None:
         return
     for chunk in segment.chunks:
-        begin, end = max(chunk.start_offset, shown.start_offset), min(chunk.end_offset, shown.length)
+        begin, end = (
+            max(chunk.start_offset, shown.start_offset),
+            min(chunk.end_offset, shown.length),
+        )
         if chunk.content is None or begin >= end:
             continue
         stored = chunk.content[begin - chunk.start_offset : end - chunk.start_offset]
         if stored != shown.content[begin - shown.start_offset : end - shown.start_offset]:
-            detail = f"at {tiers.stamp} {chunk.object_name} has other bytes for {segment.name!r} from {begin} to {end}"
+            detail = (
+                f"at {tiers.stamp} {chunk.object_name} has other bytes for {segment.name!r} "
+                f"from {begin} to {end}"
+            )
             yield Violation(NAME, f"{detail} than readers see")
 
 
@@ -93,19 +120,27 @@ def _unknown(tiers: SeenTiers, known: Mapping[str, int]) -> Iterator[Violation]:
         epoch = tiers.logs[parts.container_id].epoch
         if name in known:
             named = f"which named it at {known[name]}"
-            yield Violation(NAME, f"at {tiers.stamp} {name} is there, and the log, {named}, does not name it")
+            yield Violation(
+                NAME, f"at {tiers.stamp} {name} is there, and the log, {named}, does not name it"
+            )
         elif parts.epoch > epoch:
             yield Violation(
-                NAME, f"at {tiers.stamp} {name} is of an epoch that the log has not seen: its newest is {epoch}"
+                NAME,
+                f"at {tiers.stamp} {name} is of an epoch that the log has not seen: its "
+                f"newest is {epoch}",
             )
         elif tiers.settled and parts.epoch == epoch and parts.kind == "flush":
             yield Violation(
-                NAME, f"at {tiers.stamp} {name} is an orphan of an owner that had no trouble and has nothing to flush"
+                NAME,
+                f"at {tiers.stamp} {name} is an orphan of an owner that had no trouble "
+                "and has nothing to flush",
             )
 
 
 def _contents(index: HistoryIndex, stamp: int) -> Mapping[tuple[int, int], SeenSegment]:
-    """By container and segment id: what was seen of a segment first after a time, else last before it."""
+    """By container and segment id: what was seen of a segment first after a time, else last before
+    it.
+    """
     contents: dict[tuple[int, int], SeenSegment] = {}
     later: dict[tuple[int, int], SeenSegment] = {}
     for observation in index.observations:

@@ -1,4 +1,5 @@
-"""Truncated never returns: a start offset is one that was asked for, is never below an acknowledged one, never goes back.
+"""Truncated never returns: a start offset is one that was asked for, is never below an acknowledged
+one, never goes back.
 
 Rules of this file: what a stale owner's reader was given proves nothing.
 """
@@ -28,14 +29,21 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 
 def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     named = index.names.get(chain.name)
-    truncates = [call for call in (named.truncates if named else ()) if call.outcome is not Outcome.REFUSED]
+    truncates = [
+        call for call in (named.truncates if named else ()) if call.outcome is not Outcome.REFUSED
+    ]
     before = 0
     for observation, seen in chain.seen:
         start = seen.start_offset
-        where = f"{chain.name!r} (id {chain.segment_id}), observed at {observation.begun}, begins at {start}"
+        where = (
+            f"{chain.name!r} (id {chain.segment_id}), observed at {observation.begun}, "
+            f"begins at {start}"
+        )
         if start < before:
             yield Violation(NAME, f"{where}, after it began at {before}")
-        elif start > before and not any(call.offset == start and call.begun < observation.ended for call in truncates):
+        elif start > before and not any(
+            call.offset == start and call.begun < observation.ended for call in truncates
+        ):
             yield Violation(NAME, f"{where}, where nobody truncated it")
         before = start
 
@@ -46,7 +54,10 @@ def _acknowledged(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
             continue
         seen = index.seen_after(incarnation, index.latest[call.number])
         if seen is not None and seen.start_offset < call.offset:
-            detail = f"{incarnation.name!r} was truncated at {call.offset} and begins at {seen.start_offset}"
+            detail = (
+                f"{incarnation.name!r} was truncated at {call.offset} and begins at "
+                f"{seen.start_offset}"
+            )
             yield Violation(NAME, detail, [call.number])
 
 
@@ -63,7 +74,17 @@ def _reads(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
     ends = [ended for ended, _, _ in done]
     for call in incarnation.calls.reads:
         place = bisect_left(ends, call.begun)
-        if place and call.outcome is Outcome.OK and call.offset < highest[place - 1][0] and index.fresh(call):
+        if (
+            place
+            and call.outcome is Outcome.OK
+            and call.offset < highest[place - 1][0]
+            and index.fresh(call)
+        ):
             offset, number = highest[place - 1]
-            detail = f"call {call.number} read {len(call.data)} bytes at {call.offset} of {incarnation.name!r}"
-            yield Violation(NAME, f"{detail}, truncated at {offset} before it began", [number, call.number])
+            detail = (
+                f"call {call.number} read {len(call.data)} bytes at {call.offset} of "
+                f"{incarnation.name!r}"
+            )
+            yield Violation(
+                NAME, f"{detail}, truncated at {offset} before it began", [number, call.number]
+            )

@@ -1,9 +1,10 @@
 """Outcomes: what was refused is nowhere, and what was unknown is decided when its life is over.
 
-That an unknown append is there at most once is judged with all other records (`content`). Rules of this file: an
-event was refused only if every call that sent it was; an append that a stopped container answers with
-ContainerStoppedError had no effect (its contract; doubt is AppendOutcomeUnknownError), whatever the outcome is called;
-a late effect is told only where the same segment was seen after the end of the life and did not have it.
+That an unknown append is there at most once is judged with all other records (`content`). Rules of
+this file: an event was refused only if every call that sent it was; an append that a stopped
+container answers with ContainerStoppedError had no effect (its contract; doubt is
+AppendOutcomeUnknownError), whatever the outcome is called; a late effect is told only where the
+same segment was seen after the end of the life and did not have it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 # Where an acknowledged append must lie, and since when, is judged by its content.
                 sent = () if call is None or call.outcome is Outcome.OK else (call,)
             if sent:
-                what = f"event {second} of writer {first}" if event else f"item {second} of call {first}"
+                what = (
+                    f"event {second} of writer {first}"
+                    if event
+                    else f"item {second} of call {first}"
+                )
                 yield from _judge(index, chain, sent, offset, what)
 
 
@@ -53,7 +58,9 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
     return {key: calls for key, calls in sent.items() if key not in placed}
 
 
-def _judge(index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str) -> Iterator[Violation]:
+def _judge(
+    index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str
+) -> Iterator[Violation]:
     if all(call.outcome is Outcome.REFUSED or call.error == _NO_EFFECT for call in sent):
         detail = f"{what} was refused ({sent[0].error}) and lies at {offset} of {chain.name!r}"
         yield Violation(NAME, detail, [call.number for call in sent])
@@ -61,12 +68,19 @@ def _judge(index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int,
         yield from _late(index, chain, sent, offset, what)
 
 
-def _late(index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str) -> Iterator[Violation]:
+def _late(
+    index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str
+) -> Iterator[Violation]:
     place = chain.seen_first(offset)
     if not 0 < place < len(chain.begins):
         return
     landing = [call for call in sent if call.outcome is Outcome.UNKNOWN]
     decided = max((index.latest[call.number] for call in landing), default=NEVER)
     if decided < chain.begins[place - 1]:
-        detail = f"{what} at {offset} of {chain.name!r} was not there when observed at {chain.begins[place - 1]}"
-        yield Violation(NAME, f"{detail}, though it was decided by {decided}", [call.number for call in sent])
+        detail = (
+            f"{what} at {offset} of {chain.name!r} was not there when observed at "
+            f"{chain.begins[place - 1]}"
+        )
+        yield Violation(
+            NAME, f"{detail}, though it was decided by {decided}", [call.number for call in sent]
+        )

@@ -1,1 +1,3 @@
-"""Every crash point of short workloads: each instant before an effect, times what a crash there can leave."""
+"""Every crash point of short workloads: each instant before an effect, times what a crash there can
+leave.
+"""

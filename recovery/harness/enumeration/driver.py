@@ -1,18 +1,19 @@
-"""Every crash point of short workloads: each instant, each state a crash can leave there, each recovered and judged.
+"""Every crash point of short workloads: each instant, each state a crash can leave there, each
+recovered and judged.
 
     enumerate_all(jobs=2)       everything
     replay("object/append,seal@3.kill.0")   one state again, with a trace
 
-A *name* is `stage/operations@instant.disk.bucket`; a crash during the recovery adds another `@instant.disk.bucket`,
-a cap that is not the usual one `~cap`.
-Rules of this file:
+A *name* is `stage/operations@instant.disk.bucket`; a crash during the recovery adds another
+`@instant.disk.bucket`, a cap that is not the usual one `~cap`. Rules of this file:
 
-- workloads that differ in their last operation alone are a *group*: they go alike up to it, and so leave many equal
-  states behind, each of which is recovered once, and judged for each of them;
-- what is too many is sampled, always the same way, and counted (`sampled`): outcomes of one power cut above the cap of
-  the depth, crashes during a recovery;
+- workloads that differ in their last operation alone are a *group*: they go alike up to it, and so
+  leave many equal states behind, each of which is recovered once, and judged for each of them;
+- what is too many is sampled, always the same way, and counted (`sampled`): outcomes of one power
+  cut above the cap of the depth, crashes during a recovery;
 - nothing is kept of what went well;
-- an error of the harness itself breaks the state it came in, under its name: nothing else of the enumeration is lost.
+- an error of the harness itself breaks the state it came in, under its name: nothing else of the
+  enumeration is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from typing import Final
 from recovery.harness.checkers.all_checks import raised
 from recovery.harness.enumeration.instants import Instant, Recording, State, states
 from recovery.harness.enumeration.recovery import Recovered, Recovery
-from recovery.harness.enumeration.workloads import OPERATIONS, STAGES, Base, Workload, prepare, record, workloads
+from recovery.harness.enumeration.workloads import (
+    OPERATIONS,
+    STAGES,
+    Base,
+    Workload,
+    prepare,
+    record,
+    workloads,
+)
 from recovery.harness.history import History, Violation
 from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from segmentstore.contracts.runtime import Clock, SystemClock
@@ -51,7 +60,9 @@ Where objects are files, many folders are not synced for long, and their outcome
 DEEPER_CAP: Final = 3
 """The same for power cuts during a recovery."""
 DEEPER_OF: Final = 16
-"""Of workloads of at most one operation: one recovery of so many is crashed at each of its own effects."""
+"""Of workloads of at most one operation: one recovery of so many is crashed at each of its own
+effects.
+"""
 DEEPER_OF_FILES: Final = 8
 """Where objects are files, a recovery has many effects: of these recoveries only one of so many."""
 FOUND_MAX: Final = 20
@@ -134,7 +145,9 @@ def enumerate_all(
     on_progress: Callable[[EnumerationResult], None] = lambda _result: None,
     clock: Clock | None = None,
 ) -> EnumerationResult:
-    """Every workload of up to `depth` operations. `cap` replaces CAPS, `deeper_of` (0: none) DEEPER_OF. Some 5 ms a state and core.
+    """Every workload of up to `depth` operations.
+
+    `cap` replaces CAPS, `deeper_of` (0: none) DEEPER_OF. Some 5 ms a state and core.
 
     Ends early once FOUND_MAX states are broken, and when `stop_asked`.
     """
@@ -155,21 +168,29 @@ def enumerate_all(
 def groups(depth: int = 3, operations: Sequence[str] | None = None) -> list[Group]:
     """All workloads, those that differ in the last operation together."""
     all_of_them = workloads(depth, tuple(operations if operations is not None else OPERATIONS))
-    keyed = itertools.groupby(all_of_them, key=lambda each: (each.stage, each.together, each.operations[:-1]))
+    keyed = itertools.groupby(
+        all_of_them, key=lambda each: (each.stage, each.together, each.operations[:-1])
+    )
     return [tuple(group) for _, group in keyed]
 
 
 def lower_cap(group: Group, share: int) -> int:
-    """What CAPS says of these workloads, divided by `share`, for who has little time: every point, fewer outcomes of each power cut."""
+    """What CAPS says of these workloads, divided by `share`, for who has little time: every point,
+    fewer outcomes of each power cut.
+    """
     return max(2, _cap(group[0], None) // share)
 
 
 def enumerate_group(
     group: Group, *, cap: int | None = None, deeper_of: int = DEEPER_OF, base: Base | None = None
 ) -> EnumerationResult:
-    """Every state of the workloads of one group, which share `base` (what `prepare` gives for their stage)."""
+    """Every state of the workloads of one group, which share `base` (what `prepare` gives for their
+    stage).
+    """
     with _calm():
-        return _Group(cap, deeper_of).run(group, base if base is not None else prepare(group[0].stage))
+        return _Group(cap, deeper_of).run(
+            group, base if base is not None else prepare(group[0].stage)
+        )
 
 
 def replay(name: str, *, base: Base | None = None) -> Replayed:
@@ -188,21 +209,28 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
             place, instant, state = _find(recording, crashes.pop(0), DEEPER_CAP if lines else cap)
             lines += (recording.trace or [])[: instant.traced]
             lines.append(
-                f"--- crash {place}: {'kill' if state.killed else 'power cut'} before {instant.before or 'the end'}"
+                f"--- crash {place}: {'kill' if state.killed else 'power cut'} before "
+                f"{instant.before or 'the end'}"
             )
             try:
-                recovered = _recover(recording, instant, state, watched=bool(crashes), keep_trace=True)
+                recovered = _recover(
+                    recording, instant, state, watched=bool(crashes), keep_trace=True
+                )
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what the state has shown
                 known = recording.history_at(instant, "kill" if state.killed else "power")
                 return Replayed([str(raised(error))], known, lines, "")
             if not crashes:
                 break
-            recording = Recording(recording.tier2, recovered.history, recovered.instants, recovered.trace)
+            recording = Recording(
+                recording.tier2, recovered.history, recovered.instants, recovered.trace
+            )
     try:
         violations = [str(each) for each in recovered.judge_own()]
     except Exception as error:  # noqa: BLE001 - likewise
         violations = [str(raised(error))]
-    return Replayed(violations, recovered.history, [*lines, *(recovered.trace or [])], recovered.digest)
+    return Replayed(
+        violations, recovered.history, [*lines, *(recovered.trace or [])], recovered.digest
+    )
 
 
 def _find(recording: Recording, crash: str, cap: int) -> tuple[str, Instant, State]:
@@ -216,7 +244,12 @@ def _find(recording: Recording, crash: str, cap: int) -> tuple[str, Instant, Sta
 
 
 def _recover(
-    recording: Recording, instant: Instant, state: State, *, watched: bool = False, keep_trace: bool = False
+    recording: Recording,
+    instant: Instant,
+    state: State,
+    *,
+    watched: bool = False,
+    keep_trace: bool = False,
 ) -> Recovered:
     known = recording.history_at(instant, "kill" if state.killed else "power")
     return Recovery(state, recording.tier2, known, watched=watched, keep_trace=keep_trace).run()
@@ -243,10 +276,14 @@ class _Group:
             deeper = self._deeper_of if len(workload.operations) <= 1 else 0
             if STAGES[workload.stage].tier2 == "file":
                 deeper *= DEEPER_OF_FILES
-            self._all_states(str(workload), record(workload, base), _cap(workload, self._cap), deeper=deeper)
+            self._all_states(
+                str(workload), record(workload, base), _cap(workload, self._cap), deeper=deeper
+            )
         return self._result
 
-    def _all_states(self, name: str, recording: Recording, cap: int, *, deeper: int, inner: bool = False) -> None:
+    def _all_states(
+        self, name: str, recording: Recording, cap: int, *, deeper: int, inner: bool = False
+    ) -> None:
         result = self._result
         judged: dict[tuple[str, int, int], None] = {}
         for number, instant in enumerate(recording.instants):
@@ -260,9 +297,13 @@ class _Group:
                 result.states += 1
                 result.during_recovery += inner
                 self._count(recording, instant, state, inner=inner)
-                self._one_state(f"{name}@{number}.{state.name}", recording, instant, state, deeper=deeper)
+                self._one_state(
+                    f"{name}@{number}.{state.name}", recording, instant, state, deeper=deeper
+                )
 
-    def _one_state(self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int) -> None:
+    def _one_state(
+        self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int
+    ) -> None:
         result = self._result
         try:
             violations = self._judged(name, recording, instant, state, deeper=deeper)
@@ -277,7 +318,9 @@ class _Group:
     def _judged(
         self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int
     ) -> list[Violation]:
-        """What the recovery of a state breaks in the history that led to it; crashed itself if it is one of `deeper`."""
+        """What the recovery of a state breaks in the history that led to it; crashed itself if it
+        is one of `deeper`.
+        """
         result = self._result
         recovered = self._recovered.get(state.key)
         if recovered is None:
@@ -294,7 +337,9 @@ class _Group:
                 self._all_states(name, inside, DEEPER_CAP, deeper=0, inner=True)
             self._recovered[state.key] = replace(recovered, instants=[])
         else:
-            violations = recovered.judge(recording.history_at(instant, "kill" if state.killed else "power"))
+            violations = recovered.judge(
+                recording.history_at(instant, "kill" if state.killed else "power")
+            )
         return violations
 
     def _count(self, recording: Recording, instant: Instant, state: State, *, inner: bool) -> None:
@@ -310,7 +355,9 @@ class _Group:
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """Collections only between recoveries, and no log of what stops containers: here they stop all the time."""
+    """Collections only between recoveries, and no log of what stops containers: here they stop all
+    the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -335,7 +382,9 @@ def _workers(jobs: int) -> Iterator[Run]:
         return
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=settle_worker)
 
-    def run(function: Callable[[Group], EnumerationResult], items: Sequence[Group]) -> Iterator[EnumerationResult]:
+    def run(
+        function: Callable[[Group], EnumerationResult], items: Sequence[Group]
+    ) -> Iterator[EnumerationResult]:
         with starting_workers():
             return pool.map(function, items)
 

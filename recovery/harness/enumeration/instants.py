@@ -1,10 +1,13 @@
-"""Instants: what is outside of a process just before each of its effects, and the states a crash there can leave.
+"""Instants: what is outside of a process just before each of its effects, and the states a crash
+there can leave.
 
 Rules of this file:
 
-- an instant lies before an effect, or at the end: between two effects nothing outside changes but what is on its way;
-- a killed process leaves the disk as it is seen, with what was not synced still pending; a power cut leaves one of the
-  image's outcomes; each with every outcome of the changes that were on their way to the object storage;
+- an instant lies before an effect, or at the end: between two effects nothing outside changes but
+  what is on its way;
+- a killed process leaves the disk as it is seen, with what was not synced still pending; a power
+  cut leaves one of the image's outcomes; each with every outcome of the changes that were on their
+  way to the object storage;
 - states that a recovery cannot tell apart have equal keys.
 """
 
@@ -24,9 +27,13 @@ from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
 
 RECOVERED_AT_US: Final = 3_600_000_000
-"""Every recovery begins an hour after the world did, whenever the crash was: equal states, equal recoveries."""
+"""Every recovery begins an hour after the world did, whenever the crash was: equal states, equal
+recoveries.
+"""
 _LANDS_US: Final = 4000
-"""What lands during a recovery does so one after another, so far apart: the first openings take that long."""
+"""What lands during a recovery does so one after another, so far apart: the first openings take
+that long.
+"""
 
 
 class CopiedBucket(SimulatedBucket):
@@ -40,9 +47,13 @@ class CopiedBucket(SimulatedBucket):
         return made
 
     def outcomes(self) -> list[CopiedBucket]:
-        """None of the changes on their way lands; each subset of them; or all land during the recovery."""
+        """None of the changes on their way lands; each subset of them; or all land during the
+        recovery.
+        """
         count = len(self._ahead)
-        chosen = itertools.chain.from_iterable(itertools.combinations(range(count), n) for n in range(count + 1))
+        chosen = itertools.chain.from_iterable(
+            itertools.combinations(range(count), n) for n in range(count + 1)
+        )
         made = [self._landed(places) for places in chosen]
         if count:
             made.append(self._landed((), late=range(count)))
@@ -50,7 +61,10 @@ class CopiedBucket(SimulatedBucket):
 
     def key(self) -> str:
         """Equal for buckets of which a recovery sees the same."""
-        ahead = [f"{change.name} {change.data is None}" for _, _, change in sorted(self._ahead, key=lambda x: x[:2])]
+        ahead = [
+            f"{change.name} {change.data is None}"
+            for _, _, change in sorted(self._ahead, key=lambda x: x[:2])
+        ]
         return " ".join([self.fingerprint(), *ahead])
 
     def _empty(self) -> CopiedBucket:
@@ -92,7 +106,9 @@ class State:
     """What one crash leaves."""
 
     name: str
-    """Within its instant: "kill" or the number of the power cut's outcome, a dot, the number of the bucket's."""
+    """Within its instant: "kill" or the number of the power cut's outcome, a dot, the number of the
+    bucket's.
+    """
     key: str
     image: DiskImage
     bucket: CopiedBucket
@@ -111,7 +127,8 @@ class Recording:
     trace: list[str] | None = None
 
     def history_at(self, instant: Instant, ending: str) -> History:
-        """What was known when the last life ended so, at this instant: what had not ended then never did.
+        """What was known when the last life ended so, at this instant: what had not ended then
+        never did.
 
         Calls and observations are shared, not copied: nobody may change them.
         """
@@ -167,14 +184,18 @@ class Camera:
 
 def states(instant: Instant, cap: int) -> Iterator[State]:
     """Every state, with at most `cap` outcomes of the power cut: then a sample, always the same."""
-    for number, image in enumerate(instant.image.outcomes(cap, random.Random(f"outcomes/{instant.before}"))):
+    for number, image in enumerate(
+        instant.image.outcomes(cap, random.Random(f"outcomes/{instant.before}"))
+    ):
         yield from _with_buckets(f"{number}", instant, image)
     image = instant.image.copy()
     image.release_locks(instant.process)
     yield from _with_buckets("kill", instant, image, killed=True)
 
 
-def _with_buckets(name: str, instant: Instant, image: DiskImage, *, killed: bool = False) -> Iterator[State]:
+def _with_buckets(
+    name: str, instant: Instant, image: DiskImage, *, killed: bool = False
+) -> Iterator[State]:
     pending = killed and image.outcome_count(1) > 1
     seen = f"{image.fingerprint()} {'pending' if pending else ''}"
     for number, bucket in enumerate(instant.bucket.outcomes()):
@@ -184,7 +205,9 @@ def _with_buckets(name: str, instant: Instant, image: DiskImage, *, killed: bool
 def _call_at(call: Call, stamp: int) -> Call:
     if call.ended is None or call.ended <= stamp:
         return call
-    return dataclasses.replace(call, ended=None, outcome=Outcome.UNKNOWN, error="", result=None, data=b"", values={})
+    return dataclasses.replace(
+        call, ended=None, outcome=Outcome.UNKNOWN, error="", result=None, data=b"", values={}
+    )
 
 
 def _life_at(life: Life, stamp: int) -> Life:

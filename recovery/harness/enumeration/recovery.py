@@ -1,13 +1,14 @@
-"""Recovery of one state: opened by the production code, read through and through, judged by all checkers.
+"""Recovery of one state: opened by the production code, read through and through, judged by all
+checkers.
 
 Rules of this file:
 
-- a recovery depends on nothing but the state (its seed is the state's key, its time always the same): so one recovery
-  of a state is judged against each history that may have led to it;
-- what a recovered store has shown must be there for good: after a kill that left something pending, the power is cut
-  behind the recovery (CUT_OF), and another one must show the same;
-- some states, chosen by their keys, show more: their files are checked before they are opened (CHECKED_OF), they are
-  recovered twice (AGAIN_OF), or worked with (WORKED_OF).
+- a recovery depends on nothing but the state (its seed is the state's key, its time always the
+  same): so one recovery of a state is judged against each history that may have led to it;
+- what a recovered store has shown must be there for good: after a kill that left something pending,
+  the power is cut behind the recovery (CUT_OF), and another one must show the same;
+- some states, chosen by their keys, show more: their files are checked before they are opened
+  (CHECKED_OF), they are recovered twice (AGAIN_OF), or worked with (WORKED_OF).
 """
 
 from __future__ import annotations
@@ -71,12 +72,16 @@ class Recovered:
         later, lives_later = known.stamp - self.stamp, len(known.lives) - self.life
         known.lives += [_life_later(life, later, lives_later) for life in self.lives]
         known.observations += [_seen_later(seen, later, lives_later) for seen in self.observations]
-        known.tiers += [dataclasses.replace(tiers, stamp=tiers.stamp + later) for tiers in self.tiers]
+        known.tiers += [
+            dataclasses.replace(tiers, stamp=tiers.stamp + later) for tiers in self.tiers
+        ]
         known.stamp = self.history.stamp + later
         return [*self.unforeseen, *check_history(known)]
 
     def judge_own(self) -> list[Violation]:
-        """Every rule that is broken by the recovery in its own history, the work behind it included."""
+        """Every rule that is broken by the recovery in its own history, the work behind it
+        included.
+        """
         return [*self.unforeseen, *check_history(self.history)]
 
 
@@ -84,14 +89,25 @@ class Recovery:
     """The recovery of one state; used once."""
 
     def __init__(
-        self, state: State, tier2: str, history: History, *, watched: bool = False, keep_trace: bool = False
+        self,
+        state: State,
+        tier2: str,
+        history: History,
+        *,
+        watched: bool = False,
+        keep_trace: bool = False,
     ) -> None:
         self._state = state
         self._history = history
         self._tier2 = tier2
         self._watched = watched
         self._world = make_world(
-            state.key, tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US, keep_trace=keep_trace
+            state.key,
+            tier2,
+            state.image.copy(),
+            state.bucket.twin(),
+            RECOVERED_AT_US,
+            keep_trace=keep_trace,
         )
         self._camera = Camera(self._world, history)
         self._draw = zlib.crc32(state.key.encode())
@@ -102,7 +118,12 @@ class Recovery:
     def run(self) -> Recovered:
         """Carry it out. Never raises for a fault of the store: that is a violation."""
         state, history, world = self._state, self._history, self._world
-        stamp, life, seen, looks = history.stamp, len(history.lives), len(history.observations), len(history.tiers)
+        stamp, life, seen, looks = (
+            history.stamp,
+            len(history.lives),
+            len(history.observations),
+            len(history.tiers),
+        )
         findings = self._check_files() if self._draw % CHECKED_OF == 0 else ()
         process = world.process("owner")
         if self._watched:
@@ -114,7 +135,11 @@ class Recovery:
         if goes_on and self._draw // CHECKED_OF % (CUT_OF if state.pending else AGAIN_OF) == 0:
             process, goes_on = self._recover_again(process)
         lives, observations = _copied(history.lives[life:]), history.observations[seen:]
-        if goes_on and self._draw // CHECKED_OF % WORKED_OF == 1 and self._try(process, self._work(process)):
+        if (
+            goes_on
+            and self._draw // CHECKED_OF % WORKED_OF == 1
+            and self._try(process, self._work(process))
+        ):
             self._recover_again(process)
         world.close()
         return Recovered(
@@ -143,7 +168,9 @@ class Recovery:
         process = world.process("again")
         return process, self._try(process, self._look(process, again=True))
 
-    async def _look(self, process: SimulatedProcess, *, again: bool = False, findings: tuple[str, ...] = ()) -> None:
+    async def _look(
+        self, process: SimulatedProcess, *, again: bool = False, findings: tuple[str, ...] = ()
+    ) -> None:
         history, world = self._history, self._world
         life = Life(len(history.lives), process.name, history.next_stamp())
         history.lives.append(life)
@@ -172,14 +199,20 @@ class Recovery:
         try:
             self._world.run_task(process, main)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the state has shown
-            self._unforeseen.append(Violation("errors", f"{process.name}: {type(error).__name__}: {error}"))
+            self._unforeseen.append(
+                Violation("errors", f"{process.name}: {type(error).__name__}: {error}")
+            )
             return False
         return True
 
     def _check_files(self) -> tuple[str, ...]:
-        """Harmful findings in the files as they lie, in a world of their own; both tiers are observed."""
+        """Harmful findings in the files as they lie, in a world of their own; both tiers are
+        observed.
+        """
         state = self._state
-        world = make_world(state.key, self._tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US)
+        world = make_world(
+            state.key, self._tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US
+        )
         process = world.process("check")
         try:
             return world.run_task(process, _check(world, process, self._history))
@@ -220,7 +253,9 @@ def _life_later(life: Life, later: int, lives_later: int) -> Life:
 
 
 def _seen_later(seen: Observation, later: int, lives_later: int) -> Observation:
-    return dataclasses.replace(seen, begun=seen.begun + later, ended=seen.ended + later, life=seen.life + lives_later)
+    return dataclasses.replace(
+        seen, begun=seen.begun + later, ended=seen.ended + later, life=seen.life + lives_later
+    )
 
 
 def _ignore(point: str) -> None:

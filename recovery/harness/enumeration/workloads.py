@@ -1,11 +1,14 @@
-"""Short workloads: one to three operations on a small store, each run once in a calm world, every instant kept.
+"""Short workloads: one to three operations on a small store, each run once in a calm world, every
+instant kept.
 
 Rules of this file:
 
-- no faults, and chance only for latencies and names: the same workload gives the same instants for ever, and workloads
-  that begin alike go alike until they part;
-- only instants of the last operation, and of the idle time behind it, are kept: the others belong to shorter workloads;
-- an operation that the store refuses (what is sealed, what is gone) is part of a workload like any other.
+- no faults, and chance only for latencies and names: the same workload gives the same instants for
+  ever, and workloads that begin alike go alike until they part;
+- only instants of the last operation, and of the idle time behind it, are kept: the others belong
+  to shorter workloads;
+- an operation that the store refuses (what is sealed, what is gone) is part of a workload like any
+  other.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "append_bytes_max": 16_384,
     "queue_bytes_max": 1 << 20,
 }
-"""A frame is less than a batch, a log file less than two large appends; nothing is flushed but when asked, or by age."""
+"""A frame is less than a batch, a log file less than two large appends; nothing is flushed but when
+asked, or by age.
+"""
 
 TARGET: Final = "target"
 SPENT: Final = "spent"
@@ -137,9 +142,10 @@ OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
     "checkpoint": _checkpoint,
     "roll": _roll,
 }
-"""One append; a batch larger than a frame, with an attribute; an exactly-once event; attributes; truncation by half;
-a seal; a merge; a deletion (each second time: the name is made again); a flush; a checkpoint; an append that needs
-the next log file."""
+"""One append; a batch larger than a frame, with an attribute; an exactly-once event; attributes;
+truncation by half; a seal; a merge; a deletion (each second time: the name is made again); a flush;
+a checkpoint; an append that needs the next log file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +165,17 @@ STAGES: Final[Mapping[str, Stage]] = {
     "files": Stage("file"),
     "spare": Stage("object", warm=("roll", "flush", "roll", "flush", "checkpoint")),
 }
-"""Nothing; objects in an object storage; objects as files; and a log that keeps truncated files for use again."""
+"""Nothing; objects in an object storage; objects as files; and a log that keeps truncated files for
+use again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Operations on a stage, one after another; or all asked for at once. Without any it is the opening itself."""
+    """Operations on a stage, one after another; or all asked for at once.
+
+    Without any it is the opening itself.
+    """
 
     stage: str
     operations: tuple[str, ...]
@@ -189,7 +200,8 @@ FILE_OPERATIONS: Final = ("batch", "merge", "delete", "flush", "checkpoint")
 
 
 def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[Workload]:
-    """All up to `depth` operations on the stage "object"; up to two on the others; pairs that are asked for together.
+    """All up to `depth` operations on the stage "object"; up to two on the others; pairs that are
+    asked for together.
 
     Those that differ in the last operation alone stand together.
     """
@@ -208,7 +220,10 @@ def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[Workload]:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What is outside before a workload, and how it came about. Workloads share it and leave it as it is."""
+    """What is outside before a workload, and how it came about.
+
+    Workloads share it and leave it as it is.
+    """
 
     image: DiskImage
     bucket: CopiedBucket
@@ -220,8 +235,12 @@ def record(workload: Workload, base: Base, *, keep_trace: bool = False) -> Recor
     """Run a workload once, on its prepared stage. Some 10 ms."""
     tier2 = STAGES[workload.stage].tier2
     image, bucket = base.image.copy(), base.bucket.twin()
-    world = make_world(f"short/{workload.stage}", tier2, image, bucket, base.now_us, keep_trace=keep_trace)
-    history = History(list(base.history.calls), list(base.history.lives), [], [], base.history.stamp)
+    world = make_world(
+        f"short/{workload.stage}", tier2, image, bucket, base.now_us, keep_trace=keep_trace
+    )
+    history = History(
+        list(base.history.calls), list(base.history.lives), [], [], base.history.stamp
+    )
     camera = Camera(world, history)
     process = world.process("owner")
     world.run_task(process, _live(world, process, workload, history, camera))
@@ -231,7 +250,9 @@ def record(workload: Workload, base: Base, *, keep_trace: bool = False) -> Recor
 
 
 def prepare(stage: str) -> Base:
-    """What workloads of a stage begin with: segments whose bytes lie in Tier 2, in the log, and in both; closed."""
+    """What workloads of a stage begin with: segments whose bytes lie in Tier 2, in the log, and in
+    both; closed.
+    """
     tier2, history, bucket = STAGES[stage].tier2, History(), CopiedBucket()
     if not STAGES[stage].prepared:
         return Base(DiskImage(), bucket, 0, history)
@@ -253,7 +274,11 @@ def make_world(
 
 
 async def _live(
-    world: StoreWorld, process: SimulatedProcess, workload: Workload, history: History, camera: Camera
+    world: StoreWorld,
+    process: SimulatedProcess,
+    workload: Workload,
+    history: History,
+    camera: Camera,
 ) -> None:
     life = Life(len(history.lives), process.name, history.next_stamp())
     history.lives.append(life)

@@ -1,9 +1,12 @@
-"""BookKeeper round: one store on a real cluster, owned by one process after the other, and the judgement of its whole history.
+"""BookKeeper round: one store on a real cluster, owned by one process after the other, and the
+judgement of its whole history.
 
-Each owner works in a folder of its own, which is empty: all it knows comes from the cluster and from Tier 2. Rules of this file:
+Each owner works in a folder of its own, which is empty: all it knows comes from the cluster and
+from Tier 2. Rules of this file:
 
 - the parent never has the store open;
-- an error no caller should ever see is a violation; so is an owner that did not die where it should have;
+- an error no caller should ever see is a violation; so is an owner that did not die where it should
+  have;
 - every child is stopped on every way out.
 """
 
@@ -60,9 +63,11 @@ class BookKeeperRound:
                 self._note(f"owner {child.orders.life} did not die at {point}: {_failure(child)}")
 
     def takeover(self, *, with_gateway: bool, settings: Mapping[str, Any] | None = None) -> int:
-        """An owner under load is stopped with appends on their way; another takes over and works; the first one goes on.
+        """An owner under load is stopped with appends on their way; another takes over and works;
+        the first one goes on.
 
-        `with_gateway`: its Java process is stopped as well (it has one of its own). How many calls of it were not acknowledged.
+        `with_gateway`: its Java process is stopped as well (it has one of its own). How many calls
+        of it were not acknowledged.
         """
         orders = self._orders("appends", OPERATIONS, proves=True)
         orders = dataclasses.replace(orders, settings={**orders.settings, **(settings or {})})
@@ -97,7 +102,9 @@ class BookKeeperRound:
         return sum(event.fields.get("error") in _STOPPED for event in first.events)
 
     def finish(self) -> list[Violation]:
-        """All must be there, go to Tier 2, and be there again for another; what was wrong from the beginning on."""
+        """All must be there, go to Tier 2, and be there again for another; what was wrong from the
+        beginning on.
+        """
         endings: tuple[Ending, ...] = ("checked", "closed")
         for ending in endings:
             with Child(self._orders("appends", 0, ending=ending)) as child:
@@ -124,9 +131,13 @@ class BookKeeperRound:
             if first.said.get("begun", 0) > first.said.get("ended", 0):
                 return
             first.signal_all(signal.SIGCONT)
-        self._note(f"owner {first.orders.life} was never seen with appends on their way: {_failure(first)}")
+        self._note(
+            f"owner {first.orders.life} was never seen with appends on their way: {_failure(first)}"
+        )
 
-    def _orders(self, workload: str, operations: int, *, ending: Ending = "killed", **more: Any) -> Orders:
+    def _orders(
+        self, workload: str, operations: int, *, ending: Ending = "killed", **more: Any
+    ) -> Orders:
         life = len(self.history.lives)
         return Orders(
             location=str(self._folder / f"owner-{life}"),
@@ -142,10 +153,15 @@ class BookKeeperRound:
 
     def _look_at(self, events: list[Event], *foreseen: str) -> None:
         for event in events:
-            if event.what == "failed" and any(error not in foreseen for error in event.fields["errors"]):
+            if event.what == "failed" and any(
+                error not in foreseen for error in event.fields["errors"]
+            ):
                 self._note(f"owner {event.life} failed: {event.fields['text']}")
             elif event.what == "ended" and event.fields.get("error") in _STOPPED and not foreseen:
-                self._note(f"call {event.fields['call']} ended in {event.fields['error']}, and nobody had taken over")
+                self._note(
+                    f"call {event.fields['call']} ended in {event.fields['error']}, and "
+                    "nobody had taken over"
+                )
 
     def _note(self, detail: str) -> None:
         self._noted.append(Violation("errors", detail))

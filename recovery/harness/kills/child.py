@@ -2,8 +2,8 @@
 
     python -m recovery.harness.kills.child ORDERS
 
-What happens is told on stdout, one event a line (`history_codec`), by plain writes to the pipe: what was written stays
-readable after a SIGKILL. Rules of this file:
+What happens is told on stdout, one event a line (`history_codec`), by plain writes to the pipe:
+what was written stays readable after a SIGKILL. Rules of this file:
 
 - the beginning of a call is told before the store is asked, its end before its client goes on;
 - nothing is tidied up that a killed process would leave: only orders to close make it close;

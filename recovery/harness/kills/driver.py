@@ -1,7 +1,8 @@
-"""Kills: real processes with real files and the real cache, killed on store after store; what they showed, added up.
+"""Kills: real processes with real files and the real cache, killed on store after store; what they
+showed, added up.
 
-Store number i of seed S has the seed `S/i`: it meets the same kinds of kills again, though not at the same instants,
-which are up to the machine.
+Store number i of seed S has the seed `S/i`: it meets the same kinds of kills again, though not at
+the same instants, which are up to the machine.
 """
 
 from __future__ import annotations
@@ -71,19 +72,27 @@ class KillResult:
         calls = result.history.calls
         self.stores += 1
         self.kills += result.kills
-        self.exact_kills += sum(count for name, count in result.kinds.items() if name.startswith("call "))
-        self.failed_calls += sum(count for name, count in result.kinds.items() if name.startswith("error "))
+        self.exact_kills += sum(
+            count for name, count in result.kinds.items() if name.startswith("call ")
+        )
+        self.failed_calls += sum(
+            count for name, count in result.kinds.items() if name.startswith("error ")
+        )
         self.takeovers += result.takeovers
         self.fenced += result.fenced
         self.openings += result.openings
         self.calls += sum(call.client != NOBODY for call in calls)
-        self.appends += sum(call.outcome is Outcome.OK and call.kind in {Kind.APPEND, Kind.EVENT} for call in calls)
+        self.appends += sum(
+            call.outcome is Outcome.OK and call.kind in {Kind.APPEND, Kind.EVENT} for call in calls
+        )
         self.longest_recovery_s = max(self.longest_recovery_s, result.longest_recovery_s)
         self.kinds.update(result.kinds)
         if result.violations:
             self.failed += 1
             self.failures.append(
-                KillFailure(result.seed, result.workload, str(folder), result.violations, result.history)
+                KillFailure(
+                    result.seed, result.workload, str(folder), result.violations, result.history
+                )
             )
 
     def add(self, other: KillResult) -> None:
@@ -114,11 +123,12 @@ def run_kills(
     exact: bool = True,
     on_progress: Callable[[KillResult], None] = lambda _result: None,
 ) -> KillResult:
-    """Kill stores in `folder` for so many lives, or so long; a store begun is always carried through and judged,
-    after the life it is in when `stop_asked`.
+    """Kill stores in `folder` for so many lives, or so long; a store begun is always carried
+    through and judged, after the life it is in when `stop_asked`.
 
-    On `jobs` processes, one store each. A store that broke a rule stays in the folder, others are removed. Without
-    `exact` no kill is at an exact system call, and no call fails. Raises MissingToolError if `exact` cannot be had.
+    On `jobs` processes, one store each. A store that broke a rule stays in the folder, others are
+    removed. Without `exact` no kill is at an exact system call, and no call fails. Raises
+    MissingToolError if `exact` cannot be had.
     """
     folder = folder.resolve()
     if exact:
@@ -151,7 +161,9 @@ def run_kills(
         while store := next_store():
             note(kill_store(folder, *store, workload, exact=exact))
         return result
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=settle_worker) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=settle_worker
+    ) as pool:
         running: set[Future[KillResult]] = set()
         while True:
             while len(running) < jobs and (store := next_store()):
@@ -164,7 +176,9 @@ def run_kills(
                 note(each.result())
 
 
-def kill_store(folder: Path, seed: str, lives: int, workload: str, *, exact: bool = True) -> KillResult:
+def kill_store(
+    folder: Path, seed: str, lives: int, workload: str, *, exact: bool = True
+) -> KillResult:
     """One store, in a folder of its own that is removed if nothing was wrong."""
     location = folder.resolve() / seed.replace("/", "-")
     shutil.rmtree(location, ignore_errors=True)

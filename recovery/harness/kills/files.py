@@ -1,7 +1,8 @@
-"""Kill files: what is done with the files of a store between its lives, while no process of the store runs.
+"""Kill files: what is done with the files of a store between its lives, while no process of the
+store runs.
 
-Checked as they lie; the cache removed or damaged, which must not matter; the locks of an owner that does not answer
-removed, as an operator does who believes it dead.
+Checked as they lie; the cache removed or damaged, which must not matter; the locks of an owner that
+does not answer removed, as an operator does who believes it dead.
 """
 
 from __future__ import annotations
@@ -30,9 +31,16 @@ _WOUND: Final = 64
 
 
 def check_files(
-    location: Path, settings: Mapping[str, Any], history: History, *, deep: bool, settled: bool = False
+    location: Path,
+    settings: Mapping[str, Any],
+    history: History,
+    *,
+    deep: bool,
+    settled: bool = False,
 ) -> list[str]:
-    """Harmful findings in the files as they lie; both tiers are observed. Raises what `check_store` raises.
+    """Harmful findings in the files as they lie; both tiers are observed.
+
+    Raises what `check_store` raises.
 
     `settled` as `SeenTiers` has it.
     """
@@ -40,16 +48,27 @@ def check_files(
         return []
     count = int(settings.get("containers", StoreConfig().containers))
     logs = {number: log_directory(str(location), number) for number in range(count)}
-    findings = asyncio.run(_check(logs, (location.resolve() / "tier2").as_uri(), history, deep=deep, settled=settled))
-    return [f"{each.kind} {each.place}: {each.detail}" for each in findings if each.severity.value == "harmful"]
+    findings = asyncio.run(
+        _check(logs, (location.resolve() / "tier2").as_uri(), history, deep=deep, settled=settled)
+    )
+    return [
+        f"{each.kind} {each.place}: {each.detail}"
+        for each in findings
+        if each.severity.value == "harmful"
+    ]
 
 
-async def _check(logs: Mapping[int, str], tier2: str, history: History, *, deep: bool, settled: bool) -> list[Finding]:
+async def _check(
+    logs: Mapping[int, str], tier2: str, history: History, *, deep: bool, settled: bool
+) -> list[Finding]:
     runtime = Runtime()
     findings = await check_store(logs, tier2, runtime, deep=deep)
     storage = open_object_storage(tier2, runtime)
     try:
-        looks = {container_id: file_look(directory, runtime.disk) for container_id, directory in logs.items()}
+        looks = {
+            container_id: file_look(directory, runtime.disk)
+            for container_id, directory in logs.items()
+        }
         await observe_tiers(history, looks, storage, runtime, deep=deep, settled=settled)
     finally:
         await storage.close()

@@ -1,8 +1,10 @@
-"""Compaction jobs in a process of their own, beside a real store that is killed again and again; and are killed themselves.
+"""Compaction jobs in a process of their own, beside a real store that is killed again and again;
+and are killed themselves.
 
     python -m recovery.harness.kills.jobs TIER2_URL CONTAINERS SEED
 
-Jobs know nothing of who owns the store, nor whether anybody does. When the parent is gone (the end of stdin) they go too.
+Jobs know nothing of who owns the store, nor whether anybody does. When the parent is gone (the end
+of stdin) they go too.
 """
 
 from __future__ import annotations
@@ -42,7 +44,13 @@ class JobsProcess:
     def begin(self) -> None:
         """See to it that one runs."""
         if self._process is None:
-            command = [sys.executable, "-m", _MODULE, *self._arguments, f"{self._seed}/{self._started}"]
+            command = [
+                sys.executable,
+                "-m",
+                _MODULE,
+                *self._arguments,
+                f"{self._seed}/{self._started}",
+            ]
             self._started += 1
             self._process = subprocess.Popen(  # noqa: S603 - this very program
                 command,
@@ -52,7 +60,9 @@ class JobsProcess:
             )
 
     def kill(self) -> str:
-        """SIGKILL; what it said on stderr if it had ended by itself before, which it never should."""
+        """SIGKILL; what it said on stderr if it had ended by itself before, which it never
+        should.
+        """
         process, self._process = self._process, None
         if process is None:
             return ""
@@ -82,7 +92,10 @@ async def _verdicts(url: str, containers: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for container_id in range(containers):
         for entry in await list_messages(storage, container_id):
-            if entry.answer is not None and (answer := await read_answer(storage, *entry.key)) is not None:
+            if (
+                entry.answer is not None
+                and (answer := await read_answer(storage, *entry.key)) is not None
+            ):
                 found[answer.verdict] += 1
     await storage.close()
     return found
@@ -92,7 +105,9 @@ async def _run(url: str, containers: int, seed: str) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
     runtime = Runtime()
     storage = open_object_storage(url, runtime)
-    await CompactionJobs(storage, runtime, containers, random.Random(seed), Counter(), pace=_PACE).run()
+    await CompactionJobs(
+        storage, runtime, containers, random.Random(seed), Counter(), pace=_PACE
+    ).run()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Log points: where in opening, rolling and truncating a log on BookKeeper a child can be told to end itself, by a SIGKILL.
+"""Log points: where in opening, rolling and truncating a log on BookKeeper a child can be told to
+end itself, by a SIGKILL.
 
-A point is a call to the cluster, named by what it is for, and whether the process dies before it is made or when it has been
-carried out (its answer is never seen). Rules of this file:
+A point is a call to the cluster, named by what it is for, and whether the process dies before it is
+made or when it has been carried out (its answer is never seen). Rules of this file:
 
-- what a call is for is seen from the outside: from which call it is, what is written, and whether the log is open yet;
+- what a call is for is seen from the outside: from which call it is, what is written, and whether
+  the log is open yet;
 - calls and answers pass unchanged.
 """
 
@@ -15,7 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Final, TypeVar
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerStore, LedgerWriter, Replication
+from durablelog.bookkeeper.ledger_store import (
+    LedgerDescription,
+    LedgerStore,
+    LedgerWriter,
+    Replication,
+)
 from durablelog.bookkeeper.log_record import LogRecord, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent
 from segmentstore.contracts.runtime import Runtime
@@ -36,13 +43,17 @@ POINTS: Final = (
     "truncate.recover",
     "truncate.delete",
 )
-"""A new epoch, the fencing of a ledger, the first ledger of an opening and its entry in the record; the next ledgers and theirs; the
-record of a truncation, the fencing and the deletion of what it removes."""
+"""A new epoch, the fencing of a ledger, the first ledger of an opening and its entry in the record;
+the next ledgers and theirs; the record of a truncation, the fencing and the deletion of what it
+removes.
+"""
 MOMENTS: Final = ("before", "after")
 
 
 class Deaths:
-    """What one opening is doing, and when it dies: at `point`, as "roll.list before 2": the second time it gets there."""
+    """What one opening is doing, and when it dies: at `point`, as "roll.list before 2": the second
+    time it gets there.
+    """
 
     def __init__(self, point: str) -> None:
         self._name, self._moment, nth = point.split()
@@ -73,7 +84,11 @@ class Deaths:
             return "open.claim"
         if not self.opened:
             return "open.list"
-        return "truncate.record" if before.truncation_address != self._record.truncation_address else "roll.list"
+        return (
+            "truncate.record"
+            if before.truncation_address != self._record.truncation_address
+            else "roll.list"
+        )
 
     def removes(self, ledger_id: int) -> bool:
         """Whether a ledger is being removed."""
@@ -81,8 +96,13 @@ class Deaths:
 
 
 async def open_to_die(location: str, settings: Mapping[str, Any], point: str) -> SegmentStore:
-    """Open a store on BookKeeper with one container, that dies at a point. Raises as `segmentstore.open` does, ValueError."""
-    return SegmentStore(await open_store(location, settings, os.environ, Runtime(), _Adapters(Deaths(point))))
+    """Open a store on BookKeeper with one container, that dies at a point.
+
+    Raises as `segmentstore.open` does, ValueError.
+    """
+    return SegmentStore(
+        await open_store(location, settings, os.environ, Runtime(), _Adapters(Deaths(point)))
+    )
 
 
 class _Adapters(DefaultAdapters):
@@ -107,7 +127,13 @@ class _Ledgers(LedgerStore):
         return await self._deaths.at(name, lambda: self._inner.create(replication, custom))
 
     async def recover(self, ledger_id: int) -> LedgerDescription:
-        name = "truncate.recover" if self._deaths.removes(ledger_id) else "" if self._deaths.opened else "open.recover"
+        name = (
+            "truncate.recover"
+            if self._deaths.removes(ledger_id)
+            else ""
+            if self._deaths.opened
+            else "open.recover"
+        )
         return await self._deaths.at(name, lambda: self._inner.recover(ledger_id))
 
     async def describe(self, ledger_id: int) -> LedgerDescription:

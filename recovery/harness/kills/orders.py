@@ -1,4 +1,6 @@
-"""Kill orders: what a child process is told to do with a store, and the clock it shares with its parent."""
+"""Kill orders: what a child process is told to do with a store, and the clock it shares with its
+parent.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,22 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 
-FORESEEN: Final = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
+FORESEEN: Final = (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 """How a life may end by itself, where an outside part fails or another owner comes."""
 OVERTAKEN: Final = (*FORESEEN, StoreInUseError, DataCorruptionError)
-"""And how that of one of two owners may: both opened at the same time; an object it would read is deleted."""
+"""And how that of one of two owners may: both opened at the same time; an object it would read is
+deleted.
+"""
 
 Ending = Literal["killed", "closed", "checked"]
-"""killed: work, then wait for the signal; closed: work, then close; checked: no work, all into Tier 2, look, close."""
+"""killed: work, then wait for the signal; closed: work, then close; checked: no work, all into Tier
+2, look, close.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,9 @@ class Orders:
     """Calls to make, about; 0 only looks."""
     ending: Ending = "killed"
     proves: bool = False
-    """Tells what it saw only after it has shown, by a checkpoint, that it was the owner all the time."""
+    """Tells what it saw only after it has shown, by a checkpoint, that it was the owner all the
+    time.
+    """
     pace: float = 0.002
     """Factor on the pauses of clients."""
     dies_at: str = ""

@@ -1,10 +1,11 @@
-"""Kill points: at which system calls a child is killed or refused, and what becomes of each life of a store.
+"""Kill points: at which system calls a child is killed or refused, and what becomes of each life of
+a store.
 
-Which kinds of ends a store meets comes from a deck that is shuffled by the seed, so that every kind has its turn. Exact
-system calls are made to fail by `strace`. Rules of this file:
+Which kinds of ends a store meets comes from a deck that is shuffled by the seed, so that every kind
+has its turn. Exact system calls are made to fail by `strace`. Rules of this file:
 
-- a system call is counted in each thread by itself: every lane of the store is a thread, so "the third rename" is that
-  of one lane, not of whichever came first;
+- a system call is counted in each thread by itself: every lane of the store is a thread, so "the
+  third rename" is that of one lane, not of whichever came first;
 - a killed call never happened: it is killed where it enters the system.
 """
 
@@ -30,7 +31,10 @@ class MissingToolError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SystemCall:
-    """A kind of system call. Its names differ between machines and libraries; those unknown here are passed over."""
+    """A kind of system call.
+
+    Its names differ between machines and libraries; those unknown here are passed over.
+    """
 
     name: str
     names: str
@@ -56,9 +60,18 @@ POINTS: Final[Mapping[str, SystemCall]] = {
 """By name."""
 
 Kind = Literal["random", "call", "error", "takeover", "race", "close"]
-DECK: Final[Sequence[Kind]] = (*("random",) * 3, *("call",) * 6, "error", *("takeover",) * 2, "race", "close")
-"""random: SIGKILL at any instant; call: SIGKILL at a system call; error: system calls fail, then it closes; takeover:
-stopped, overtaken, woken, killed; race: the same, of one that is still about to open; close: a clean end."""
+DECK: Final[Sequence[Kind]] = (
+    *("random",) * 3,
+    *("call",) * 6,
+    "error",
+    *("takeover",) * 2,
+    "race",
+    "close",
+)
+"""random: SIGKILL at any instant; call: SIGKILL at a system call; error: system calls fail, then it
+closes; takeover: stopped, overtaken, woken, killed; race: the same, of one that is still about to
+open; close: a clean end.
+"""
 OWNERS: Final[Sequence[Kind]] = ("takeover", "race")
 """Kinds with two owners."""
 
@@ -125,7 +138,9 @@ def _draw(chance: random.Random, kind: Kind, points: list[SystemCall]) -> Kill:
         nth=nth,
         error=error,
         lasting=chance.random() < 0.3,
-        lines=chance.choice([0, 3, 6, 20, chance.randrange(1000), chance.randrange(1000), chance.randrange(300)]),
+        lines=chance.choice(
+            [0, 3, 6, 20, chance.randrange(1000), chance.randrange(1000), chance.randrange(300)]
+        ),
         moment_s=chance.choice([0.0, chance.uniform(0.0, 0.05)]),
         back_after=chance.choice([0, 1, 2, 2, 2, 5, chance.randrange(100)]),
         together_s=chance.choice([0.02, 0.1, 5.0, 5.0]),
@@ -147,7 +162,9 @@ def _few_or_many(chance: random.Random, most: int) -> int:
 
 
 def tracer(kill: Kill, output: Path) -> list[str]:
-    """The command before that of the child: kills it, or fails its calls, as it was drawn. Empty if not needed.
+    """The command before that of the child: kills it, or fails its calls, as it was drawn.
+
+    Empty if not needed.
 
     It writes into `output` what it did; `was_injected` reads that.
     """
@@ -168,7 +185,9 @@ def was_injected(output: Path) -> bool:
 def require_exact_kills() -> None:
     """Raise MissingToolError if calls of children cannot be made to fail here."""
     if shutil.which("strace") is None:
-        raise MissingToolError("strace is not installed: apt-get install strace (or ask for kills without exact calls)")
+        raise MissingToolError(
+            "strace is not installed: apt-get install strace (or ask for kills without exact calls)"
+        )
     try:
         probe = subprocess.run(  # noqa: S603 - a list of arguments, none from outside
             [*_strace("exit_group", "signal=SIGKILL:when=1"), "true"],
@@ -181,11 +200,14 @@ def require_exact_kills() -> None:
     if probe.returncode != -signal.SIGKILL:
         said = probe.stderr.decode(errors="replace").strip()
         raise MissingToolError(
-            f"strace cannot kill here (in a container ptrace must be allowed, --cap-add=SYS_PTRACE): {said}"
+            "strace cannot kill here (in a container ptrace must be allowed, "
+            f"--cap-add=SYS_PTRACE): {said}"
         )
 
 
 def _strace(names: str, injected: str, output: str = os.devnull) -> list[str]:
-    """Follows all threads, notes the named calls alone (--seccomp-bpf would be faster, and sends no signals)."""
+    """Follows all threads, notes the named calls alone (--seccomp-bpf would be faster, and sends no
+    signals).
+    """
     options = ["-f", "-qqq", "-o", output, "-e", "signal=none"]
     return ["strace", *options, "-e", f"trace={names}", "-e", f"inject={names}:{injected}"]

@@ -1,7 +1,8 @@
 """A child process as its parent has it: what it has told so far, and the signals it gets. Linux.
 
-Rules of this file: every wait for what a child may fail to do is bounded; a child that has been silent for too long
-is asked for its stacks (SIGABRT) and is a finding; whoever starts a child stops it in a `finally`.
+Rules of this file: every wait for what a child may fail to do is bounded; a child that has been
+silent for too long is asked for its stacks (SIGABRT) and is a finding; whoever starts a child stops
+it in a `finally`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class ChildHungError(RuntimeError):
 
 
 class Child:
-    """One life of a store in a process of its own; `tracer` is the command that watches over it, if any."""
+    """One life of a store in a process of its own; `tracer` is the command that watches over it, if
+    any.
+    """
 
     def __init__(self, orders: Orders, tracer: Sequence[str] = ()) -> None:
         self.orders = orders
@@ -62,7 +65,10 @@ class Child:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.kill()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
@@ -81,7 +87,9 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """True if it was ended by a SIGKILL, whoever sent it; of a child that has been waited for."""
+        """True if it was ended by a SIGKILL, whoever sent it; of a child that has been waited
+        for.
+        """
         return self._process.returncode == -signal.SIGKILL
 
     @property
@@ -110,14 +118,20 @@ class Child:
             pass  # all of them were faster
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child itself, not to who watches over it. Nothing happens if it is gone."""
+        """Send a signal to the child itself, not to who watches over it.
+
+        Nothing happens if it is gone.
+        """
         try:
             os.kill(self._pid or self._process.pid, number)
         except ProcessLookupError:
             pass  # it was faster
 
     def stop(self) -> bool:
-        """SIGSTOP, until no thread of it runs, and take in what it told; False if it has ended. Not under a tracer."""
+        """SIGSTOP, until no thread of it runs, and take in what it told; False if it has ended.
+
+        Not under a tracer.
+        """
         self.signal(signal.SIGSTOP)
         state = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         while select.select([self.output], [], [], 0.0)[0] and not self.ended:
@@ -159,7 +173,9 @@ class Child:
         return self.errors()
 
 
-def attend(children: Sequence[Child], until: Callable[[], bool], seconds: float | None = None) -> None:
+def attend(
+    children: Sequence[Child], until: Callable[[], bool], seconds: float | None = None
+) -> None:
     """Listen to children until something is so, all have ended, or so much time has passed.
 
     Raises ChildHungError if they have been silent for SILENT_S, and no time was given.

@@ -1,10 +1,14 @@
-"""Kill round: one real store, opened and killed again and again, and the judgement of its whole history at the end.
+"""Kill round: one real store, opened and killed again and again, and the judgement of its whole
+history at the end.
 
-A life: the files are checked as they lie, a child opens the store (recovers), tells all it sees in it, works, and ends
-as its `Kill` says. So whatever one process left is always judged by another. Rules of this file:
+A life: the files are checked as they lie, a child opens the store (recovers), tells all it sees in
+it, works, and ends as its `Kill` says. So whatever one process left is always judged by another.
+Rules of this file:
 
-- the parent never has the store open; it touches files only while no child runs, or all are stopped;
-- an error no caller should ever see is a violation; so is a store that stops though nothing failed under it;
+- the parent never has the store open; it touches files only while no child runs, or all are
+  stopped;
+- an error no caller should ever see is a violation; so is a store that stops though nothing failed
+  under it;
 - every child is stopped on every way out.
 """
 
@@ -23,7 +27,13 @@ from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.history import History, Violation
 from recovery.harness.history_codec import Retelling
 from recovery.harness.interrupts import stop_asked
-from recovery.harness.kills.files import check_files, damage_cache, expire_locks, is_refused, remove_cache
+from recovery.harness.kills.files import (
+    check_files,
+    damage_cache,
+    expire_locks,
+    is_refused,
+    remove_cache,
+)
 from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
 from recovery.harness.kills.process import Child, ChildHungError, attend
@@ -40,7 +50,12 @@ NUMBERS_SPARE: Final = 1024
 """More calls than this nobody makes beyond those it was told to make, about."""
 _POLL_S: Final = 0.1
 _JOBS_KILLED: Final = 0.5
-_STOPPED: Final = ("ContainerStoppedError", "NotPrimaryError", "AppendOutcomeUnknownError", "DataCorruptionError")
+_STOPPED: Final = (
+    "ContainerStoppedError",
+    "NotPrimaryError",
+    "AppendOutcomeUnknownError",
+    "DataCorruptionError",
+)
 """Answers of a store that has stopped."""
 
 Tamper = Callable[[Path, int], None]
@@ -76,7 +91,10 @@ class RoundResult:
 
 
 class KillRound:
-    """One store, opened `lives` times; used once. `tamper` is for tests of judges: it breaks what they must find."""
+    """One store, opened `lives` times; used once.
+
+    `tamper` is for tests of judges: it breaks what they must find.
+    """
 
     def __init__(
         self,
@@ -91,7 +109,9 @@ class KillRound:
         tamper: Tamper | None = None,
     ) -> None:
         self.location = location.resolve()
-        self.settings = settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
+        self.settings = (
+            settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
+        )
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
         self._chance = random.Random(f"{seed}/files")
         self._tamper = tamper
@@ -100,7 +120,10 @@ class KillRound:
         self._result = RoundResult(seed, workload, self._told.history, [])
 
     def run(self) -> RoundResult:
-        """Carry it out and judge it. Never raises: a fault of the store is a violation, and so is one of its judges."""
+        """Carry it out and judge it.
+
+        Never raises: a fault of the store is a violation, and so is one of its judges.
+        """
         try:
             self._carry_out()
         except Exception as error:  # noqa: BLE001 - whatever it is, seed and files must not be lost with it
@@ -137,7 +160,9 @@ class KillRound:
         from recovery.harness.kills.jobs import JobsProcess  # noqa: PLC0415
 
         self.settings = {**self.settings, "mailbox_poll_s": _POLL_S}
-        return JobsProcess((self.location / "tier2").as_uri(), int(self.settings["containers"]), f"{seed}/jobs")
+        return JobsProcess(
+            (self.location / "tier2").as_uri(), int(self.settings["containers"]), f"{seed}/jobs"
+        )
 
     def _tend_jobs(self, jobs: JobsProcess) -> None:
         """Kill them at some instant, whatever they are at, and have others begin."""
@@ -177,7 +202,9 @@ class KillRound:
                 self._note(f"life {child.orders.life} hangs: {error}")
             died = child.ended
             self._told.tell(child.events, [child.kill()])
-            hit = {"call": died and child.was_killed, "error": was_injected(output)}.get(kill.kind, True)
+            hit = {"call": died and child.was_killed, "error": was_injected(output)}.get(
+                kill.kind, True
+            )
             self._result.kinds[kill.name if hit else f"{kill.kind}, not met"] += 1
             self._result.kills += child.was_killed
             self._look_at(child, *(FORESEEN if kill.kind == "error" else ()))
@@ -188,13 +215,17 @@ class KillRound:
 
     def _wait(self, child: Child, kill: Kill) -> None:
         if kill.kind == "error":
-            # A flush waits as long as Tier 2 is away, and a close for what it has begun: this may be for ever.
+            # A flush waits as long as Tier 2 is away, and a close for what it has begun: this may
+            # be for ever.
             attend([child], lambda: child.ended, FAULTY_S)
             return
         if kill.kind == "close":
             attend([child], lambda: child.ended)
             return
-        attend([child], lambda: child.idle or (kill.kind == "random" and len(child.events) > kill.lines))
+        attend(
+            [child],
+            lambda: child.idle or (kill.kind == "random" and len(child.events) > kill.lines),
+        )
         attend([child], lambda: child.ended, kill.moment_s)
 
     @property
@@ -216,7 +247,9 @@ class KillRound:
     # --- two owners -------------------------------------------------------------------------------
 
     def _takeover(self, kill: Kill) -> None:
-        """The first owner is stopped, a second one opens the store, the first one comes back, and both are killed."""
+        """The first owner is stopped, a second one opens the store, the first one comes back, and
+        both are killed.
+        """
         orders = dataclasses.replace(self._orders(kill, "killed"), proves=True)
         with Child(orders) as first:
             if not self._stop(first, kill):
@@ -245,7 +278,9 @@ class KillRound:
         """Let it get as far as it shall, and stop it; False if it has ended before."""
         stage, lines = ("opening", 0) if kill.kind == "race" else ("opened", kill.lines)
         try:
-            attend([first], lambda: first.idle or (stage in first.said and len(first.events) > lines))
+            attend(
+                [first], lambda: first.idle or (stage in first.said and len(first.events) > lines)
+            )
         except ChildHungError as error:
             self._note(f"life {first.orders.life} hangs: {error}")
         attend([first], lambda: first.ended, kill.moment_s)
@@ -275,14 +310,20 @@ class KillRound:
     def _check(self, *, deep: bool, settled: bool = False) -> None:
         told = self._told
         try:
-            told.findings += check_files(self.location, self.settings, told.history, deep=deep, settled=settled)
+            told.findings += check_files(
+                self.location, self.settings, told.history, deep=deep, settled=settled
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the round has shown
             self._note(f"the check of the files ends in {type(error).__name__}: {error}")
 
     def _finish(self) -> None:
-        """All must be there, go to Tier 2, and be there again for another process that has nothing but the files."""
+        """All must be there, go to Tier 2, and be there again for another process that has nothing
+        but the files.
+        """
         for ending in ("checked", "closed"):
-            self._check(deep=True, settled=ending == "closed")  # the one before has flushed everything
+            self._check(
+                deep=True, settled=ending == "closed"
+            )  # the one before has flushed everything
             remove_cache(self.location)
             kill = Kill("close", seed="", operations=0)
             with Child(self._orders(kill, "checked" if ending == "checked" else "closed")) as child:
@@ -310,11 +351,16 @@ class KillRound:
             elif event.what == "opened":
                 seconds = (event.at - opening) / 1e9
                 self._result.longest_recovery_s = max(self._result.longest_recovery_s, seconds)
-            elif event.what == "failed" and any(error not in names for error in event.fields["errors"]):
+            elif event.what == "failed" and any(
+                error not in names for error in event.fields["errors"]
+            ):
                 self._note(f"life {event.life} failed: {event.fields['text']}")
             elif event.what == "ended" and event.fields.get("error") in stops:
                 error = event.fields["error"]
-                self._note(f"call {event.fields['call']} ended in {error}, and nothing had failed under the store")
+                self._note(
+                    f"call {event.fields['call']} ended in {error}, and nothing had "
+                    "failed under the store"
+                )
 
     def _note(self, detail: str) -> None:
         self._result.violations.append(Violation("errors", detail))

@@ -1,4 +1,6 @@
-"""Mutants of the log on BookKeeper (DESIGN 4.2, 6): who owns it is said by its record alone, and what is in doubt is found out."""
+"""Mutants of the log on BookKeeper (DESIGN 4.2, 6): who owns it is said by its record alone, and
+what is in doubt is found out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _KEEPER: Final = "durablelog.bookkeeper.record_keeper:RecordKeeper"
 _PIPELINE: Final = "durablelog.bookkeeper.frame_pipeline:FramePipeline"
 _SUCCESSION: Final = "durablelog.bookkeeper.ledger_succession:LedgerSuccession"
 
-_TAKEOVERS: Final = ({"ending": "takeover", "locks_expire": True, "dies_at": 60, "rival_dies_at": None},)
+_TAKEOVERS: Final = (
+    {"ending": "takeover", "locks_expire": True, "dies_at": 60, "rival_dies_at": None},
+)
 _KILLS: Final = ({"ending": "kill", "dies_at": None}, {"ending": "power"})
 _DOUBT: Final = {
     "bookkeeper.bookie.killed": 0.02,
@@ -56,10 +60,12 @@ BOOKKEEPER: Final = (
         (
             Edit(
                 f"{_OPENING}:list_ledger",
-                "await waiting.for_node(lambda: keeper.change(edit))\nreturn keeper.record.ledgers[-1]",
+                "await waiting.for_node(lambda: keeper.change(edit))\nreturn "
+                "keeper.record.ledgers[-1]",
                 "import asyncio\n"
                 "wanted = edit(keeper.record)\n"
-                "keeper.listing = asyncio.ensure_future(waiting.for_node(lambda: keeper.change(edit)))\n"
+                "keeper.listing = asyncio.ensure_future(waiting.for_node(lambda: "
+                "keeper.change(edit)))\n"
                 "keeper.record = wanted\n"
                 "return wanted.ledgers[-1]",
             ),
@@ -96,7 +102,11 @@ BOOKKEEPER: Final = (
         "frames-in-doubt-sent-again-in-another-order",
         "4.2 Frames are written again in their order.",
         "Frames in doubt go to the next ledger last ones first.",
-        (Edit(f"{_PIPELINE}.attach", "extendleft(reversed(self._sent))", "extendleft(self._sent)"),),
+        (
+            Edit(
+                f"{_PIPELINE}.attach", "extendleft(reversed(self._sent))", "extendleft(self._sent)"
+            ),
+        ),
         _hunt(workload="appends", rates=_DOUBT, cycles=_KILLS),
     ),
     Mutant(
@@ -130,7 +140,13 @@ BOOKKEEPER: Final = (
         "epoch-of-the-record-not-raised",
         "4.2 Opening fences: each opening has an epoch of its own.",
         "A new owner takes the record over in the epoch it is in.",
-        (Edit(f"{_KEEPER}.claim", "epoch=max(record.epoch + 1, epoch_min)", "epoch=max(record.epoch, epoch_min)"),),
+        (
+            Edit(
+                f"{_KEEPER}.claim",
+                "epoch=max(record.epoch + 1, epoch_min)",
+                "epoch=max(record.epoch, epoch_min)",
+            ),
+        ),
         _hunt(cycles=_TAKEOVERS),
     ),
     Mutant(
@@ -170,12 +186,19 @@ BOOKKEEPER: Final = (
         "acknowledged-without-a-look",
         "4.2 A fenced owner acknowledges nothing: not either if the fence was forgotten.",
         "What bookies say is acknowledged, however long ago the record was last seen.",
-        (Edit("durablelog.bookkeeper.owner_look:OwnerLook.sure", "if age_s < _LOOK_AFTER_S:", "if True:"),),
+        (
+            Edit(
+                "durablelog.bookkeeper.owner_look:OwnerLook.sure",
+                "if age_s < _LOOK_AFTER_S:",
+                "if True:",
+            ),
+        ),
         _hunt(cycles=_TAKEOVERS, scenario=ForgottenFences),
     ),
     Mutant(
         "earlier-owners-ledgers-deleted-at-once",
-        "4.2 A fenced owner acknowledges nothing: its ledgers, and their fences, stay until it must have looked.",
+        "4.2 A fenced owner acknowledges nothing: its ledgers, and their fences, stay "
+        "until it must have looked.",
         "Truncated ledgers of earlier owners are deleted as soon as one's own.",
         (
             Edit(

@@ -38,14 +38,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 """In the order of DESIGN 4. Names are unique."""
 
 NOT_HERE: Final[Mapping[str, str]] = {
-    "B4": "a takeover races with the owner's truncations alone, one in megabytes of log: no write changes the state record",
-    "B5": "offsets are Python's integers, and 64 bits wide in every format; the one 32-bit number, a place in a log file, "
+    "B4": "a takeover races with the owner's truncations alone, one in megabytes of log: no "
+    "write changes the state record",
+    "B5": "offsets are Python's integers, and 64 bits wide in every format; the one 32-bit "
+    "number, a place in a log file, "
     "is bounded when the log is opened",
-    "B11": "what Tier 2 holds is part of the container's own checkpoints: no segment must be recovered before another",
-    "B12": "metadata of segments are never evicted: the checkpoint replay begins with has every segment there is",
-    "B20": "the simulated world has no parts: an object is put by one request there. Uploads in parts, and what an abort that "
+    "B11": "what Tier 2 holds is part of the container's own checkpoints: no segment must be "
+    "recovered before another",
+    "B12": "metadata of segments are never evicted: the checkpoint replay begins with has every "
+    "segment there is",
+    "B20": "the simulated world has no parts: an object is put by one request there. Uploads in "
+    "parts, and what an abort that "
     "fails leaves of them, are tried against an S3 server: "
-    "tests/tier2/test_s3_doubt.py::test_an_abort_that_fails_leaves_what_a_listing_finds; what takes it away later: "
+    "tests/tier2/test_s3_doubt.py::test_an_abort_that_fails_leaves_what_a_listing_finds; "
+    "what takes it away later: "
     "tests/storagewriter/test_orphan_sweeper.py::test_uploads_of_dead_owners_are_aborted_once_a_sweep",
 }
-"""Peers' bugs that no mutant makes again, and why: they cannot exist in the engine, or not in the simulated world."""
+"""Peers' bugs that no mutant makes again, and why: they cannot exist in the engine, or not in the
+simulated world.
+"""

@@ -1,4 +1,6 @@
-"""Mutants of what is done to Tier 2 in the background (DESIGN 4.3): consolidation, and the deletion of what it leaves."""
+"""Mutants of what is done to Tier 2 in the background (DESIGN 4.3): consolidation, and the deletion
+of what it leaves.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,21 @@ from typing import Final
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
-_CONSOLIDATING: Final = {**BUSY, "consolidation": True, "consolidation_bytes": 1000, "flush_bytes": 60}
+_CONSOLIDATING: Final = {
+    **BUSY,
+    "consolidation": True,
+    "consolidation_bytes": 1000,
+    "flush_bytes": 60,
+}
 """Small objects, and soon rewritten."""
 
 CONSOLIDATION: Final = (
     Mutant(
         "consolidated-in-another-order",
-        "4.3 A read returns the bytes that were appended at that offset, whatever was moved meanwhile.",
-        "A consolidation writes the chunks of one block backwards, with checksums that fit what it wrote.",
+        "4.3 A read returns the bytes that were appended at that offset, whatever was "
+        "moved meanwhile.",
+        "A consolidation writes the chunks of one block backwards, with checksums that "
+        "fit what it wrote.",
         (
             Edit(
                 "storagewriter.consolidator:Consolidator._build",
@@ -26,7 +35,8 @@ CONSOLIDATION: Final = (
     ),
     Mutant(
         "forgotten-before-it-is-deleted",
-        "4.3 Unreferenced in the log, then a deletion lag, then delete, then confirm; an unknown outcome forgets nothing.",
+        "4.3 Unreferenced in the log, then a deletion lag, then delete, then confirm; an "
+        "unknown outcome forgets nothing.",
         "A deletion that failed counts as done: the log forgets an object that is still there.",
         (
             Edit(
@@ -44,7 +54,8 @@ CONSOLIDATION: Final = (
     ),
     Mutant(
         "flushed-twice-over",
-        "4.3 An object becomes part of a segment by the log: what was uploaded and never committed is an orphan.",
+        "4.3 An object becomes part of a segment by the log: what was uploaded and never "
+        "committed is an orphan.",
         "An owner puts each object of a flush twice, under two names, and tells the log of one.",
         (
             Edit(

@@ -1,8 +1,9 @@
 """A run in which the Tier-1 service gives a frame back twice, and not the same both times.
 
-Before a life, in one of the pairs a ledger holds, a bit of the first copy flips; behind it, it flips back. The engine
-must stop at the second copy and name it; one that lets it pass has taken the wrong bytes. For plans with
-`tier1="ledger"` and "ledger.append.repeated". Rules of this file: a life that stops for it is as it should be.
+Before a life, in one of the pairs a ledger holds, a bit of the first copy flips; behind it, it
+flips back. The engine must stop at the second copy and name it; one that lets it pass has taken the
+wrong bytes. For plans with `tier1="ledger"` and "ledger.append.repeated". Rules of this file: a
+life that stops for it is as it should be.
 """
 
 from __future__ import annotations

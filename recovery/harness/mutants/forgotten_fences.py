@@ -1,7 +1,9 @@
-"""A world whose bookies forget fences: an owner comes back when its ledgers are deleted and every bookie was started again.
+"""A world whose bookies forget fences: an owner comes back when its ledgers are deleted and every
+bookie was started again.
 
-A bookie forgets the fence with the ledger, at the latest when it is started again. In drawn plans that comes a minute
-after the deletion, and the first owner is back before. Here it comes at once, and the owner late.
+A bookie forgets the fence with the ledger, at the latest when it is started again. In drawn plans
+that comes a minute after the deletion, and the first owner is back before. Here it comes at once,
+and the owner late.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from recovery.harness.runs.scenario import Scenario
 from recovery.harness.simulation.world import SimulatedProcess
 
 BACK_AFTER_S: Final = (0, 120)
-"""From the end of the second owner's work: before and after the time at which it deletes its predecessors' ledgers."""
+"""From the end of the second owner's work: before and after the time at which it deletes its
+predecessors' ledgers.
+"""
 
 
 class ForgottenFences(Scenario):
     """A scenario in which takeovers go that way."""
 
-    def _takeover(self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle) -> None:
+    def _takeover(
+        self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle
+    ) -> None:
         world, servers = self.world, self.world.bookkeeper
         world.image.expire_locks(first.name)
         second = world.process("rival")
@@ -28,7 +34,9 @@ class ForgottenFences(Scenario):
         world.run(task.done)
         world.run_task(second, asyncio.sleep(self._chance.choice(BACK_AFTER_S)))
         for bookie in servers.bookies:
-            for ledger_id in [number for number in bookie.replicas if number not in servers.records]:
+            for ledger_id in [
+                number for number in bookie.replicas if number not in servers.records
+            ]:
                 del bookie.replicas[ledger_id]
         first.resume()
         world.reach("owner.resumes")

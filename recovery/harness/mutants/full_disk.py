@@ -1,4 +1,6 @@
-"""Mutants of what the log does about a full disk (DESIGN 4.5): its owner must wait, and give up what it can."""
+"""Mutants of what the log does about a full disk (DESIGN 4.5): its owner must wait, and give up
+what it can.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,27 @@ _FULL: Final = tuple(
 FULL_DISK: Final = (
     Mutant(
         "file-left-by-a-failed-preparation",
-        "4.5 Whatever the embedding program does (fills the disk), acknowledged bytes stay, and the store goes on.",
+        "4.5 Whatever the embedding program does (fills the disk), acknowledged bytes "
+        "stay, and the store goes on.",
         "A file that could not be prepared for want of room stays, with the room it has taken.",
         (Edit("durablelog.file.group_writer:_throw_away", "disk.unlink(prepared.path)", "pass"),),
         Hunt(workload="appends", settings={**BUSY}, cycles=_FULL),
     ),
     Mutant(
         "no-reserve-for-truncation",
-        "4.5 Whatever the embedding program does (fills the disk), the store closes or says what it needs.",
-        "A truncation on a full disk has no room for its state record, and the log none for anything else.",
+        "4.5 Whatever the embedding program does (fills the disk), the store closes or "
+        "says what it needs.",
+        "A truncation on a full disk has no room for its state record, and the log none "
+        "for anything else.",
         (
-            Edit("durablelog.file.room:Reserve._shrink", "file.truncate(self._made)", "return False"),
-            Edit("durablelog.file.room:Reserve.give_all", "remove_if_there(self._disk, self._path)", "pass"),
+            Edit(
+                "durablelog.file.room:Reserve._shrink", "file.truncate(self._made)", "return False"
+            ),
+            Edit(
+                "durablelog.file.room:Reserve.give_all",
+                "remove_if_there(self._disk, self._path)",
+                "pass",
+            ),
         ),
         Hunt(workload="appends", settings={**BUSY}, cycles=_FULL),
     ),

@@ -1,7 +1,7 @@
 """Hunting: run the harness on mutant after mutant, until it has noticed each, or has not.
 
-Rules of this file: a mutant is noticed when a run has a violation, whichever checker tells; the same plan on the
-engine as it is has none (the tests look), so it is the mutant that was noticed.
+Rules of this file: a mutant is noticed when a run has a violation, whichever checker tells; the
+same plan on the engine as it is has none (the tests look), so it is the mutant that was noticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Caught:
 
     mutant: str
     checker: str
-    """That noticed it; "errors" only if no checker of histories did: the engine itself gave up then."""
+    """That noticed it; "errors" only if no checker of histories did: the engine itself gave up
+    then.
+    """
     seed: str
     seeds_tried: int
     violation: str
@@ -49,11 +51,20 @@ def run_mutant(mutant: Mutant) -> Caught | None:
         with mutant.apply():
             for number in range(mutant.hunt.seeds_max):
                 plan = mutant.hunt.plan(mutant.name, number)
-                # What made a judge or the driver raise is a fault of the harness: it has not noticed the mutant.
-                violations = [each for each in mutant.hunt.scenario(plan).run().violations if each.checker != "harness"]
+                # What made a judge or the driver raise is a fault of the harness: it has not
+                # noticed the mutant.
+                violations = [
+                    each
+                    for each in mutant.hunt.scenario(plan).run().violations
+                    if each.checker != "harness"
+                ]
                 if violations:
-                    first = next((each for each in violations if each.checker != "errors"), violations[0])
-                    return Caught(mutant.name, first.checker, plan.seed, number + 1, first.detail, plan)
+                    first = next(
+                        (each for each in violations if each.checker != "errors"), violations[0]
+                    )
+                    return Caught(
+                        mutant.name, first.checker, plan.seed, number + 1, first.detail, plan
+                    )
     finally:
         gc.collect()
     return None
@@ -78,7 +89,10 @@ def run_mutants(
 
 
 def _note(
-    report: MutantReport, mutant: Mutant, caught: Caught | None, on_progress: Callable[[MutantReport], None]
+    report: MutantReport,
+    mutant: Mutant,
+    caught: Caught | None,
+    on_progress: Callable[[MutantReport], None],
 ) -> None:
     if caught is None:
         report.missed.append(mutant.name)

@@ -11,7 +11,9 @@ from recovery.harness.runs.directed import BUSY
 _WRITER: Final = "durablelog.file.group_writer:GroupWriter"
 _STATE: Final = "durablelog.file.log_state:StateFile"
 _READER: Final = "durablelog.data_frame_reader:DataFrameReader"
-_MAKING: Final = tuple({"operations": 5, "ending": "power", "dies_at": at} for at in (9, 10, 11, 12, 13, 14, 15, 16))
+_MAKING: Final = tuple(
+    {"operations": 5, "ending": "power", "dies_at": at} for at in (9, 10, 11, 12, 13, 14, 15, 16)
+)
 
 LOG: Final = (
     Mutant(
@@ -51,7 +53,12 @@ LOG: Final = (
         Hunt(
             settings={**BUSY},
             cycles=tuple(
-                {"ending": "power", "dies_before": "log.sync-directory", "nth": nth, "dies_at": None}
+                {
+                    "ending": "power",
+                    "dies_before": "log.sync-directory",
+                    "nth": nth,
+                    "dies_at": None,
+                }
                 for nth in (3, 4, 5, 6, 7, 8)
             ),
         ),
@@ -77,12 +84,17 @@ LOG: Final = (
                 "self._state.truncate(address, sequence)",
             ),
         ),
-        Hunt(settings={**BUSY}, cycles=({"ending": "kill", "dies_before": "state.link", "nth": 3, "dies_at": None},)),
+        Hunt(
+            settings={**BUSY},
+            cycles=({"ending": "kill", "dies_before": "state.link", "nth": 3, "dies_at": None},),
+        ),
     ),
     Mutant(
         "truncated-past-the-unflushed",
-        "4.2 Only a checkpoint is a truncation point: the newest with everything before it in Tier 2.",
-        "The log is truncated at its newest checkpoint whether or not Tier 2 has what lies before it.",
+        "4.2 Only a checkpoint is a truncation point: the newest with everything before "
+        "it in Tier 2.",
+        "The log is truncated at its newest checkpoint whether or not Tier 2 has what "
+        "lies before it.",
         (
             Edit(
                 "storagewriter.storage_writer:StorageWriter.first_unflushed_sequence",
@@ -95,13 +107,16 @@ LOG: Final = (
     ),
     Mutant(
         "truncated-one-checkpoint-too-far",
-        "4.2 Only a checkpoint is a truncation point: the newest with everything before it in Tier 2.",
-        "The log is truncated at the first checkpoint behind what Tier 2 lacks, in the place of the last one before it.",
+        "4.2 Only a checkpoint is a truncation point: the newest with everything before "
+        "it in Tier 2.",
+        "The log is truncated at the first checkpoint behind what Tier 2 lacks, in the "
+        "place of the last one before it.",
         (
             Edit(
                 "durablelog.log_positions:LogPositions.truncation_point",
                 "return self._checkpoints[index - 1] if index > 1 else None",
-                "return self._checkpoints[min(index, len(self._checkpoints) - 1)] if self._checkpoints else None",
+                "return self._checkpoints[min(index, len(self._checkpoints) - 1)] if "
+                "self._checkpoints else None",
             ),
         ),
         Hunt(settings={**BUSY}),
@@ -121,7 +136,8 @@ LOG: Final = (
     ),
     Mutant(
         "payloads-not-checked",
-        "4.2 The checksum binds bytes to their address; an incomplete last frame is a torn tail and is cut.",
+        "4.2 The checksum binds bytes to their address; an incomplete last frame is a "
+        "torn tail and is cut.",
         "A frame whose payload does not fit its checksum is taken for whole.",
         (
             Edit(
@@ -132,22 +148,43 @@ LOG: Final = (
         ),
         Hunt(
             workload="appends",
-            settings={"frame_bytes_max": 4000, "log_file_bytes": 60_000, "in_flight_bytes_max": 1 << 20},
-            cycles=({"ending": "power", "dies_before": "log.sync", "operations": 300, "dies_at": None, "nth": 6},),
+            settings={
+                "frame_bytes_max": 4000,
+                "log_file_bytes": 60_000,
+                "in_flight_bytes_max": 1 << 20,
+            },
+            cycles=(
+                {
+                    "ending": "power",
+                    "dies_before": "log.sync",
+                    "operations": 300,
+                    "dies_at": None,
+                    "nth": 6,
+                },
+            ),
         ),
     ),
     Mutant(
         "damage-taken-for-a-torn-tail",
         "4.2 Anything invalid with valid frames behind it is corruption: stop.",
         "The log ends at the first frame that is not whole, whatever lies behind it.",
-        (Edit("durablelog.file.log_scanner:LogWalk._proof", "expected = self._expected", "return None"),),
-        Hunt(workload="appends", cycles=({"ending": "power"}, {"ending": "power", "rot": "rot.log"})),
+        (
+            Edit(
+                "durablelog.file.log_scanner:LogWalk._proof",
+                "expected = self._expected",
+                "return None",
+            ),
+        ),
+        Hunt(
+            workload="appends", cycles=({"ending": "power"}, {"ending": "power", "rot": "rot.log"})
+        ),
         bugs=("B19",),
     ),
     Mutant(
         "more-promised-than-is-durable",
         "4.2 An incomplete last frame with nothing valid behind it is a torn tail and is cut.",
-        "Every frame of a group says that the one before it was durable, and a torn group looks like corruption.",
+        "Every frame of a group says that the one before it was durable, and a torn "
+        "group looks like corruption.",
         (
             Edit(
                 f"{_WRITER}.write",
@@ -157,10 +194,20 @@ LOG: Final = (
         ),
         Hunt(
             workload="appends",
-            settings={"frame_bytes_max": 200, "log_file_bytes": 30_000, "in_flight_bytes_max": 1 << 20},
+            settings={
+                "frame_bytes_max": 200,
+                "log_file_bytes": 30_000,
+                "in_flight_bytes_max": 1 << 20,
+            },
             lives=12,
             cycles=tuple(
-                {"ending": "power", "dies_before": "log.sync", "operations": 300, "dies_at": None, "nth": nth}
+                {
+                    "ending": "power",
+                    "dies_before": "log.sync",
+                    "operations": 300,
+                    "dies_at": None,
+                    "nth": nth,
+                }
                 for nth in (3, 5, 8, 12)
             ),
         ),
@@ -188,7 +235,13 @@ LOG: Final = (
         "repeated-frames-kept",
         "4.2 A repeated frame (same sequence number, same content) is dropped before reassembly.",
         "A frame that the log holds twice is applied twice.",
-        (Edit(f"{_READER}._accept", "self.repeated += 1\nreturn False", "self.repeated += 1\nreturn True"),),
+        (
+            Edit(
+                f"{_READER}._accept",
+                "self.repeated += 1\nreturn False",
+                "self.repeated += 1\nreturn True",
+            ),
+        ),
         Hunt(workload="appends", tier1="ledger", rates={"ledger.append.repeated": 0.1}),
     ),
     Mutant(
@@ -217,7 +270,8 @@ LOG: Final = (
             Edit(
                 f"{_READER}._piece",
                 "self.dropped += 1\nself._open = None",
-                "self._open = None\nreturn Record(b''.join(current.pieces), current.first_frame_address, frame.address)",
+                "self._open = None\nreturn Record(b''.join(current.pieces), "
+                "current.first_frame_address, frame.address)",
             ),
         ),
         Hunt(workload="appends", settings={"frame_bytes_max": 64}),
@@ -238,7 +292,8 @@ LOG: Final = (
     Mutant(
         "folders-found-not-synced",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
-        "A folder that is there counts as durable, though a process may have died between making it and syncing its parent.",
+        "A folder that is there counts as durable, though a process may have died "
+        "between making it and syncing its parent.",
         (
             Edit(
                 "segmentstore.contracts.disk:make_directories",
@@ -279,7 +334,8 @@ LOG: Final = (
     Mutant(
         "store-file-found-not-synced",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
-        "The store's own file counts as durable where it is found, though its maker may have died before the folder's sync.",
+        "The store's own file counts as durable where it is found, though its maker may "
+        "have died before the folder's sync.",
         (Edit("segmentstore.store_files:_take", "disk.sync_directory(location)", "pass"),),
         # Without a log in files: the making of its folders syncs the store's folder, too.
         Hunt(

@@ -26,7 +26,8 @@ MAILBOX: Final = (
     Mutant(
         "proposal-believed",
         "4.3 An object says by itself whose bytes it holds, and is checked.",
-        "The headers in a proposed object are not read: it is taken for what the proposal says it is.",
+        "The headers in a proposed object are not read: it is taken for what the "
+        "proposal says it is.",
         (
             Edit(
                 "storagewriter.proposal_headers:check_headers",
@@ -38,7 +39,8 @@ MAILBOX: Final = (
     ),
     Mutant(
         "cover-not-compared",
-        "4.3 The log is the only authority: a replacement holds exactly the bytes of what it replaces.",
+        "4.3 The log is the only authority: a replacement holds exactly the bytes of "
+        "what it replaces.",
         "Nobody looks whether new chunks cover just what the old ones did.",
         (
             Edit(
@@ -57,7 +59,8 @@ MAILBOX: Final = (
             Edit(
                 f"{_KEEPER}._condemn",
                 "names = list(dict.fromkeys(request.names))",
-                "names = list(dict.fromkeys(request.names))\nfor name in names:\n    await self._storage.delete(name)",
+                "names = list(dict.fromkeys(request.names))\nfor name in names:\n    "
+                "await self._storage.delete(name)",
             ),
         ),
         _PROPOSED,

@@ -37,7 +37,8 @@ METADATA: Final = (
             Edit(
                 f"{_UPDATER}.replay",
                 "self.commit((operation,))",
-                "if type(operation) is AppendOperation:\n    operation.attributes = None\nself.commit((operation,))",
+                "if type(operation) is AppendOperation:\n    operation.attributes = "
+                "None\nself.commit((operation,))",
             ),
         ),
         Hunt(workload="attributes"),
@@ -55,7 +56,10 @@ METADATA: Final = (
         "4.1 Conditions are checked against everything accepted, acknowledged or not.",
         "An event that is on its way to the log is taken again.",
         (Edit(f"{_PACKER}._check", "last = pending.attributes.get(key)", "last = None"),),
-        Hunt(workload="exactly-once", cycles=({"ending": "power", "operations": 400, "dies_at": None},)),
+        Hunt(
+            workload="exactly-once",
+            cycles=({"ending": "power", "operations": 400, "dies_at": None},),
+        ),
     ),
     Mutant(
         "offsets-compared-with-the-durable",
@@ -73,7 +77,8 @@ METADATA: Final = (
     Mutant(
         "offsets-before-attributes",
         "4.1 Attribute updates are checked before the expected offset.",
-        "An append with two reasons to be refused is told of its offset, and not of its attributes.",
+        "An append with two reasons to be refused is told of its offset, and not of its "
+        "attributes.",
         (
             Edit(
                 f"{_PACKER}._check",
@@ -88,7 +93,8 @@ METADATA: Final = (
     Mutant(
         "sums-from-the-durable",
         "4.1 Conditions are checked against everything accepted, acknowledged or not.",
-        "An attribute update builds on the committed value and loses those before it that are on their way.",
+        "An attribute update builds on the committed value and loses those before it "
+        "that are on their way.",
         (
             Edit(
                 "durablelog.metadata_updater:PendingSegment.resolve",
@@ -159,13 +165,23 @@ METADATA: Final = (
         "start-offset-goes-back",
         "4.1 0 <= StartOffset <= Length; truncated never returns.",
         "A truncation below the start offset is carried out.",
-        (Edit(f"{_UPDATER}._accept_truncate", "if operation.offset < pending.start_offset:", "if False:"),),
-        Hunt(workload="lifecycle", cycles=({"ending": "power", "operations": 300, "dies_at": None},)),
+        (
+            Edit(
+                f"{_UPDATER}._accept_truncate",
+                "if operation.offset < pending.start_offset:",
+                "if False:",
+            ),
+        ),
+        Hunt(
+            workload="lifecycle", cycles=({"ending": "power", "operations": 300, "dies_at": None},)
+        ),
     ),
     Mutant(
         "checkpoint-with-old-records",
-        "4.1 Every field has one writer, live and in replay alike; 4.2 a checkpoint is the committed state.",
-        "A checkpoint holds a segment as it was before its last seal, truncation or attribute update.",
+        "4.1 Every field has one writer, live and in replay alike; 4.2 a checkpoint is "
+        "the committed state.",
+        "A checkpoint holds a segment as it was before its last seal, truncation or "
+        "attribute update.",
         (Edit(f"{_UPDATER}._touch", "segment.encoded = None", "pass"),),
         Hunt(settings={**BUSY}),
     ),
@@ -187,11 +203,14 @@ METADATA: Final = (
     ),
     Mutant(
         "checkpoint-without-attributes",
-        "4.1 Attribute updates commit with their append or not at all; 4.2 a checkpoint is the committed state.",
+        "4.1 Attribute updates commit with their append or not at all; 4.2 a checkpoint "
+        "is the committed state.",
         "A checkpoint holds segments without their attributes.",
         (
             Edit(
-                "durablelog.checkpoint_codec:_encode_segment", "_COUNT.pack(len(segment.attributes))", "_COUNT.pack(0)"
+                "durablelog.checkpoint_codec:_encode_segment",
+                "_COUNT.pack(len(segment.attributes))",
+                "_COUNT.pack(0)",
             ),
             Edit(
                 "durablelog.checkpoint_codec:_encode_segment",

@@ -1,11 +1,13 @@
-"""Mutant: the production code with one rule broken, for as long as it is applied, and how it is hunted.
+"""Mutant: the production code with one rule broken, for as long as it is applied, and how it is
+hunted.
 
-A mutant is an edit of source text: in one function, one piece of text becomes another. What is compiled from it takes
-the place of the function's code and of nothing else, so whoever holds the function runs the mutant: callers that
-imported it by name, tables of bound methods, classes derived from its own. Rules of this file:
+A mutant is an edit of source text: in one function, one piece of text becomes another. What is
+compiled from it takes the place of the function's code and of nothing else, so whoever holds the
+function runs the mutant: callers that imported it by name, tables of bound methods, classes derived
+from its own. Rules of this file:
 
-- the text to be edited must be there exactly once: a mutant whose rule was written anew elsewhere fails, and does
-  not quietly become the engine itself;
+- the text to be edited must be there exactly once: a mutant whose rule was written anew elsewhere
+  fails, and does not quietly become the engine itself;
 - nothing stays: the code that was there comes back however the block ends;
 - one mutant at a time in a process, and no store open while one comes or goes.
 """
@@ -31,7 +33,9 @@ _FUTURE_FLAGS: Final = __future__.annotations.compiler_flag
 
 
 class MutantError(Exception):
-    """A mutant does not fit the code any more: `reason` says which text of which function is not there."""
+    """A mutant does not fit the code any more: `reason` says which text of which function is not
+    there.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -149,7 +153,13 @@ def edited_code(place: str, texts: tuple[tuple[str, str], ...]) -> CodeType:
         source = _replaced(place, source, before, after)
     lines_before = function.__code__.co_firstlineno - 1
     flags = function.__code__.co_flags & _FUTURE_FLAGS
-    module = compile("\n" * lines_before + source, function.__code__.co_filename, "exec", flags, dont_inherit=True)
+    module = compile(
+        "\n" * lines_before + source,
+        function.__code__.co_filename,
+        "exec",
+        flags,
+        dont_inherit=True,
+    )
     found = [
         constant
         for constant in module.co_consts

@@ -42,7 +42,8 @@ OUTCOMES: Final = (
     ),
     Mutant(
         "failed-write-ignored",
-        "4.2 After a failed write or sync, the file is finished; the first failed write fails it and all later ones.",
+        "4.2 After a failed write or sync, the file is finished; the first failed write "
+        "fails it and all later ones.",
         "A write to the log that fails counts as done.",
         (
             Edit(
@@ -71,10 +72,13 @@ OUTCOMES: Final = (
         "4.2 Only a checkpoint is a truncation point: everything before it is in it.",
         "A checkpoint is taken while operations are on their way, which it does not hold.",
         (
-            Edit(f"{_PROCESSOR}._fill_frames", "if packer.idle and not in_flight:", "if packer.idle:"),
+            Edit(
+                f"{_PROCESSOR}._fill_frames", "if packer.idle and not in_flight:", "if packer.idle:"
+            ),
             Edit(
                 "durablelog.metadata_updater:MetadataUpdater._accept_checkpoint",
-                "assert all(pending.idle for pending in self.pending.values())\nself.pending.clear()",
+                "assert all(pending.idle for pending in "
+                "self.pending.values())\nself.pending.clear()",
                 "return",
             ),
         ),
@@ -88,7 +92,8 @@ OUTCOMES: Final = (
             Edit(
                 "durablelog.frame_packer:FramePacker._append_alone",
                 "self._add_record(operation, [encode_append_head(operation), data])",
-                "self._builder.add([encode_append_head(operation), data], len(encode_append_head(operation)) + len(data))\n"
+                "self._builder.add([encode_append_head(operation), data], "
+                "len(encode_append_head(operation)) + len(data))\n"
                 "self._add_record(operation, [encode_append_head(operation), data])",
             ),
         ),

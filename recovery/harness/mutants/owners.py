@@ -15,7 +15,8 @@ _TAKEOVERS: Final = ({"ending": "takeover", "locks_expire": True},)
 OWNERS: Final = (
     Mutant(
         "ownership-not-looked-at",
-        "4.2 Opening fences: after the new owner has opened, the old one can never acknowledge anything.",
+        "4.2 Opening fences: after the new owner has opened, the old one can never "
+        "acknowledge anything.",
         "A group is acknowledged when it is synced, whoever owns the log by then.",
         (Edit(f"{_WRITER}.write", "self._check_ownership()", "pass"),),
         Hunt(workload="appends", cycles=_TAKEOVERS),
@@ -37,23 +38,39 @@ OWNERS: Final = (
         "epoch-not-raised",
         "4.2 Opening fences: every opening has an epoch of its own.",
         "A new owner goes on in the epoch of the one before.",
-        (Edit(f"{_STATE}.claim", "epoch=there.state.epoch + 1", "epoch=max(1, there.state.epoch)"),),
-        Hunt(settings={**BUSY}, cycles=({"ending": "power"}, {"ending": "kill"}, {"ending": "takeover"})),
+        (
+            Edit(
+                f"{_STATE}.claim", "epoch=there.state.epoch + 1", "epoch=max(1, there.state.epoch)"
+            ),
+        ),
+        Hunt(
+            settings={**BUSY},
+            cycles=({"ending": "power"}, {"ending": "kill"}, {"ending": "takeover"}),
+        ),
     ),
     Mutant(
         "state-written-over",
         "4.2 Opening fences: the record of the next version is made by one owner alone.",
         "A state record replaces whatever has its name, in the place of being refused.",
-        (Edit(f"{_STATE}._link", "self._disk.link(staged, path)", "self._disk.rename(staged, path)"),),
+        (
+            Edit(
+                f"{_STATE}._link",
+                "self._disk.link(staged, path)",
+                "self._disk.rename(staged, path)",
+            ),
+        ),
         Hunt(settings={**BUSY}, cycles=_TAKEOVERS, seeds_max=120),
     ),
     Mutant(
         "versions-used-up-not-noticed",
         "4.2 Opening fences; 4.3 a stale owner can make nothing but garbage.",
-        "An owner that wakes up makes a state record under a version that later owners used and removed, and is believed.",
+        "An owner that wakes up makes a state record under a version that later owners "
+        "used and removed, and is believed.",
         (
             Edit(
-                f"{_STATE}._follow", "if max(_versions(self._directory, self._disk), default=0) > version:", "if False:"
+                f"{_STATE}._follow",
+                "if max(_versions(self._directory, self._disk), default=0) > version:",
+                "if False:",
             ),
             Edit(
                 f"{_STATE}._follow",

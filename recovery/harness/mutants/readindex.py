@@ -42,20 +42,23 @@ READINDEX: Final = (
     ),
     Mutant(
         "lost-block-read-as-zeros",
-        "4.4 The cache is a throw-away: the engine notices and serves the right bytes from elsewhere.",
+        "4.4 The cache is a throw-away: the engine notices and serves the right bytes "
+        "from elsewhere.",
         "A block that the cache has lost is served as zeros.",
         (
             Edit(
                 "readindex.loader:Loader._load_cached",
                 "if block is None or len(block) != extent.length:",
-                "if block is None:\n    block = bytes(extent.length)\nif len(block) != extent.length:",
+                "if block is None:\n    block = bytes(extent.length)\nif len(block) != "
+                "extent.length:",
             ),
         ),
         Hunt(workload="readers", settings=_LITTLE_MEMORY, rates={"cache.block.lost": 0.2}),
     ),
     Mutant(
         "evicted-and-not-refilled",
-        "4.4 Bytes not yet in Tier 2 are never lost to eviction: they can be read back from Tier 1.",
+        "4.4 Bytes not yet in Tier 2 are never lost to eviction: they can be read back "
+        "from Tier 1.",
         "Un-flushed bytes that memory and cache have lost are not looked for in the log.",
         (
             Edit(
@@ -64,13 +67,21 @@ READINDEX: Final = (
                 "pass",
             ),
         ),
-        Hunt(workload="readers", settings=_LITTLE_MEMORY, rates={"cache.wiped": 0.1, "cache.insert.refused": 0.2}),
+        Hunt(
+            workload="readers",
+            settings=_LITTLE_MEMORY,
+            rates={"cache.wiped": 0.1, "cache.insert.refused": 0.2},
+        ),
     ),
     Mutant(
         "truncated-bytes-given-out",
         "4.1 0 <= StartOffset; truncated never returns.",
         "A read below the start offset is answered if the bytes are still at hand.",
-        (Edit("readindex.places:Places.present", "if offset < segment.start_offset:", "if False:"),),
+        (
+            Edit(
+                "readindex.places:Places.present", "if offset < segment.start_offset:", "if False:"
+            ),
+        ),
         Hunt(workload="readers", settings={"tail_bytes_max": 1 << 20}, cycles=_LONG),
     ),
     Mutant(
@@ -89,11 +100,17 @@ READINDEX: Final = (
     Mutant(
         "merged-bytes-looked-for-elsewhere",
         "4.4 Bytes not yet in Tier 2 are never lost: a merged source's are read by its own id.",
-        "A read through the target looks for a source's bytes as far from its beginning as they lie in the target.",
+        "A read through the target looks for a source's bytes as far from its beginning "
+        "as they lie in the target.",
         (Edit("readindex.places:Places.locate", "offset -= merge.offset", "offset -= 0"),),
         Hunt(
             workload="lifecycle",
-            settings={"flush_age_s": 1000.0, "flush_bytes": 20_000, "object_bytes": 20_000, "upload_bytes_max": 20_000},
+            settings={
+                "flush_age_s": 1000.0,
+                "flush_bytes": 20_000,
+                "object_bytes": 20_000,
+                "upload_bytes_max": 20_000,
+            },
         ),
     ),
     Mutant(
@@ -107,6 +124,10 @@ READINDEX: Final = (
                 "[(offset, offset + len(data))]",
             ),
         ),
-        Hunt(workload="readers", settings=_LITTLE_MEMORY, rates={"cache.block.lost": 0.2, "cache.insert.refused": 0.2}),
+        Hunt(
+            workload="readers",
+            settings=_LITTLE_MEMORY,
+            rates={"cache.block.lost": 0.2, "cache.insert.refused": 0.2},
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Mutants of how a container runs (DESIGN 4.5): what throttles, and what must go on under full throttle."""
+"""Mutants of how a container runs (DESIGN 4.5): what throttles, and what must go on under full
+throttle.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,44 @@ _FULL: Final = {
 """The throttle is at its maximum most of the time."""
 
 _CANCELLED: Final = (
-    {"ending": "close", "dies_at": None, "closes_at": None, "cancelled_at": 60, "cancelled_again": 1},
-    {"ending": "close", "dies_at": None, "closes_at": None, "cancelled_at": 90, "cancelled_again": 4},
+    {
+        "ending": "close",
+        "dies_at": None,
+        "closes_at": None,
+        "cancelled_at": 60,
+        "cancelled_again": 1,
+    },
+    {
+        "ending": "close",
+        "dies_at": None,
+        "closes_at": None,
+        "cancelled_at": 90,
+        "cancelled_again": 4,
+    },
 )
 
 RUNNING: Final = (
     Mutant(
         "relief-throttled",
-        "4.5 Throttling comes from un-flushed operations: the storage writer's own, which relieve it, are never throttled.",
+        "4.5 Throttling comes from un-flushed operations: the storage writer's own, "
+        "which relieve it, are never throttled.",
         "Storage updates wait in the queue for a throttle that nothing else can ease.",
         (
             Edit(
                 f"{_PROCESSOR}._fill_frames",
                 "queue = self._own_queue\nif not queue:\n    queue = self._requests()",
-                "queue = self._own_queue or self._queue\nif queue and self._held_back():\n    break",
+                "queue = self._own_queue or self._queue\nif queue and "
+                "self._held_back():\n    break",
             ),
         ),
         Hunt(workload="tier2", settings=_FULL),
     ),
     Mutant(
         "writer-ends-unnoticed",
-        "4.5 Whatever the embedding program does (cancels every task), answers stay true, and the store closes.",
-        "A program that cancels all tasks of its loop ends the storage writer, and nobody notices: a flush waits for ever.",
+        "4.5 Whatever the embedding program does (cancels every task), answers stay "
+        "true, and the store closes.",
+        "A program that cancels all tasks of its loop ends the storage writer, and "
+        "nobody notices: a flush waits for ever.",
         (
             Edit(
                 "storagewriter.storage_writer:StorageWriter.start",

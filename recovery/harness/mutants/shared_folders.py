@@ -1,4 +1,6 @@
-"""Mutants of a place that two stores share (DESIGN 4.3): a store deletes only what provably is its own."""
+"""Mutants of a place that two stores share (DESIGN 4.3): a store deletes only what provably is its
+own.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,21 @@ _SWEPT: Final = Hunt(
 SHARED_FOLDERS: Final = (
     Mutant(
         "stranger-swept",
-        "4.3 A store deletes only what provably is its own: every Tier 2 has the markers of the stores that use it.",
-        "The sweeper takes for an orphan whatever its log does not name, whoever made it, and asks for no marker.",
+        "4.3 A store deletes only what provably is its own: every Tier 2 has the markers "
+        "of the stores that use it.",
+        "The sweeper takes for an orphan whatever its log does not name, whoever made "
+        "it, and asks for no marker.",
         (
             Edit(
                 "storagewriter.orphan_rules:judge_object",
                 "is_known = name in metadata.objects or name in metadata.garbage",
                 'is_known, tag = name in metadata.objects or name in metadata.garbage, b""',
             ),
-            Edit(f"{_SWEEPER}.condemn", "is_of_store(stored.name, self._tag) and judge(stored)", "judge(stored)"),
+            Edit(
+                f"{_SWEEPER}.condemn",
+                "is_of_store(stored.name, self._tag) and judge(stored)",
+                "judge(stored)",
+            ),
             Edit(f"{_SWEEPER}.check_alone", "if self.stopped_by is not None:", "if False:"),
             Edit(
                 "storagewriter.garbage_collector:GarbageCollector._provably_ours",

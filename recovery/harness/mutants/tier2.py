@@ -13,7 +13,8 @@ _STORED: Final = "durablelog.storage_metadata"
 TIER2: Final = (
     Mutant(
         "failed-upload-committed",
-        "4.3 The log is the only authority: an object becomes part of a segment when it is there and the log says so.",
+        "4.3 The log is the only authority: an object becomes part of a segment when it "
+        "is there and the log says so.",
         "An upload that failed, or whose reply was lost, counts as done.",
         (Edit(f"{_UPLOADER}.store", "health.failed(error)", "health.failed(error)\nreturn name"),),
         Hunt(workload="tier2", settings={**BUSY}, rates={"object.put.failed": 0.1}),
@@ -22,13 +23,15 @@ TIER2: Final = (
         "lost-reply-taken-for-failure",
         "4.3 A lost reply is resolved by recognising one's own object, never by assuming failure; "
         "an unknown outcome never deletes.",
-        "After a put without an answer the object is deleted and put again, while the first two may still be on their way.",
+        "After a put without an answer the object is deleted and put again, while the "
+        "first two may still be on their way.",
         (
             Edit(
                 f"{_UPLOADER}.store",
                 "health.failed(error)",
                 "health.failed(error)\n"
-                "try:\n    await self._storage.delete(name)\nexcept StorageUnavailableError:\n    pass",
+                "try:\n    await self._storage.delete(name)\nexcept "
+                "StorageUnavailableError:\n    pass",
             ),
         ),
         Hunt(
@@ -41,7 +44,8 @@ TIER2: Final = (
     Mutant(
         "names-used-again",
         "4.3 Object names are never reused: container, epoch, and a unique id are in every name.",
-        "All objects of one epoch have the same unique id, so that an upload finds an earlier one and takes it for its own.",
+        "All objects of one epoch have the same unique id, so that an upload finds an "
+        "earlier one and takes it for its own.",
         (
             Edit(
                 f"{_UPLOADER}.store",
@@ -69,7 +73,13 @@ TIER2: Final = (
         "chunk-dropped-with-its-head",
         "4.3 Nothing is deleted before no metadata can want it.",
         "A truncation drops the chunk it falls into, though bytes behind it are still wanted.",
-        (Edit(f"{_STORED}:truncate", "if chunk.end_offset > offset:", "if chunk.start_offset >= offset:"),),
+        (
+            Edit(
+                f"{_STORED}:truncate",
+                "if chunk.end_offset > offset:",
+                "if chunk.start_offset >= offset:",
+            ),
+        ),
         Hunt(workload="tier2", settings={**BUSY}),
     ),
     Mutant(
@@ -82,7 +92,8 @@ TIER2: Final = (
     ),
     Mutant(
         "just-written-deleted",
-        "4.3 Nothing is deleted before no metadata, no reader, no running work can want it: unreferenced in the log first.",
+        "4.3 Nothing is deleted before no metadata, no reader, no running work can want "
+        "it: unreferenced in the log first.",
         "The collector takes the newest object along with the garbage.",
         (
             Edit(
@@ -90,7 +101,8 @@ TIER2: Final = (
                 "clock.look(garbage, now_s)",
                 "clock.look(garbage, now_s)\n"
                 "if self._source.metadata.garbage:\n"
-                "    return [*self._source.metadata.garbage, *list(self._source.metadata.objects)[-1:]]",
+                "    return [*self._source.metadata.garbage, "
+                "*list(self._source.metadata.objects)[-1:]]",
             ),
         ),
         Hunt(workload="tier2", settings={**BUSY}),
@@ -98,8 +110,10 @@ TIER2: Final = (
     ),
     Mutant(
         "segment-deleted-meanwhile",
-        "4.3 The log is the only authority: chunks of what is gone by the time they commit are passed over.",
-        "An upload that commits after its segment was deleted is applied to a segment that is not there.",
+        "4.3 The log is the only authority: chunks of what is gone by the time they "
+        "commit are passed over.",
+        "An upload that commits after its segment was deleted is applied to a segment "
+        "that is not there.",
         (
             Edit(
                 f"{_STORED}:apply_storage_update",
@@ -113,7 +127,8 @@ TIER2: Final = (
     Mutant(
         "unwanted-object-forgotten",
         "4.3 Unreferenced in the log, then a deletion lag, then delete, then confirm.",
-        "An object of which nothing is wanted when it commits never becomes garbage, and stays for ever.",
+        "An object of which nothing is wanted when it commits never becomes garbage, and "
+        "stays for ever.",
         (
             Edit(
                 f"{_STORED}:_retire_unwanted",
@@ -144,7 +159,8 @@ TIER2: Final = (
     ),
     Mutant(
         "taken-bytes-not-booked",
-        "4.2 The log is truncated where everything before is in Tier 2: what is not there is known to be owed.",
+        "4.2 The log is truncated where everything before is in Tier 2: what is not "
+        "there is known to be owed.",
         "Appends to a segment that is being uploaded are not noted as un-flushed.",
         (
             Edit(

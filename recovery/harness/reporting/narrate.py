@@ -1,7 +1,9 @@
-"""Narrate: a history told to a person, in the order things happened, with what a violation is about and little else. Pure.
+"""Narrate: a history told to a person, in the order things happened, with what a violation is about
+and little else. Pure.
 
-A run makes hundreds of calls; a violation is about a few. Told are all lives, all observations in short, and of the
-calls those a violation names, their neighbours on the same segments, and nothing more; what is left out is counted.
+A run makes hundreds of calls; a violation is about a few. Told are all lives, all observations in
+short, and of the calls those a violation names, their neighbours on the same segments, and nothing
+more; what is left out is counted.
 """
 
 from __future__ import annotations
@@ -10,7 +12,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update, Violation
+from recovery.harness.history import (
+    Call,
+    History,
+    Kind,
+    Life,
+    Observation,
+    Outcome,
+    SeenSegment,
+    Update,
+    Violation,
+)
 
 AROUND: Final = 3
 """Neighbours of a named call that are told, before it and after it, on its segment."""
@@ -18,10 +30,13 @@ LAST: Final = 8
 """Where nothing is named: the last calls of each life that are told."""
 
 
-def narrate(history: History, violations: Sequence[Violation] = (), *, around: int = AROUND) -> list[str]:
+def narrate(
+    history: History, violations: Sequence[Violation] = (), *, around: int = AROUND
+) -> list[str]:
     """The lines of a history. A star marks the calls that a violation names. n log n in the calls.
 
-    A number in brackets is a stamp: one counter over everything, so of two lines the one above began earlier.
+    A number in brackets is a stamp: one counter over everything, so of two lines the one above
+    began earlier.
     """
     named = {number: True for violation in violations for number in violation.calls}
     segments = _segments_in_question(history, violations, named)
@@ -37,7 +52,11 @@ def narrate(history: History, violations: Sequence[Violation] = (), *, around: i
     told.sort(key=lambda each: each[0])
     lines = [line for _, several in told for line in several]
     left_out = len(history.calls) - len(chosen)
-    return [*lines, f"({left_out:,} more calls of {len(history.calls):,} are not told)"] if left_out else lines
+    return (
+        [*lines, f"({left_out:,} more calls of {len(history.calls):,} are not told)"]
+        if left_out
+        else lines
+    )
 
 
 def describe(call: Call) -> str:
@@ -69,7 +88,12 @@ def _segments_in_question(
     there = {name: True for call in history.calls for name in (call.segment, call.source) if name}
     for seen in history.observations:
         there.update(dict.fromkeys(seen.segments, True))
-    wanted = {name: True for number in named if number < len(history.calls) for name in _touched(history.calls[number])}
+    wanted = {
+        name: True
+        for number in named
+        if number < len(history.calls)
+        for name in _touched(history.calls[number])
+    }
     wanted.update({name: True for name in there if repr(name) in words})
     return wanted
 
@@ -78,7 +102,9 @@ def _touched(call: Call) -> tuple[str, ...]:
     return (call.segment, call.source) if call.source else (call.segment,)
 
 
-def _chosen(history: History, named: Mapping[int, bool], segments: Mapping[str, bool], around: int) -> list[Call]:
+def _chosen(
+    history: History, named: Mapping[int, bool], segments: Mapping[str, bool], around: int
+) -> list[Call]:
     if not named and not segments:
         return _last_of_each_life(history)
     numbers = dict(named)
@@ -86,7 +112,8 @@ def _chosen(history: History, named: Mapping[int, bool], segments: Mapping[str, 
         on_it = [call for call in history.calls if segment in _touched(call)]
         places = [place for place, call in enumerate(on_it) if call.number in named]
         if not places:
-            # Only the words of a violation lead here: how the segment came to be, and what was done to it last.
+            # Only the words of a violation lead here: how the segment came to be, and what was done
+            # to it last.
             places = [0, len(on_it) - 1] if on_it else []
         for place in places:
             for call in on_it[max(0, place - around) : place + around + 1]:
@@ -109,13 +136,19 @@ def _opening(life: Life) -> str:
 def _line(call: Call, *, marked: bool) -> str:
     ended = f"-{call.ended}" if call.ended is not None else ""
     star = "*" if marked else " "
-    return f"  {star} [{call.begun}{ended}] call {call.number} of {call.client}: {describe(call)} -> {answer(call)}"
+    return (
+        f"  {star} [{call.begun}{ended}] call {call.number} of {call.client}: "
+        f"{describe(call)} -> {answer(call)}"
+    )
 
 
 def _observation(seen: Observation, segments: Mapping[str, bool]) -> Iterator[str]:
     again = ", after recovering once more" if seen.again else ""
     length = sum(len(segment.content) for segment in seen.segments.values())
-    yield f"[{seen.begun}-{seen.ended}] seen in life {seen.life}{again}: {len(seen.segments)} segments, {length:,} bytes"
+    yield (
+        f"[{seen.begun}-{seen.ended}] seen in life {seen.life}{again}: {len(seen.segments)} "
+        f"segments, {length:,} bytes"
+    )
     for finding in seen.findings:
         yield f"    found in the files before: {finding}"
     for name, segment in sorted(seen.segments.items()):
@@ -126,10 +159,14 @@ def _observation(seen: Observation, segments: Mapping[str, bool]) -> Iterator[st
 def _segment(segment: SeenSegment) -> str:
     digest = hashlib.blake2b(segment.content, digest_size=4).hexdigest()
     sealed = ", sealed" if segment.sealed else ""
-    attributes = "".join(f", {key.int:#x}={value}" for key, value in sorted(segment.attributes.items()))
+    attributes = "".join(
+        f", {key.int:#x}={value}" for key, value in sorted(segment.attributes.items())
+    )
     return (
-        f"{segment.name!r} (id {segment.segment_id}): {segment.start_offset:,} to {segment.length:,}{sealed}, "
-        f"in Tier 2 up to {segment.storage_length:,}, {len(segment.content):,} bytes read ({digest}){attributes}"
+        f"{segment.name!r} (id {segment.segment_id}): {segment.start_offset:,} to "
+        f"{segment.length:,}{sealed}, "
+        f"in Tier 2 up to {segment.storage_length:,}, {len(segment.content):,} bytes "
+        f"read ({digest}){attributes}"
     )
 
 
@@ -146,13 +183,17 @@ def _append(call: Call) -> str:
 _ASKED: Final[Mapping[Kind, Callable[[Call], str]]] = {
     Kind.CREATE: lambda call: f"create {call.segment!r}",
     Kind.APPEND: _append,
-    Kind.EVENT: lambda call: f"event {call.event} of writer {call.writer}, {call.size:,} bytes, to {call.segment!r}",
+    Kind.EVENT: lambda call: (
+        f"event {call.event} of writer {call.writer}, {call.size:,} bytes, to {call.segment!r}"
+    ),
     Kind.SEAL: lambda call: f"seal {call.segment!r}",
     Kind.TRUNCATE: lambda call: f"truncate {call.segment!r} at {call.offset:,}",
     Kind.MERGE: lambda call: f"merge {call.source!r} into {call.segment!r}",
     Kind.DELETE: lambda call: f"delete {call.segment!r}",
     Kind.UPDATE: lambda call: f"update attributes of {call.segment!r}",
-    Kind.READ: lambda call: f"read {call.segment!r} from {call.offset:,}, up to {call.max_length:,} bytes",
+    Kind.READ: lambda call: (
+        f"read {call.segment!r} from {call.offset:,}, up to {call.max_length:,} bytes"
+    ),
     Kind.INFO: lambda call: f"ask about {call.segment!r}",
     Kind.ATTRIBUTES: lambda call: f"ask for attributes of {call.segment!r}",
     Kind.FLUSH: lambda _call: "flush",
@@ -168,7 +209,10 @@ def _answered(call: Call) -> str:
     if call.kind is Kind.READ:
         return f"{len(call.data):,} bytes ({hashlib.blake2b(call.data, digest_size=4).hexdigest()})"
     if call.kind is Kind.ATTRIBUTES:
-        return ", ".join(f"{key.int:#x}={value}" for key, value in sorted(call.values.items())) or "none"
+        return (
+            ", ".join(f"{key.int:#x}={value}" for key, value in sorted(call.values.items()))
+            or "none"
+        )
     meanings = {Kind.CREATE: "with id", Kind.SEAL: "with length", Kind.INFO: "its length is"}
     if call.result is not None and call.kind in meanings:
         return f"done, {meanings[call.kind]} {call.result:,}"

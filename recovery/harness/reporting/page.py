@@ -1,6 +1,7 @@
 """The page RECOVERY.md: what a long run of the harness showed, as a record and as text. Pure.
 
-Every figure of the page is a field of `Report`; nothing is left out when it is bad, and a bar that was missed says so.
+Every figure of the page is a field of `Report`; nothing is left out when it is bad, and a bar that
+was missed says so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class SimulatedPart:
     @property
     def seeds(self) -> str:
         """From where to where."""
-        return f"`{self.seed}`, directed" if self.directed else f"`{self.seed}/0` to `{max(self.runs - 1, 0)}`"
+        return (
+            f"`{self.seed}`, directed"
+            if self.directed
+            else f"`{self.seed}/0` to `{max(self.runs - 1, 0)}`"
+        )
 
     @property
     def core_seconds(self) -> float:
@@ -145,7 +150,10 @@ class Report:
 
     def part(self, workload: str) -> SimulatedPart | None:
         """The simulated runs of a workload, if there were any."""
-        return next((part for part in self.simulated if part.workload == workload and not part.directed), None)
+        return next(
+            (part for part in self.simulated if part.workload == workload and not part.directed),
+            None,
+        )
 
 
 def render(report: Report) -> str:
@@ -154,7 +162,8 @@ def render(report: Report) -> str:
         (
             "# What the recovery testing harness showed",
             "",
-            f"Version {report.version}, {report.date}, on {report.machine}. Written by `{report.command}`.",
+            f"Version {report.version}, {report.date}, on {report.machine}. Written by "
+            f"`{report.command}`.",
             "How to run it and what it proves: [crash testing](docs/crash-testing.md).",
             "",
             *_bars(report),
@@ -176,10 +185,24 @@ def _bars(report: Report) -> Iterable[str]:
     caught = len(report.mutants) - len(report.uncaught)
     rows = (
         ("violations", f"{len(report.violations):,}", "0", not report.violations),
-        ("simulated crash-recoveries", f"{report.crashes:,}", f"≥ {CRASHES_BAR:,}", report.crashes >= CRASHES_BAR),
+        (
+            "simulated crash-recoveries",
+            f"{report.crashes:,}",
+            f"≥ {CRASHES_BAR:,}",
+            report.crashes >= CRASHES_BAR,
+        ),
         _rate("the same a second and core, workload `default`", crash_rate, CRASHES_PER_S_BAR),
-        _rate("simulated appends a second and core, workload `appends`", append_rate, APPENDS_PER_S_BAR),
-        ("real kills", f"{report.kills.kills:,}", f"≥ {KILLS_BAR:,}", report.kills.kills >= KILLS_BAR),
+        _rate(
+            "simulated appends a second and core, workload `appends`",
+            append_rate,
+            APPENDS_PER_S_BAR,
+        ),
+        (
+            "real kills",
+            f"{report.kills.kills:,}",
+            f"≥ {KILLS_BAR:,}",
+            report.kills.kills >= KILLS_BAR,
+        ),
         (
             "fault points met",
             f"{met} of {len(TABLE)}",
@@ -194,7 +217,9 @@ def _bars(report: Report) -> Iterable[str]:
         ),
     )
     yield from _table(
-        ("what", "shown", "bar", "met"), [(*row[:3], "yes" if row[3] else "**no**") for row in rows], numbers=()
+        ("what", "shown", "bar", "met"),
+        [(*row[:3], "yes" if row[3] else "**no**") for row in rows],
+        numbers=(),
     )
 
 
@@ -235,11 +260,27 @@ def _simulated(report: Report) -> Iterable[str]:
     )
     yield "## Simulated"
     yield ""
-    yield "A seed is run again by `segmentstore crashtest --workload WORKLOAD --replay SEED`. Recoveries are in simulated"
-    yield "time, which has object storages that are away for ten minutes and disks that stall for seconds."
+    yield (
+        "A seed is run again by `segmentstore crashtest --workload WORKLOAD --replay SEED`. "
+        "Recoveries are in simulated"
+    )
+    yield (
+        "time, which has object storages that are away for ten minutes and disks that stall "
+        "for seconds."
+    )
     yield ""
-    head = ("workload", "seeds", "runs", "crash-recoveries", "openings", "simulated hours", "acknowledged appends")
-    yield from _table((*head, "longest recovery, s", "failed", "minutes"), rows, numbers=range(2, len(head) + 3))
+    head = (
+        "workload",
+        "seeds",
+        "runs",
+        "crash-recoveries",
+        "openings",
+        "simulated hours",
+        "acknowledged appends",
+    )
+    yield from _table(
+        (*head, "longest recovery, s", "failed", "minutes"), rows, numbers=range(2, len(head) + 3)
+    )
 
 
 def _enumerated(part: EnumeratedPart) -> Iterable[str]:
@@ -279,12 +320,20 @@ def _kills(part: KillPart) -> Iterable[str]:
 def _mutants(report: Report) -> Iterable[str]:
     yield "## Mutants"
     yield ""
-    yield "Engines broken on purpose, one rule each; a harness that lets one pass proves nothing about that rule."
+    yield (
+        "Engines broken on purpose, one rule each; a harness that lets one pass proves "
+        "nothing about that rule."
+    )
     yield ""
-    rows = [(each.name, each.breaks, each.caught_by or "**not caught**", each.seeds) for each in report.mutants]
+    rows = [
+        (each.name, each.breaks, each.caught_by or "**not caught**", each.seeds)
+        for each in report.mutants
+    ]
     yield from _table(("mutant", "breaks", "caught by", "after seeds"), rows, numbers=(3,))
     if report.excluded:
-        yield from _table(("peers' bug", "why it cannot exist here"), sorted(report.excluded.items()), numbers=())
+        yield from _table(
+            ("peers' bug", "why it cannot exist here"), sorted(report.excluded.items()), numbers=()
+        )
 
 
 def _points(report: Report) -> Iterable[str]:
@@ -301,10 +350,16 @@ def _violations(violations: Sequence[str]) -> Iterable[str]:
     yield ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Iterable[int]) -> Iterable[str]:
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Iterable[int]
+) -> Iterable[str]:
     right = set(numbers)
     yield "| " + " | ".join(head) + " |"
-    yield "| " + " | ".join("---:" if column in right else "---" for column in range(len(head))) + " |"
+    yield (
+        "| "
+        + " | ".join("---:" if column in right else "---" for column in range(len(head)))
+        + " |"
+    )
     for row in rows:
         yield "| " + " | ".join(_cell(value) for value in row) + " |"
     yield ""

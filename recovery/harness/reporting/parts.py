@@ -1,4 +1,5 @@
-"""The parts of the long run, each run by itself and brought into the form that the page and the command line show.
+"""The parts of the long run, each run by itself and brought into the form that the page and the
+command line show.
 
 One place that knows what the rooms beside it give: simulated runs, enumeration, kills, mutants.
 """
@@ -39,10 +40,12 @@ class Shown(Generic[PartT]):
     points: Mapping[str, int] = field(default_factory=dict)
 
 
-# --- simulated --------------------------------------------------------------------------------------------------------
+# --- simulated ------------------------------------------------------------------------------------
 
 
-def simulated(workload: str, seed: str, seconds: float, *, jobs: int, clock: Clock) -> Shown[SimulatedPart]:
+def simulated(
+    workload: str, seed: str, seconds: float, *, jobs: int, clock: Clock
+) -> Shown[SimulatedPart]:
     """Simulated runs of one workload on all cores until the time is over."""
     begun = clock.time_ms()
 
@@ -55,11 +58,15 @@ def simulated(workload: str, seed: str, seconds: float, *, jobs: int, clock: Clo
 
 
 def directed(seed: str, *, jobs: int, clock: Clock) -> Shown[SimulatedPart]:
-    """DIRECTED_ROUNDS rounds of directed plans, and every race: without them some fault points come up by luck alone."""
+    """DIRECTED_ROUNDS rounds of directed plans, and every race: without them some fault points come
+    up by luck alone.
+    """
     begun = clock.time_ms()
     summary = run_all(chain(directed_plans(seed, DIRECTED_ROUNDS), all_races(seed)), jobs=jobs)
     part = _part(summary, "everything", seed, (clock.time_ms() - begun) / 1000, jobs)
-    return Shown(dataclasses.replace(part, directed=True), _violations(summary), dict(summary.points))
+    return Shown(
+        dataclasses.replace(part, directed=True), _violations(summary), dict(summary.points)
+    )
 
 
 def _part(summary: Summary, workload: str, seed: str, seconds: float, jobs: int) -> SimulatedPart:
@@ -87,7 +94,7 @@ def _violations(summary: Summary) -> list[str]:
     ]
 
 
-# --- every crash point ------------------------------------------------------------------------------------------------
+# --- every crash point ----------------------------------------------------------------------------
 
 
 def enumerated(*, jobs: int) -> Shown[EnumeratedPart]:
@@ -104,14 +111,19 @@ def enumerated(*, jobs: int) -> Shown[EnumeratedPart]:
         failed=result.broken,
         seconds=result.seconds,
     )
-    return Shown(part, [f"crash point {broken}" for broken in result.violations], dict(result.fault_points))
+    return Shown(
+        part, [f"crash point {broken}" for broken in result.violations], dict(result.fault_points)
+    )
 
 
-# --- real processes ---------------------------------------------------------------------------------------------------
+# --- real processes -------------------------------------------------------------------------------
 
 
 def killed(folder: str, seed: str, seconds: float, *, jobs: int) -> Shown[KillPart]:
-    """Real kills until the time is over. Stores that broke a rule stay in `folder`. Raises MissingToolError."""
+    """Real kills until the time is over.
+
+    Stores that broke a rule stay in `folder`. Raises MissingToolError.
+    """
     result = run_kills(Path(folder), seed=seed, seconds=seconds, jobs=jobs)
     part = KillPart(
         kills=result.kills,
@@ -131,7 +143,7 @@ def killed(folder: str, seed: str, seconds: float, *, jobs: int) -> Shown[KillPa
     return Shown(part, violations)
 
 
-# --- mutants ----------------------------------------------------------------------------------------------------------
+# --- mutants --------------------------------------------------------------------------------------
 
 
 def mutated(*, jobs: int) -> Sequence[MutantPart]:
@@ -142,7 +154,9 @@ def mutated(*, jobs: int) -> Sequence[MutantPart]:
             name=mutant.name,
             breaks=", ".join((mutant.rule, *mutant.bugs)),
             caught_by=caught[mutant.name].checker if mutant.name in caught else "",
-            seeds=caught[mutant.name].seeds_tried if mutant.name in caught else mutant.hunt.seeds_max,
+            seeds=caught[mutant.name].seeds_tried
+            if mutant.name in caught
+            else mutant.hunt.seeds_max,
         )
         for mutant in MUTANTS
     ]

@@ -1,9 +1,11 @@
-"""The long run: everything the harness has, for as long as it is given, and the page RECOVERY.md about it.
+"""The long run: everything the harness has, for as long as it is given, and the page RECOVERY.md
+about it.
 
     python -m recovery.harness.reporting.report --minutes 60 --output RECOVERY.md
 
-Most of the time goes to simulated runs, half of that to the default workload; enumeration and mutants take what they
-take, once. Ends with 1 if a rule was broken or a mutant got through; the page is written all the same.
+Most of the time goes to simulated runs, half of that to the default workload; enumeration and
+mutants take what they take, once. Ends with 1 if a rule was broken or a mutant got through; the
+page is written all the same.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from pathlib import Path
 from typing import Final
 
 from recovery.harness.mutants.catalogue import NOT_HERE
-from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, Report, SimulatedPart, render
+from recovery.harness.reporting.page import (
+    EnumeratedPart,
+    KillPart,
+    MutantPart,
+    Report,
+    SimulatedPart,
+    render,
+)
 from recovery.harness.reporting.parts import (
     PartT,
     Shown,
@@ -71,7 +80,13 @@ def shares(seconds: float) -> dict[str, float]:
 
 
 def measure(
-    parts: Parts, *, seconds: float, seed: str, command: str, clock: Clock, say: Callable[[str], None]
+    parts: Parts,
+    *,
+    seconds: float,
+    seed: str,
+    command: str,
+    clock: Clock,
+    say: Callable[[str], None],
 ) -> Report:
     """The whole long run. `say` is told what comes next, and what was found."""
     points: Counter[str] = Counter()
@@ -113,7 +128,10 @@ def measure(
 def machine() -> str:
     """What it ran on, without names."""
     cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}"
+    return (
+        f"{cores} cores ({platform.machine()}), {platform.system()}, Python "
+        f"{platform.python_version()}"
+    )
 
 
 def default_parts(*, jobs: int, clock: Clock, folder: str) -> Parts:
@@ -147,7 +165,10 @@ def main(arguments: Sequence[str]) -> int:
             say=_say,
         )
     asked.output.write_text(render(made), encoding="utf-8")
-    _say(f"{asked.output} is written; {len(made.violations)} violations, {len(made.uncaught)} mutants not caught")
+    _say(
+        f"{asked.output} is written; {len(made.violations)} violations, "
+        f"{len(made.uncaught)} mutants not caught"
+    )
     return 0 if made.clean else 1
 
 

@@ -1,1 +1,3 @@
-"""Runs: plans drawn from seeds, carried out in a simulated world, many at a time; failures made smaller."""
+"""Runs: plans drawn from seeds, carried out in a simulated world, many at a time; failures made
+smaller.
+"""

@@ -1,11 +1,14 @@
-"""Deletion watch: whether garbage goes neither before its lag nor never, judged by the true time of the world.
+"""Deletion watch: whether garbage goes neither before its lag nor never, judged by the true time of
+the world.
 
-It stands in the way of an owner's deletions, and takes note of when its metadata let go of an object. Rules of this file:
+It stands in the way of an owner's deletions, and takes note of when its metadata let go of an
+object. Rules of this file:
 
 - the wall clock is not looked at: true is the time that passes in the world;
-- an object that the metadata of an owner had already when it was opened has waited since then at the latest; if an
-  earlier owner knew it as garbage, since that one did;
-- only garbage is judged: what else is deleted (copies of metadata, probes, mail) has rules of its own.
+- an object that the metadata of an owner had already when it was opened has waited since then at
+  the latest; if an earlier owner knew it as garbage, since that one did;
+- only garbage is judged: what else is deleted (copies of metadata, probes, mail) has rules of its
+  own.
 """
 
 from __future__ import annotations
@@ -79,7 +82,9 @@ class DeletionWatch:
 
 
 async def outlast_the_lag(store: SegmentStore) -> list[Violation]:
-    """Let the lag pass for a store that nothing disturbs: what of its garbage is there still is kept for ever."""
+    """Let the lag pass for a store that nothing disturbs: what of its garbage is there still is
+    kept for ever.
+    """
     before = set(_waiting(store))
     await asyncio.sleep(store.config.deletion_lag_s * _SLACK + _PASSES_S)
     return [

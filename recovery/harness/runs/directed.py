@@ -1,4 +1,6 @@
-"""Directed plans: what chance alone reaches too rarely. Each is a drawn plan with something held fast.
+"""Directed plans: what chance alone reaches too rarely.
+
+Each is a drawn plan with something held fast.
 
 Beside the drawn ones, so that every fault point of the table is met by every run of the suite.
 """
@@ -24,7 +26,9 @@ BUSY: Final[Mapping[str, Any]] = {
     "upload_bytes_max": 2000,
     "deletion_lag_s": 0.0,
 }
-"""Everything happens all the time: the log rolls, is checkpointed and cut, objects are made and deleted."""
+"""Everything happens all the time: the log rolls, is checkpointed and cut, objects are made and
+deleted.
+"""
 
 
 def _with(plan: Plan, **settings: Any) -> Plan:
@@ -32,7 +36,9 @@ def _with(plan: Plan, **settings: Any) -> Plan:
 
 
 def _folder_syncs_fail(plan: Plan) -> Plan:
-    """A put to the file Tier 2 that is repeated finds its own object, whose name may not be durable."""
+    """A put to the file Tier 2 that is repeated finds its own object, whose name may not be
+    durable.
+    """
     rates = {"disk.sync-directory.eio": 0.08, "disk.link.eio": 0.02}
     return dataclasses.replace(_with(plan), tier1="ledger", tier2="file", rates=rates)
 
@@ -62,10 +68,13 @@ def _bookkeeper(plan: Plan) -> Plan:
 def _bookkeeper_owners(plan: Plan) -> Plan:
     """Takeovers under load, on slow ways, and nothing else: what an old owner hears, and when."""
     cycles = tuple(
-        Cycle(operations=120, ending="takeover", dies_at=40 + 30 * number) for number, _ in enumerate(plan.cycles)
+        Cycle(operations=120, ending="takeover", dies_at=40 + 30 * number)
+        for number, _ in enumerate(plan.cycles)
     )
     rates = {"bookkeeper.connection.slow": 0.03}
-    return dataclasses.replace(on_bookkeeper(_with(plan)), workload="appends", rates=rates, cycles=cycles)
+    return dataclasses.replace(
+        on_bookkeeper(_with(plan)), workload="appends", rates=rates, cycles=cycles
+    )
 
 
 def _file_log(plan: Plan) -> Plan:
@@ -79,7 +88,12 @@ def _making(plan: Plan) -> Plan:
 
 
 def _names_fail(plan: Plan) -> Plan:
-    rates = {"disk.rename.eio": 0.1, "disk.unlink.eio": 0.1, "disk.create.enospc": 0.02, "disk.link.eio": 0.05}
+    rates = {
+        "disk.rename.eio": 0.1,
+        "disk.unlink.eio": 0.1,
+        "disk.create.enospc": 0.02,
+        "disk.link.eio": 0.05,
+    }
     return dataclasses.replace(_with(plan), tier1="file", tier2="file", rates=rates)
 
 
@@ -87,15 +101,28 @@ def _listings(plan: Plan) -> Plan:
     """Checks of the files, with a listing that lags or fails."""
     cycles = tuple(dataclasses.replace(cycle, checked=True) for cycle in plan.cycles)
     rates = {"object.list.lags": 0.5, "object.list.failed": 0.2}
-    return dataclasses.replace(_with(plan), tier1="file", tier2="object", rates=rates, cycles=cycles)
+    return dataclasses.replace(
+        _with(plan), tier1="file", tier2="object", rates=rates, cycles=cycles
+    )
 
 
 def _big_writes(plan: Plan) -> Plan:
     """Groups longer than 4 KiB, so that a power cut can tear them there."""
-    cycles = tuple(Cycle(operations=1500, ending="power", dies_after="log.write", nth=3 + at) for at in range(14))
-    busy = _with(plan, frame_bytes_max=4000, log_file_bytes=60_000, checkpoint_operations=1000, flush_bytes=20_000)
+    cycles = tuple(
+        Cycle(operations=1500, ending="power", dies_after="log.write", nth=3 + at)
+        for at in range(14)
+    )
+    busy = _with(
+        plan,
+        frame_bytes_max=4000,
+        log_file_bytes=60_000,
+        checkpoint_operations=1000,
+        flush_bytes=20_000,
+    )
     settings = {**busy.settings, "object_bytes": 50_000, "upload_bytes_max": 50_000}
-    return dataclasses.replace(busy, workload="appends", tier1="file", rates={}, cycles=cycles, settings=settings)
+    return dataclasses.replace(
+        busy, workload="appends", tier1="file", rates={}, cycles=cycles, settings=settings
+    )
 
 
 def _rot(plan: Plan) -> Plan:
@@ -107,16 +134,23 @@ def _rot(plan: Plan) -> Plan:
 
 
 def _full_disk(plan: Plan) -> Plan:
-    """The disk becomes full in every second life; of three containers some have nothing to give up, and wait."""
+    """The disk becomes full in every second life; of three containers some have nothing to give up,
+    and wait.
+    """
     cycles = tuple(
         Cycle(operations=60, ending="kill", fills_at=8 + 20 * number if number % 2 else None)
         for number, _ in enumerate(plan.cycles)
     )
-    return dataclasses.replace(_with(plan, containers=3), tier1="file", tier2="object", rates={}, cycles=cycles)
+    return dataclasses.replace(
+        _with(plan, containers=3), tier1="file", tier2="object", rates={}, cycles=cycles
+    )
 
 
 def _closing(plan: Plan) -> Plan:
-    cycles = tuple(Cycle(operations=20, ending="close", closes_at=number % 5) for number, _ in enumerate(plan.cycles))
+    cycles = tuple(
+        Cycle(operations=20, ending="close", closes_at=number % 5)
+        for number, _ in enumerate(plan.cycles)
+    )
     return dataclasses.replace(_with(plan), rates={}, cycles=cycles)
 
 
@@ -149,8 +183,8 @@ _BY_PREFIX: Final[Mapping[str, str]] = {
 
 
 def directed_plans(base: str, rounds: int) -> Iterator[Plan]:
-    """`rounds` plans of each direction, then `rounds` for each kind of effect, in which processes die just before and
-    just after it. The seed of one is `base/direction/round`.
+    """`rounds` plans of each direction, then `rounds` for each kind of effect, in which processes
+    die just before and just after it. The seed of one is `base/direction/round`.
     """
     for number in range(rounds):
         for name, change in DIRECTIONS.items():
@@ -159,11 +193,15 @@ def directed_plans(base: str, rounds: int) -> Iterator[Plan]:
         for kind in EFFECTS:
             change = DIRECTIONS[_BY_PREFIX.get(kind.partition(".")[0], "file log")]
             plan = change(draw_plan(f"{base}/{kind}/{number}", "everything"))
-            yield dataclasses.replace(plan, cycles=tuple(_at_effect(kind, number, count) for count in range(8)))
+            yield dataclasses.replace(
+                plan, cycles=tuple(_at_effect(kind, number, count) for count in range(8))
+            )
 
 
 def _at_effect(kind: str, number: int, count: int) -> Cycle:
-    """One that works first, then one that dies before the effect, then one that dies after it, and so on."""
+    """One that works first, then one that dies before the effect, then one that dies after it, and
+    so on.
+    """
     return Cycle(
         operations=60,
         ending="power" if (number + count) % 2 else "kill",

@@ -1,7 +1,8 @@
 """Files check: what lies in the tiers of a simulated store between two lives, checked and observed.
 
-Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where the log is in files; and the tier
-observer, which writes down what is there for the checkers of histories, and sees it as it is, wherever the log is.
+Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where
+the log is in files; and the tier observer, which writes down what is there for the checkers of
+histories, and sees it as it is, wherever the log is.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ _LATE_PUTS: Final = ("object.put.late", "object.put.twice")
 def check_files(
     world: StoreWorld, plan: Plan, history: History, *, deep: bool, settled: bool = False
 ) -> tuple[str, ...]:
-    """Harmful findings in the files as they lie; nobody has the store open. `settled` as `SeenTiers` has it."""
+    """Harmful findings in the files as they lie; nobody has the store open.
+
+    `settled` as `SeenTiers` has it.
+    """
     rates = world.rates
     process = world.process("check")
     try:
-        found = world.run_task(process, _check(world, plan, history, process, deep=deep, settled=settled))
+        found = world.run_task(
+            process, _check(world, plan, history, process, deep=deep, settled=settled)
+        )
     except TierUnavailableError:
         found = ()  # the object storage is having a bad time; another check will see
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
@@ -44,13 +50,21 @@ def check_files(
 
 
 async def _check(
-    world: StoreWorld, plan: Plan, history: History, process: SimulatedProcess, *, deep: bool, settled: bool
+    world: StoreWorld,
+    plan: Plan,
+    history: History,
+    process: SimulatedProcess,
+    *,
+    deep: bool,
+    settled: bool,
 ) -> tuple[str, ...]:
     if plan.tier1 == "file" and not process.runtime.disk.exists(f"{LOCATION}/log"):
         return ()
     containers = plan.settings.get("containers", 1)
     storage = world.object_storage(process)
-    world.rates = {point: rate for point, rate in world.rates.items() if point.startswith("object.list.")}
+    world.rates = {
+        point: rate for point, rate in world.rates.items() if point.startswith("object.list.")
+    }
     findings: Sequence[Finding] = ()
     if plan.tier1 == "file":
         logs = {number: log_directory(LOCATION, number) for number in range(containers)}

@@ -1,7 +1,8 @@
 """What a store may hold of a disk that is full, once it has had time to give up what it can.
 
-With Tier 2 elsewhere and well, everything is flushed by then: what is left of a log is its last file, the one before
-if the truncation point lies there, and one that is prepared. More is room that nobody will ever give back.
+With Tier 2 elsewhere and well, everything is flushed by then: what is left of a log is its last
+file, the one before if the truncation point lies there, and one that is prepared. More is room that
+nobody will ever give back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ PATIENCE_S: Final = 300.0
 def wait_on_full_disk(
     world: StoreWorld, done: Callable[[], bool], store: Callable[[], SegmentStore | None]
 ) -> list[Violation]:
-    """A while without help; who still waits then must have given up what it could, and somebody makes room."""
+    """A while without help; who still waits then must have given up what it could, and somebody
+    makes room.
+    """
     found: list[Violation] = []
     try:
         world.run(done, PATIENCE_S)
@@ -40,13 +43,23 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
     """Of a store whose containers wait for room: logs that hold more than they may."""
     found = []
     for container in store._parts.containers if store is not None else ():  # noqa: SLF001 - its log is told nowhere else
-        # Frames of one large append, sent just before the disk filled, may take more than the reserve has: then
-        # nothing goes on until somebody makes room (docs/limits.md).
+        # Frames of one large append, sent just before the disk filled, may take more than the
+        # reserve has: then nothing goes on until somebody makes room (docs/limits.md).
         if not container.log.short or container.log.statistics().frames_in_flight:
             continue
         folder = log_directory(LOCATION, container.container_id)
-        names = [posixpath.basename(path) for path in image.files() if posixpath.dirname(path) == folder]
-        files = [name for name in names if name not in {LOCK_NAME, RESERVE_NAME} and state_version(name) is None]
+        names = [
+            posixpath.basename(path) for path in image.files() if posixpath.dirname(path) == folder
+        ]
+        files = [
+            name
+            for name in names
+            if name not in {LOCK_NAME, RESERVE_NAME} and state_version(name) is None
+        ]
         if len(files) > FILES_MAX:
-            found.append(Violation("log", f"a full disk, and container {container.container_id} holds {files}"))
+            found.append(
+                Violation(
+                    "log", f"a full disk, and container {container.container_id} holds {files}"
+                )
+            )
     return found

@@ -1,6 +1,7 @@
 """Jobs beside the owner: the process they run in, which outlives the owner's, or dies before it.
 
-Killed by chance between two of its effects, or at the beginning of a life of the store; a power cut takes it along.
+Killed by chance between two of its effects, or at the beginning of a life of the store; a power cut
+takes it along.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class JobsBeside:
         self.answers: Counter[str] = Counter()
 
     def tend(self) -> BaseException | None:
-        """At the beginning of a life: see to it that there are jobs; the error that ended those before, if one did."""
+        """At the beginning of a life: see to it that there are jobs; the error that ended those
+        before, if one did.
+        """
         error = self.error()
         over = self._task is not None and self._task.done()
         if self._process is not None and (over or self._chance.random() < _KILLED_SHARE):
@@ -58,8 +61,11 @@ class JobsBeside:
         if task is None or process is None or process.dead or not task.done() or task.cancelled():
             return None
         error = task.exception()
-        # What a read gave in the place of a manifest is no manifest: the job says so and ends, and another one begins.
-        if isinstance(error, CatalogFormatError | MessageFormatError) and self._world.points.struck("object.get."):
+        # What a read gave in the place of a manifest is no manifest: the job says so and ends, and
+        # another one begins.
+        if isinstance(error, CatalogFormatError | MessageFormatError) and self._world.points.struck(
+            "object.get."
+        ):
             return None
         return None if isinstance(error, ProcessDiedError) else error
 

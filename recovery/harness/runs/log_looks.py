@@ -1,11 +1,13 @@
-"""Log looks of a simulated world: the logs as they lie between two lives, in files, in the service, or on bookies.
+"""Log looks of a simulated world: the logs as they lie between two lives, in files, in the service,
+or on bookies.
 
-Nobody has the store open, and a look is none of a client's: it fences nothing, and meets no fault. Rules of this file:
+Nobody has the store open, and a look is none of a client's: it fences nothing, and meets no fault.
+Rules of this file:
 
-- what is due by now has arrived first, and of what the dead had on its way what chance lets arrive: a recovery that
-  began now would find it so, too;
-- of a ledger that has no end yet everything is taken that any bookie has, up to the first hole. That holds all that was ever
-  acknowledged; a recovery may find less.
+- what is due by now has arrived first, and of what the dead had on its way what chance lets arrive:
+  a recovery that began now would find it so, too;
+- of a ledger that has no end yet everything is taken that any bookie has, up to the first hole.
+  That holds all that was ever acknowledged; a recovery may find less.
 """
 
 from __future__ import annotations
@@ -60,18 +62,27 @@ def _look_at_bookies(servers: BookKeeperServers, container_id: int) -> LookedLog
         frame
         for item in record.ledgers
         if item.sequence >= first_sequence
-        for frame in _frames(servers, item, first_entry if item.sequence == first_sequence else 0, checks)
+        for frame in _frames(
+            servers, item, first_entry if item.sequence == first_sequence else 0, checks
+        )
     ]
     return LookedLog(record.epoch, frames)
 
 
-def _frames(servers: BookKeeperServers, item: LedgerItem, first: int, checks: EntryChecks) -> Iterator[LogFrame]:
-    """Of one ledger, from an entry on. Raises DataCorruptionError if it has an end, and entries up to that are nowhere."""
+def _frames(
+    servers: BookKeeperServers, item: LedgerItem, first: int, checks: EntryChecks
+) -> Iterator[LogFrame]:
+    """Of one ledger, from an entry on.
+
+    Raises DataCorruptionError if it has an end, and entries up to that are nowhere.
+    """
     record = servers.records.get(item.ledger_id)
     last = item.last_entry
     if record is not None and record.state is LedgerState.CLOSED:
         if last is not None and last > record.last_entry:
-            raise DataCorruptionError(f"ledger {item.ledger_id}", f"it ends at {record.last_entry}, and not at {last}")
+            raise DataCorruptionError(
+                f"ledger {item.ledger_id}", f"it ends at {record.last_entry}, and not at {last}"
+            )
         last = record.last_entry if last is None else last
     held: dict[int, bytes] = {}
     for bookie in servers.bookies:

@@ -1,7 +1,8 @@
 """Plan: everything one simulated run will do, drawn from its seed. Pure.
 
-A plan is plain data, so that a failure can be made smaller: take something out, run again, see whether it still
-fails (`shrink`), and kept as a file. The seed still decides every small choice; the plan decides the large ones.
+A plan is plain data, so that a failure can be made smaller: take something out, run again, see
+whether it still fails (`shrink`), and kept as a file. The seed still decides every small choice;
+the plan decides the large ones.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ TIER1: Final[Mapping[Tier1, int]] = {"file": 73, "ledger": 13, "bookkeeper": 14}
 LEDGER_BYTES: Final = (4096, 20_000)
 
 LOAD: Final = "appends"
-"""The workload that has no faults and few crashes: it shows how much the simulated world can carry."""
+"""The workload that has no faults and few crashes: it shows how much the simulated world can
+carry.
+"""
 COMPACTION: Final = "compaction"
 """The workload that jobs beside the store take part in."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
@@ -94,7 +97,9 @@ class Cycle:
     """Calls its clients make, about."""
     ending: Ending
     dies_at: int | None = None
-    """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at the end of its work."""
+    """Effect before which the process dies (power, kill, close), or is paused (takeover); None: at
+    the end of its work.
+    """
     stops_behind: int | None = None
     """Takeover: look at a disk behind which it is paused, unless it comes to the effect before."""
     dies_before: str = ""
@@ -104,7 +109,9 @@ class Cycle:
     nth: int = 0
     """How many effects of that kind pass before."""
     closes_at: int | None = None
-    """Ending close: effect of the close itself before which the process dies; None: it closes in peace."""
+    """Ending close: effect of the close itself before which the process dies; None: it closes in
+    peace.
+    """
     under_load: bool = False
     """Ending close: while the clients are at work."""
     new_settings: bool = False
@@ -112,15 +119,21 @@ class Cycle:
     rival_dies_at: int | None = None
     """Takeover: effect of the second owner before which it dies."""
     rival_stops_behind: int | None = None
-    """Takeover: look at a disk behind which the second owner is paused, until the first one has worked a while (directed plans)."""
+    """Takeover: look at a disk behind which the second owner is paused, until the first one has
+    worked a while (directed plans).
+    """
     returns_at: int | None = None
-    """Takeover: effects of the other owner after which the stopped one goes on; None: chance says it."""
+    """Takeover: effects of the other owner after which the stopped one goes on; None: chance says
+    it.
+    """
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False
     """The files are checked as they lie, by `recovery.store_check`, before this life opens them."""
     cancelled_at: int | None = None
-    """Effect at which all tasks of the store's that its loop lists are cancelled, as a program does that ends; not of takeovers."""
+    """Effect at which all tasks of the store's that its loop lists are cancelled, as a program does
+    that ends; not of takeovers.
+    """
     cancelled_again: int | None = None
     """Effects after that at which it is done once more: the store closes meanwhile."""
     clock: str = ""
@@ -128,11 +141,15 @@ class Cycle:
     far_clock: str = ""
     """What it does beside that, by years: a name of FAR_CLOCK, or nothing."""
     locks_expire: bool = True
-    """Takeover: the paused owner's locks are given up for it; else the second owner is refused first."""
+    """Takeover: the paused owner's locks are given up for it; else the second owner is refused
+    first.
+    """
     rot: str = ""
     """A fault point of bit rot, planted before this life; nothing mostly."""
     fills_at: int | None = None
-    """Effect before which the disk becomes full: until this life ends, room is only what the store gives up."""
+    """Effect before which the disk becomes full: until this life ends, room is only what the store
+    gives up.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +170,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan a line of `to_json` means. Raises ValueError, KeyError, TypeError on anything else."""
+        """The plan a line of `to_json` means.
+
+        Raises ValueError, KeyError, TypeError on anything else.
+        """
         fields = json.loads(text)
         fields["cycles"] = tuple(Cycle(**cycle) for cycle in fields["cycles"])
         unknown = sorted(set(fields["rates"]) - set(TABLE))
@@ -163,7 +183,9 @@ class Plan:
 
 
 def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
-    """The plan of a seed: the same for the same arguments, for ever (as far as this file does not change)."""
+    """The plan of a seed: the same for the same arguments, for ever (as far as this file does not
+    change).
+    """
     chance = random.Random(f"{seed}/plan")
     if workload == LOAD:
         return _draw_load(seed, chance, cycles)
@@ -187,7 +209,10 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
 def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, with some owners who are paused behind a look and not before an effect."""
     chance = random.Random(f"{plan.seed}/looks")
-    numbers = [chance.randrange(chance.choice([50, 200])) if chance.random() < 0.4 else None for _ in plan.cycles]
+    numbers = [
+        chance.randrange(chance.choice([50, 200])) if chance.random() < 0.4 else None
+        for _ in plan.cycles
+    ]
     return tuple(
         dataclasses.replace(cycle, stops_behind=number) if cycle.ending == "takeover" else cycle
         for cycle, number in zip(plan.cycles, numbers, strict=True)
@@ -198,7 +223,9 @@ def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, with some in which the program cancels all tasks of its loop and goes on."""
     chance = random.Random(f"{plan.seed}/cancelled")
     moments = [
-        (chance.randrange(20, 300), chance.choice([None, chance.randrange(30)])) if chance.random() < 0.08 else None
+        (chance.randrange(20, 300), chance.choice([None, chance.randrange(30)]))
+        if chance.random() < 0.08
+        else None
         for _ in plan.cycles
     ]
     return tuple(
@@ -215,13 +242,18 @@ def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
     if chance.random() >= 0.2:
         return plan.cycles
     drawn = [chance.choice(FAR_CLOCK) if chance.random() < 0.4 else "" for _ in plan.cycles]
-    return tuple(dataclasses.replace(cycle, far_clock=name) for cycle, name in zip(plan.cycles, drawn, strict=True))
+    return tuple(
+        dataclasses.replace(cycle, far_clock=name)
+        for cycle, name in zip(plan.cycles, drawn, strict=True)
+    )
 
 
 def _with_mailbox(plan: Plan) -> Plan:
     """The same with owners who look into their mailboxes."""
     chance = random.Random(f"{plan.seed}/mailbox")
-    return dataclasses.replace(plan, settings={**plan.settings, "mailbox_poll_s": chance.choice([0.3, 1.0, 5.0])})
+    return dataclasses.replace(
+        plan, settings={**plan.settings, "mailbox_poll_s": chance.choice([0.3, 1.0, 5.0])}
+    )
 
 
 def on_bookkeeper(plan: Plan) -> Plan:
@@ -235,7 +267,9 @@ def on_bookkeeper(plan: Plan) -> Plan:
 
 
 def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
-    """Few long lives without faults but crashes, thousands of appends in each: what many writers at full rate meet."""
+    """Few long lives without faults but crashes, thousands of appends in each: what many writers at
+    full rate meet.
+    """
     frame, flush = chance.choice([1500, 4000, 16_000]), chance.choice([10_000, 40_000])
     settings = {
         "containers": 1,
@@ -252,7 +286,11 @@ def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
         "checkpoint_operations": chance.choice([500, 5000]),
     }
     lives = tuple(
-        Cycle(operations=chance.choice([2000, 5000, 10_000]), ending=chance.choice(["power", "kill"]), dies_at=at)
+        Cycle(
+            operations=chance.choice([2000, 5000, 10_000]),
+            ending=chance.choice(["power", "kill"]),
+            dies_at=at,
+        )
         for at in [chance.choice([None, chance.randrange(100, 800)]) for _ in range(cycles or 3)]
     )
     return Plan(seed, LOAD, "file", "object", settings, {}, lives)
@@ -298,11 +336,15 @@ def draw_settings(chance: random.Random) -> dict[str, Any]:
 
 
 def _draw_rates(chance: random.Random) -> dict[str, float]:
-    """A third of all plans are without faults but crashes; the others have some on, some of these often."""
+    """A third of all plans are without faults but crashes; the others have some on, some of these
+    often.
+    """
     if chance.random() < 0.33:
         return {}
     share = chance.choice([0.05, 0.2, 0.5])
-    return {point: chance.choice(rates) for point, rates in RATES.items() if chance.random() < share}
+    return {
+        point: chance.choice(rates) for point, rates in RATES.items() if chance.random() < share
+    }
 
 
 def _draw_cycles(chance: random.Random, count: int) -> tuple[Cycle, ...]:
@@ -325,7 +367,9 @@ def _draw_cycle(chance: random.Random) -> Cycle:
         closes_at=chance.randrange(5) if ending == "close" and chance.random() < 0.5 else None,
         under_load=ending == "close" and chance.random() < 0.5,
         new_settings=chance.random() < 0.1,
-        rival_dies_at=chance.randrange(80) if ending == "takeover" and chance.random() < 0.3 else None,
+        rival_dies_at=chance.randrange(80)
+        if ending == "takeover" and chance.random() < 0.3
+        else None,
         again=chance.random() < 0.15,
         checked=chance.random() < 0.1,
         clock=chance.choice(CLOCK) if chance.random() < 0.08 else "",

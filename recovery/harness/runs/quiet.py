@@ -1,4 +1,6 @@
-"""What a run must not depend on, and must not fill: collections of garbage, and the log of what stops."""
+"""What a run must not depend on, and must not fill: collections of garbage, and the log of what
+stops.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No collection in the middle: when one comes depends on what ran before, and it ends generators and tasks.
+    """No collection in the middle: when one comes depends on what ran before, and it ends
+    generators and tasks.
 
     And no log of what stops containers: here they stop all the time.
     """

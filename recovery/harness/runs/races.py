@@ -1,10 +1,14 @@
-"""Races of two owners: the first is stopped behind each look at the disk in turn, a second one takes over, the first comes back.
+"""Races of two owners: the first is stopped behind each look at the disk in turn, a second one
+takes over, the first comes back.
 
-Drawn plans stop owners before some effect or behind some look, so two looks with somebody else between them, of which the
-second does not fit to the first, come up once in thousands of runs. Here every one of them comes up. Rules of this file:
+Drawn plans stop owners before some effect or behind some look, so two looks with somebody else
+between them, of which the second does not fit to the first, come up once in thousands of runs. Here
+every one of them comes up. Rules of this file:
 
-- plans that differ in the number of the look alone go alike up to it: one seed draws everything else;
-- only looks at disks are stopped behind, so objects are in files: what a service answers is late by chance in drawn plans.
+- plans that differ in the number of the look alone go alike up to it: one seed draws everything
+  else;
+- only looks at disks are stopped behind, so objects are in files: what a service answers is late by
+  chance in drawn plans.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ from segmentstore.service import SegmentStore
 RACES: Final[Mapping[str, Sequence[Cycle]]] = {
     "making": (Cycle(operations=5, ending="takeover"),),
     "closed": (Cycle(operations=20, ending="close"), Cycle(operations=5, ending="takeover")),
-    "killed": (Cycle(operations=20, ending="kill", dies_at=100), Cycle(operations=5, ending="takeover")),
+    "killed": (
+        Cycle(operations=20, ending="kill", dies_at=100),
+        Cycle(operations=5, ending="takeover"),
+    ),
     "cut in opening": (
         Cycle(operations=20, ending="power", dies_at=100),
         Cycle(operations=0, ending="power", dies_at=8),
@@ -32,16 +39,23 @@ RACES: Final[Mapping[str, Sequence[Cycle]]] = {
     ),
     "beside a living owner": (Cycle(operations=20, ending="takeover", dies_at=100),),
 }
-"""The last life is the race, the others are what became of the store before. In the first race it is not there yet; in the
-last one an owner has been at work for a while, and who opens beside it is the one that is stopped."""
+"""The last life is the race, the others are what became of the store before.
+
+In the first race it is not there yet; in the last one an owner has been at work for a while, and
+who opens beside it is the one that is stopped.
+"""
 RETURNS: Final = (3, 10, 20, 50)
-"""Effects of the other one after which the stopped one goes on, in turn: while it opens, or while it works."""
+"""Effects of the other one after which the stopped one goes on, in turn: while it opens, or while
+it works.
+"""
 TIER1: Final[Sequence[Tier1]] = ("file", "bookkeeper")
 """On BookKeeper only the store's folder is looked at on a disk."""
 
 
 def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
-    """The race of this name, in which somebody is stopped behind the look of this number; None: nobody. Raises KeyError."""
+    """The race of this name, in which somebody is stopped behind the look of this number; None:
+    nobody. Raises KeyError.
+    """
     drawn = draw_plan(f"{base}/{tier1}/{name}", "everything")
     *before, last = RACES[name]
     last = dataclasses.replace(last, returns_at=RETURNS[(number or 0) % len(RETURNS)])
@@ -50,12 +64,17 @@ def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
     else:
         stopped = dataclasses.replace(last, rival_stops_behind=number)
     settings = {**drawn.settings, **BUSY}
-    plan = dataclasses.replace(drawn, tier1=tier1, tier2="file", rates={}, settings=settings, cycles=(*before, stopped))
+    plan = dataclasses.replace(
+        drawn, tier1=tier1, tier2="file", rates={}, settings=settings, cycles=(*before, stopped)
+    )
     return on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
 
 
 def race_plans(base: str, tier1: Tier1, name: str) -> Iterator[Plan]:
-    """One race, once for each look of the opening. Some 0.1 s for the first of them: before it nobody is stopped."""
+    """One race, once for each look of the opening.
+
+    Some 0.1 s for the first of them: before it nobody is stopped.
+    """
     undisturbed = _Undisturbed(race(base, tier1, name, None))
     undisturbed.run()
     return (race(base, tier1, name, number) for number in range(undisturbed.looks))
@@ -68,7 +87,9 @@ def all_races(base: str) -> Iterator[Plan]:
 
 
 class _Undisturbed(Scenario):
-    """Nobody is stopped behind a look; the looks of the last opening that another one may disturb are counted."""
+    """Nobody is stopped behind a look; the looks of the last opening that another one may disturb
+    are counted.
+    """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

@@ -1,6 +1,8 @@
-"""Bit rot: one bit of something durable flips by itself, and can be flipped back, as a repair from a copy would.
+"""Bit rot: one bit of something durable flips by itself, and can be flipped back, as a repair from
+a copy would.
 
-Only in places where the engine can tell rot from a torn tail: not in what was synced last to a log file.
+Only in places where the engine can tell rot from a torn tail: not in what was synced last to a log
+file.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from recovery.harness.simulation.store_world import LOCATION, TIER2, StoreWorld
 
 
 def plant_rot(world: StoreWorld, point: str, chance: random.Random) -> Callable[[], None] | None:
-    """Flip a bit; what flips it back, or None if there is nothing to flip. Nobody has the store open."""
+    """Flip a bit; what flips it back, or None if there is nothing to flip.
+
+    Nobody has the store open.
+    """
     if point == "rot.log":
         return _rot_file(world, point, f"{LOCATION}/log/", ".log", chance)
     if world.tier2 == "file":
@@ -51,7 +56,8 @@ def _rot_file(
     rotten = image.read(path)[offset]
 
     def undo() -> None:
-        # A name is never used twice, nor is a byte below what is durable written again: what is there is what rotted.
+        # A name is never used twice, nor is a byte below what is durable written again: what is
+        # there is what rotted.
         if path in image.files() and image.read(path)[offset : offset + 1] == bytes((rotten,)):
             image.flip_bit(path, offset, bit)
 
@@ -59,7 +65,9 @@ def _rot_file(
 
 
 def _settled(extents: list[tuple[int, int]], *, last_counts: bool) -> list[tuple[int, int]]:
-    """Where rot can be told from a torn tail: below what was synced last, which says that all before it was durable."""
+    """Where rot can be told from a torn tail: below what was synced last, which says that all
+    before it was durable.
+    """
     if last_counts or not extents:
         return extents
     end = extents[-1][0]

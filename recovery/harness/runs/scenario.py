@@ -1,11 +1,13 @@
-"""Scenario: one plan carried out in a simulated world: life after life, crash after crash, then the judgement.
+"""Scenario: one plan carried out in a simulated world: life after life, crash after crash, then the
+judgement.
 
-A life: open (recover), observe, maybe recover again and observe, work, end. Then a second owner may take over, or
-the process dies before one of its effects, or it closes. At the end every fault is healed, and what is there must
-be whole. Rules of this file:
+A life: open (recover), observe, maybe recover again and observe, work, end. Then a second owner may
+take over, or the process dies before one of its effects, or it closes. At the end every fault is
+healed, and what is there must be whole. Rules of this file:
 
 - the driver stands outside: nothing it does is an effect of a process;
-- an error no caller should ever see (an assertion, corruption where nothing was corrupted) is a violation;
+- an error no caller should ever see (an assertion, corruption where nothing was corrupted) is a
+  violation;
 - the draws of the driver come from a generator of its own.
 """
 
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
 FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
 """How a life may end by itself: an outside part failed, or another owner came."""
 EXCUSES = ("disk.", "ledger.", "bookkeeper.", "node.", "object.")
-"""Groups of faults that excuse such an end; without one in the same life, or another owner, it is a fault of the store."""
+"""Groups of faults that excuse such an end; without one in the same life, or another owner, it is a
+fault of the store.
+"""
 ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
@@ -85,9 +89,13 @@ class RunResult:
     answers: dict[str, int] = field(default_factory=dict)
     """What owners said to the jobs beside them, and what tasks of those came to."""
     windows: Mapping[str, int] = field(default_factory=dict)
-    """Windows of calls whose linearizability was decided, and left undecided (`Judgement.windows`)."""
+    """Windows of calls whose linearizability was decided, and left undecided
+    (`Judgement.windows`).
+    """
     tiers: Mapping[str, int] = field(default_factory=dict)
-    """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among these."""
+    """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among
+    these.
+    """
 
 
 class Scenario:
@@ -126,7 +134,10 @@ class Scenario:
         self._jobs = _jobs_beside(self.world, plan) if self._workload.jobs_beside else None
 
     def run(self) -> RunResult:
-        """Carry the plan out and judge it. Never raises: a fault of the store is a violation, and so is one of its judges."""
+        """Carry the plan out and judge it.
+
+        Never raises: a fault of the store is a violation, and so is one of its judges.
+        """
         with quiet():
             try:
                 self._carry_out()
@@ -147,7 +158,9 @@ class Scenario:
     # --- one life ---------------------------------------------------------------------------------
 
     def _cycle(self, cycle: Cycle) -> None:
-        findings = check_files(self.world, self.plan, self.history, deep=False) if cycle.checked else ()
+        findings = (
+            check_files(self.world, self.plan, self.history, deep=False) if cycle.checked else ()
+        )
         undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
         self._rot = undo is not None
         self._was_full, self._full = self._full, cycle.fills_at is not None
@@ -180,7 +193,9 @@ class Scenario:
             undo()
             self._rot = False
 
-    async def _live(self, process: SimulatedProcess, cycle: Cycle, findings: tuple[str, ...]) -> None:
+    async def _live(
+        self, process: SimulatedProcess, cycle: Cycle, findings: tuple[str, ...]
+    ) -> None:
         self._phases[process.name] = "opening"
         life, store = await self._open(process)
         await self._observe(store, life, cycle, findings=findings)
@@ -202,7 +217,13 @@ class Scenario:
             )
         chance = process.world.random(f"workload/{process.name}")
         work = run_workload(
-            self._workload, store, self.history, life.number, self.stage, chance, operations=cycle.operations
+            self._workload,
+            store,
+            self.history,
+            life.number,
+            self.stage,
+            chance,
+            operations=cycle.operations,
         )
         if cycle.ending != "close":
             await work
@@ -218,8 +239,12 @@ class Scenario:
             await self._open_again(process, store, life, cycle)
         self._phases[process.name] = "idle"
 
-    async def _open_again(self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle) -> None:
-        """Whatever became of its tasks: it closes, and lets go of everything, so that this very process can open it again."""
+    async def _open_again(
+        self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle
+    ) -> None:
+        """Whatever became of its tasks: it closes, and lets go of everything, so that this very
+        process can open it again.
+        """
         if life.ended is None:
             await self._close(process, store, life, cycle)
         process.cancels_at = None
@@ -227,7 +252,9 @@ class Scenario:
         life, store = await self._open(process)
         await self._observe(store, life, cycle)
 
-    async def _close(self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle) -> None:
+    async def _close(
+        self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle
+    ) -> None:
         self._phases[process.name] = "closing"
         if cycle.closes_at is not None:
             process.dies_at = process.effects + cycle.closes_at
@@ -235,13 +262,24 @@ class Scenario:
         self._end_life(life, "closed")
 
     async def _observe(
-        self, store: SegmentStore, life: Life, cycle: Cycle, *, again: bool = False, findings: tuple[str, ...] = ()
+        self,
+        store: SegmentStore,
+        life: Life,
+        cycle: Cycle,
+        *,
+        again: bool = False,
+        findings: tuple[str, ...] = (),
     ) -> None:
-        """Look at everything. Where two owners may be about, what a fenced one reads can be old: then it must prove
-        afterwards that it is the owner still, by writing, or it has seen nothing. And the other may have written meanwhile.
+        """Look at everything.
+
+        Where two owners may be about, what a fenced one reads can be old: then it must prove
+        afterwards that it is the owner still, by writing, or it has seen nothing. And the other may
+        have written meanwhile.
         """
         alone = cycle.ending != "takeover"
-        observation = await observe(store, self.history, life.number, again=again and alone, findings=findings)
+        observation = await observe(
+            store, self.history, life.number, again=again and alone, findings=findings
+        )
         if not alone:
             self.history.observations.remove(observation)
             await store.checkpoint()
@@ -262,9 +300,16 @@ class Scenario:
         return life, store
 
     def _end(
-        self, process: SimulatedProcess, task: asyncio.Task[None], cycle: Cycle, *, two_owners: bool = False
+        self,
+        process: SimulatedProcess,
+        task: asyncio.Task[None],
+        cycle: Cycle,
+        *,
+        two_owners: bool = False,
     ) -> None:
-        """The process has died, or its work is done one way or another: bring the life to its end."""
+        """The process has died, or its work is done one way or another: bring the life to its
+        end.
+        """
         self._cancelled = process.cancellations > 0
         self._judge(process, task, two_owners=two_owners)
         self._cancelled = False
@@ -286,7 +331,9 @@ class Scenario:
                 self._end_life(life, cycle.ending)
 
     def _follows_a_cut_opening(self, process: SimulatedProcess) -> bool:
-        """Whether the life before the latest one of this process never came to have the store open."""
+        """Whether the life before the latest one of this process never came to have the store
+        open.
+        """
         lives = self.history.lives
         number = max(life.number for life in lives if life.process == process.name)
         return number > 0 and lives[number - 1].opened is None
@@ -297,8 +344,12 @@ class Scenario:
 
     # --- two owners -------------------------------------------------------------------------------
 
-    def _takeover(self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle) -> None:
-        """The first owner is stopped; a second one takes over; the first one comes back, sooner or later."""
+    def _takeover(
+        self, first: SimulatedProcess, first_task: asyncio.Task[None], cycle: Cycle
+    ) -> None:
+        """The first owner is stopped; a second one takes over; the first one comes back, sooner or
+        later.
+        """
         world = self.world
         if not cycle.locks_expire:
             self._be_refused(first)
@@ -311,7 +362,9 @@ class Scenario:
         drawn = self._chance.randrange(RIVAL_TURNS)
         turns = drawn if cycle.returns_at is None else cycle.returns_at
         comes_back_at = turns if cycle.rival_stops_behind is None else sys.maxsize
-        world.run(lambda: task.done() or second.dead or second.paused or second.effects >= comes_back_at)
+        world.run(
+            lambda: task.done() or second.dead or second.paused or second.effects >= comes_back_at
+        )
         first.stops_at = first.stops_behind = None
         first.resume()
         world.reach("owner.resumes")
@@ -330,7 +383,9 @@ class Scenario:
         self._end(second, task, cycle, two_owners=True)
 
     def _overtake(self, first: SimulatedProcess) -> None:
-        """A second owner has opened the store while this one, stopped or awake again, was still there."""
+        """A second owner has opened the store while this one, stopped or awake again, was still
+        there.
+        """
         self._stopped = None
         self.world.reach("owner.takeover")
         lives = {life.number for life in self.history.lives if life.process == first.name}
@@ -340,7 +395,8 @@ class Scenario:
     def _be_refused(self, first: SimulatedProcess) -> None:
         """Who stops before it has taken the lock has nothing to refuse with."""
         holds = any(
-            life.process == first.name and life.opened is not None and life.ended is None for life in self.history.lives
+            life.process == first.name and life.opened is not None and life.ended is None
+            for life in self.history.lives
         )
         rival = self.world.process("refused")
         try:
@@ -354,13 +410,17 @@ class Scenario:
                 self._note(error, "a second owner")
         else:
             if holds:
-                self._unforeseen.append(Violation("owners", "a second owner opened the store of a living one"))
+                self._unforeseen.append(
+                    Violation("owners", "a second owner opened the store of a living one")
+                )
         self.world.kill(rival)
 
     # --- around the lives -------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there again."""
+        """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there
+        again.
+        """
         if self._jobs is not None:
             if (error := self._jobs.error()) is not None:
                 self._note(error, "a job")
@@ -379,13 +439,17 @@ class Scenario:
         findings = check_files(self.world, self.plan, self.history, deep=True, settled=True)
         self._last(self.world.process("verifier"), flush=False, findings=findings)
 
-    def _last(self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...] = ()) -> None:
+    def _last(
+        self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...] = ()
+    ) -> None:
         try:
             self.world.run_task(process, self._last_life(process, flush=flush, findings=findings))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
             self._note(error, "after everything was healed")
 
-    async def _last_life(self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...]) -> None:
+    async def _last_life(
+        self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...]
+    ) -> None:
         life, store = await self._open(process)
         await observe(store, self.history, life.number, again=not flush, findings=findings)
         if flush:
@@ -400,9 +464,13 @@ class Scenario:
 
     # --- how a life ended -------------------------------------------------------------------------
 
-    def _judge(self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool) -> None:
+    def _judge(
+        self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool
+    ) -> None:
         """Whether its end, and that of its containers, was one that the world gave reason for."""
-        errors = [task.exception()] if task.done() and not task.cancelled() and not process.dead else []
+        errors = (
+            [task.exception()] if task.done() and not task.cancelled() and not process.dead else []
+        )
         store = self._stores.pop(process.name, None)
         if store is not None:
             for container in store._parts.containers:  # noqa: SLF001 - why it stopped is not told outside
@@ -422,11 +490,21 @@ class Scenario:
             return
         if self._cancelled and isinstance(error, ContainerStoppedError):
             return
-        excused = two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
-        # No disk fails where no faults are on: that a tier is away is then how another owner's work shows, and wrong.
-        if isinstance(error, TierUnavailableError) and self.plan.tier1 == "file" and not self.plan.rates:
-            # But on a disk without room no store can be made, nor one be opened whose reserve the life before used up.
-            excused = self._full and (self._was_full or not any(life.opened is not None for life in self.history.lives))
+        excused = (
+            two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
+        )
+        # No disk fails where no faults are on: that a tier is away is then how another owner's work
+        # shows, and wrong.
+        if (
+            isinstance(error, TierUnavailableError)
+            and self.plan.tier1 == "file"
+            and not self.plan.rates
+        ):
+            # But on a disk without room no store can be made, nor one be opened whose reserve the
+            # life before used up.
+            excused = self._full and (
+                self._was_full or not any(life.opened is not None for life in self.history.lives)
+            )
         # Bad times of the object storage outlast the life they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
             excused |= self.world.points.struck("object.") > 0
@@ -435,7 +513,8 @@ class Scenario:
             excused |= self.world.points.struck("bookkeeper.", "node.") > 0
         if isinstance(error, FORESEEN) and excused:
             return
-        # Both opened at the same time; or an object that the later owner has deleted is read by the earlier one.
+        # Both opened at the same time; or an object that the later owner has deleted is read by the
+        # earlier one.
         if two_owners and (isinstance(error, StoreInUseError) or "it is gone" in str(error)):
             return
         if not (isinstance(error, DataCorruptionError) and self._rot):
@@ -457,14 +536,21 @@ class Scenario:
             plan=self.plan,
             violations=[
                 *self._unforeseen,
-                *(Violation("errors", f"in the background: {each}") for each in self.world.unhandled),
+                *(
+                    Violation("errors", f"in the background: {each}")
+                    for each in self.world.unhandled
+                ),
                 *self._deletions.violations,
                 *judgement.violations,
             ],
             crashes=self._crashes,
             openings=self._openings,
             calls=len(history.calls),
-            appends=sum(1 for call in history.calls if call.kind in {"append", "event"} and call.outcome == "ok"),
+            appends=sum(
+                1
+                for call in history.calls
+                if call.kind in {"append", "event"} and call.outcome == "ok"
+            ),
             virtual_s=self.world.time.now_us / 1e6,
             longest_recovery_s=self._longest_us / 1e6,
             effects=self.world.effects,

@@ -1,8 +1,9 @@
-"""Shared folders: beside the store lives another one that keeps its objects in the same place, by mistake.
+"""Shared folders: beside the store lives another one that keeps its objects in the same place, by
+mistake.
 
-The other store writes and flushes once the first one is made, and closes. Then it sleeps while lives of the first store go on,
-of later and later epochs: to a sweep that only looks at containers and epochs every object of the other one is an orphan.
-Rules of this file:
+The other store writes and flushes once the first one is made, and closes. Then it sleeps while
+lives of the first store go on, of later and later epochs: to a sweep that only looks at containers
+and epochs every object of the other one is an orphan. Rules of this file:
 
 - whatever the first store does, no object of the other one is deleted, but by the other one itself;
 - in the end the other store reads back all that it wrote.
@@ -27,13 +28,17 @@ APPENDS: Final = 12
 
 
 class SharedFolders(Scenario):
-    """A plan carried out with a neighbour. The neighbour meets no faults: it is what is judged, not what is tried."""
+    """A plan carried out with a neighbour.
+
+    The neighbour meets no faults: it is what is judged, not what is tried.
+    """
 
     _theirs: frozenset[str] = frozenset()
 
     def _cycle(self, cycle: Cycle) -> None:
         super()._cycle(cycle)
-        # Not before: who makes a store wants an empty folder, and objects in files lie in that of the first one.
+        # Not before: who makes a store wants an empty folder, and objects in files lie in that of
+        # the first one.
         if not self._theirs and self._is_known():
             self._live_next_door()
         elif self._theirs:
@@ -46,7 +51,9 @@ class SharedFolders(Scenario):
         self._live_next_door()
 
     def _is_known(self) -> bool:
-        """Whether the first store has its marker: without one it would be refused once the other one is there."""
+        """Whether the first store has its marker: without one it would be refused once the other
+        one is there.
+        """
         process = self.world.process("look")
         rates, self.world.rates = self.world.rates, {}
         try:
@@ -66,12 +73,18 @@ class SharedFolders(Scenario):
         """The neighbour opens, reads what it has, writes what it has not, flushes and closes."""
         world, rates, settings = self.world, self.world.rates, self.world.settings
         world.rates = {}
-        world.settings = {**self.plan.settings, "consolidation": False, "orphan_sweep_spacing_s": 0.0}
+        world.settings = {
+            **self.plan.settings,
+            "consolidation": False,
+            "orphan_sweep_spacing_s": 0.0,
+        }
         process = world.process("neighbour")
         try:
             world.run_task(process, self._next_door())
         except SegmentStoreError as error:
-            self._unforeseen.append(Violation(NAME, f"the other store: {type(error).__name__}: {error}"))
+            self._unforeseen.append(
+                Violation(NAME, f"the other store: {type(error).__name__}: {error}")
+            )
         finally:
             world.kill(process)
             world.rates, world.settings = rates, settings
@@ -82,7 +95,9 @@ class SharedFolders(Scenario):
         if not self._theirs:
             await _write(store)
         elif await _read(store) != _data():
-            self._unforeseen.append(Violation(NAME, "the other store has other bytes than it wrote"))
+            self._unforeseen.append(
+                Violation(NAME, "the other store has other bytes than it wrote")
+            )
         await store.close()
         self._theirs = await self._listed(process)
 
@@ -96,14 +111,21 @@ class SharedFolders(Scenario):
             self.world.rates = rates
         gone = sorted(self._theirs - there)
         if gone:
-            self._unforeseen.append(Violation(NAME, f"{gone[0]} of the other store is gone, and {len(gone) - 1} more"))
+            self._unforeseen.append(
+                Violation(NAME, f"{gone[0]} of the other store is gone, and {len(gone) - 1} more")
+            )
             self._theirs = there
 
     async def _listed(self, process: SimulatedProcess) -> frozenset[str]:
         tag = self.world.neighbour_tag
         assert tag is not None
         storage = self.world.object_storage(process)
-        found = [stored.name async for page in storage.list() for stored in page if is_of_store(stored.name, tag)]
+        found = [
+            stored.name
+            async for page in storage.list()
+            for stored in page
+            if is_of_store(stored.name, tag)
+        ]
         await storage.close()
         return frozenset(found)
 

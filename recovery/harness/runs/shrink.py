@@ -1,7 +1,8 @@
 """Shrink: the smallest plan that still breaks the same rule.
 
-Greedy: take something out, run again, keep what still fails; from the largest pieces (whole lives) to the smallest.
-The seed stays, so a smaller plan may meet other choices; that is why each try is run and not guessed.
+Greedy: take something out, run again, keep what still fails; from the largest pieces (whole lives)
+to the smallest. The seed stays, so a smaller plan may meet other choices; that is why each try is
+run and not guessed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from recovery.harness.runs.scenario import RunResult, Scenario
 TRIES_MAX: Final = 120
 
 
-def shrink(plan: Plan, *, tries: int = TRIES_MAX, run: Callable[[Plan], RunResult] | None = None) -> Plan:
-    """A smaller plan that fails by the same checker, or the plan itself. Runs at most `tries` plans."""
+def shrink(
+    plan: Plan, *, tries: int = TRIES_MAX, run: Callable[[Plan], RunResult] | None = None
+) -> Plan:
+    """A smaller plan that fails by the same checker, or the plan itself.
+
+    Runs at most `tries` plans.
+    """
     run = run if run is not None else lambda smaller: Scenario(smaller).run()
     wanted = _checkers(run(plan))
     if not wanted:
@@ -53,10 +59,14 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     if plan.rates:
         yield dataclasses.replace(plan, rates={})
     for point in plan.rates:
-        yield dataclasses.replace(plan, rates={name: rate for name, rate in plan.rates.items() if name != point})
+        yield dataclasses.replace(
+            plan, rates={name: rate for name, rate in plan.rates.items() if name != point}
+        )
     for place, cycle in enumerate(plan.cycles):
         for simpler in _simpler(cycle):
-            yield dataclasses.replace(plan, cycles=(*plan.cycles[:place], simpler, *plan.cycles[place + 1 :]))
+            yield dataclasses.replace(
+                plan, cycles=(*plan.cycles[:place], simpler, *plan.cycles[place + 1 :])
+            )
 
 
 def _simpler(cycle: Cycle) -> Iterator[Cycle]:

@@ -51,9 +51,13 @@ class Summary:
     answers: Counter[str] = field(default_factory=Counter)
     """What owners said to jobs beside them, and what tasks of those came to."""
     windows: Counter[str] = field(default_factory=Counter)
-    """Windows of calls whose linearizability was `decided`, and left `undecided`: the search for it has bounds."""
+    """Windows of calls whose linearizability was `decided`, and left `undecided`: the search for it
+    has bounds.
+    """
     tiers: Counter[str] = field(default_factory=Counter)
-    """`looks` at what lies in the tiers, `objects` seen in all of them, `orphans` and what was under way among these."""
+    """`looks` at what lies in the tiers, `objects` seen in all of them, `orphans` and what was
+    under way among these.
+    """
     failures: list[Failure] = field(default_factory=list)
     failed: int = 0
 
@@ -73,7 +77,14 @@ class Summary:
         self.tiers.update(result.tiers)
         if result.violations:
             plan = result.plan
-            self._fail(Failure(plan.seed, plan.workload, plan.to_json(), [str(each) for each in result.violations]))
+            self._fail(
+                Failure(
+                    plan.seed,
+                    plan.workload,
+                    plan.to_json(),
+                    [str(each) for each in result.violations],
+                )
+            )
 
     def add(self, other: Summary) -> None:
         """Add another summary."""
@@ -125,7 +136,8 @@ def run_all(
     jobs: int = 1,
     on_progress: Callable[[Summary], None] = lambda _summary: None,
 ) -> Summary:
-    """Run plan after plan on `jobs` processes, as long as there are some and `more(summary)` says so.
+    """Run plan after plan on `jobs` processes, as long as there are some and `more(summary)` says
+    so.
 
     What is under way then is ended. Ends early after FAILURES_MAX failures, and when `stop_asked`.
     """

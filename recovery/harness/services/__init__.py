@@ -1,1 +1,3 @@
-"""Real servers that the tests install and start themselves, and the faults that a network adds to them."""
+"""Real servers that the tests install and start themselves, and the faults that a network adds to
+them.
+"""

@@ -13,7 +13,10 @@ def _say(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Install the servers of the tests. 0 if all is there, 1 if a piece is missing, 2 for another command."""
+    """Install the servers of the tests.
+
+    0 if all is there, 1 if a piece is missing, 2 for another command.
+    """
     if arguments != ["install"]:
         sys.stderr.write("usage: python -m recovery.harness.services install\n")
         return 2

@@ -1,10 +1,11 @@
 """BookKeeperCluster: a real cluster for tests, and what can go wrong with its machines.
 
-The processes are those of `segmentstore bookkeeper start`; here they die with the process that started them, and can
-be killed, paused, wiped and filled one by one. Bookies are counted from 0.
+The processes are those of `segmentstore bookkeeper start`; here they die with the process that
+started them, and can be killed, paused, wiped and filled one by one. Bookies are counted from 0.
 
-Everything here waits for what it starts or ends, so a test needs no waiting of its own, except for what the rest of
-the cluster notices later: a killed bookie stands in ZooKeeper's list for up to 20 s more.
+Everything here waits for what it starts or ends, so a test needs no waiting of its own, except for
+what the rest of the cluster notices later: a killed bookie stands in ZooKeeper's list for up to 20
+s more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from durablelog.bookkeeper.cluster.local_cluster import BOOKIES, USUAL, LocalCluster, LocalClusterError
+from durablelog.bookkeeper.cluster.local_cluster import (
+    BOOKIES,
+    USUAL,
+    LocalCluster,
+    LocalClusterError,
+)
 from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from recovery.harness.services.server import ServerFailedError
@@ -27,27 +33,42 @@ _DATA: Final = ("journal", "ledgers", "index")
 
 
 class BookKeeperCluster:
-    """ZooKeeper and so many bookies in a folder. Not started by its constructor; a context manager that does it.
+    """ZooKeeper and so many bookies in a folder.
 
-    Not safe for use by several threads at once, but by one after another. Starting anything raises ServerFailedError if it
-    does not come up, with the end of what it wrote, and GatewayMissingError if BookKeeper is not installed.
+    Not started by its constructor; a context manager that does it.
+
+    Not safe for use by several threads at once, but by one after another. Starting anything raises
+    ServerFailedError if it does not come up, with the end of what it wrote, and GatewayMissingError
+    if BookKeeper is not installed.
     """
 
     def __init__(
-        self, folder: Path, bookies: int = BOOKIES, *, full_speed: bool = False, extras: ClusterExtras = USUAL
+        self,
+        folder: Path,
+        bookies: int = BOOKIES,
+        *,
+        full_speed: bool = False,
+        extras: ClusterExtras = USUAL,
     ) -> None:
-        """`full_speed` is for measurements: as `segmentstore bookkeeper start` would run it, and as slow to start.
+        """`full_speed` is for measurements: as `segmentstore bookkeeper start` would run it, and as
+        slow to start.
 
-        `extras` are what is unusual about it; with credentials for ZooKeeper, nothing that asks that itself works here.
+        `extras` are what is unusual about it; with credentials for ZooKeeper, nothing that asks
+        that itself works here.
         """
-        self._cluster = LocalCluster(folder, bookies, watched=True, short_lived=not full_speed, extras=extras)
+        self._cluster = LocalCluster(
+            folder, bookies, watched=True, short_lived=not full_speed, extras=extras
+        )
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -126,7 +147,10 @@ class BookKeeperCluster:
         self._cluster.zookeeper_process().send(signal.SIGCONT)
 
     def kill_bookie(self, index: int, *, forget: bool = False) -> None:
-        """End it as a crash would. With `forget`, the others know at once: its registration is removed as well."""
+        """End it as a crash would.
+
+        With `forget`, the others know at once: its registration is removed as well.
+        """
         self._cluster.bookie_process(index).end(signal.SIGKILL)
         if forget:
             self._forget(index)
@@ -165,7 +189,10 @@ class BookKeeperCluster:
         self.start_bookie(index, _FULL)
 
     def pause_bookie(self, index: int) -> None:
-        """It takes connections and bytes, and never answers. Longer than 20 s, and its session is lost."""
+        """It takes connections and bytes, and never answers.
+
+        Longer than 20 s, and its session is lost.
+        """
         self._cluster.bookie_process(index).send(signal.SIGSTOP)
 
     def resume_bookie(self, index: int) -> None:
@@ -173,8 +200,9 @@ class BookKeeperCluster:
         self._cluster.bookie_process(index).send(signal.SIGCONT)
 
     def fill_bookie(self, index: int) -> None:
-        """From now on every write of it to a file fails. What it does about that is its own affair: it ends itself soon
-        after the next entry.
+        """From now on every write of it to a file fails.
+
+        What it does about that is its own affair: it ends itself soon after the next entry.
         """
         self._cluster.bookie_process(index).limit_file_size(0)
 
@@ -184,10 +212,13 @@ class BookKeeperCluster:
             self._cluster.bookie_process(index).limit_file_size(None)
 
     def wipe_bookie(self, index: int, *, replaced: bool = False) -> None:
-        """Kill it, and remove all entries it had, journal and index too. `start_bookie` brings it back empty.
+        """Kill it, and remove all entries it had, journal and index too.
 
-        It does not know that it ever had any: the cookies by which a bookie knows its disks stay. With `replaced` they go as
-        well, on disk and in ZooKeeper (which runs then): an operator gave the machine new disks and said so.
+        `start_bookie` brings it back empty.
+
+        It does not know that it ever had any: the cookies by which a bookie knows its disks stay.
+        With `replaced` they go as well, on disk and in ZooKeeper (which runs then): an operator
+        gave the machine new disks and said so.
         """
         self.kill_bookie(index)
         for name in _DATA:
@@ -206,7 +237,9 @@ class BookKeeperCluster:
         return self._cluster.bookie_process(index).wait(seconds)
 
     def registered(self) -> list[str]:
-        """Bookies that ZooKeeper lists as writable now, sorted, dead ones with a session left among them."""
+        """Bookies that ZooKeeper lists as writable now, sorted, dead ones with a session left among
+        them.
+        """
         with Registrations(self._cluster.addresses.zookeeper) as registrations:
             return sorted(registrations.writable())
 

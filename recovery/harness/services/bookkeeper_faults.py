@@ -1,7 +1,9 @@
-"""FaultedStore: a store on a cluster, at work in this process while a test breaks what it stands on; its history, judged.
+"""FaultedStore: a store on a cluster, at work in this process while a test breaks what it stands
+on; its history, judged.
 
-A life: the store is opened from an empty folder, so that everything comes from the log and from Tier 2; all of it is looked at;
-clients work until the test has done what it does, and for a while after that; all of it is looked at again. Rules of this file:
+A life: the store is opened from an empty folder, so that everything comes from the log and from
+Tier 2; all of it is looked at; clients work until the test has done what it does, and for a while
+after that; all of it is looked at again. Rules of this file:
 
 - what happened is judged by the checkers of histories alone;
 - a test waits for what the store does (`WorkingStore`), never for time to pass;
@@ -66,15 +68,23 @@ class WorkingStore:
         await future
 
     async def says(self, *words: str) -> None:
-        """Returns when health says something with all these words in it; it is looked at, for nothing tells of its changes."""
+        """Returns when health says something with all these words in it; it is looked at, for
+        nothing tells of its changes.
+        """
         while not any(all(word in finding for word in words) for finding in self.findings()):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     async def moves_on(self) -> None:
-        """Returns when the log has begun another ledger and was truncated, both since this call. ZooKeeper answers."""
+        """Returns when the log has begun another ledger and was truncated, both since this call.
+
+        ZooKeeper answers.
+        """
         async with log_records(self._tier1) as read:
             before = now = await read()
-            while now.next_sequence == before.next_sequence or now.truncation_address == before.truncation_address:
+            while (
+                now.next_sequence == before.next_sequence
+                or now.truncation_address == before.truncation_address
+            ):
                 await asyncio.sleep(_LOOK_S)
                 now = await read()
 
@@ -111,11 +121,21 @@ class WorkingStore:
                     future.set_result(None)
             self._waiting = [each for each in self._waiting if not each[1].done()]
 
-    async def work(self, history: History, stage: Stage, chance: random.Random, *, may_stop: bool) -> None:
+    async def work(
+        self, history: History, stage: Stage, chance: random.Random, *, may_stop: bool
+    ) -> None:
         """Clients at work until `stop`. Raises StoreStoppedError."""
         while not self._stopping:
             await run_workload(
-                FAULTS, self.store, history, self.life, stage, chance, ROUND_CALLS, pace=PACE, listener=self.told
+                FAULTS,
+                self.store,
+                history,
+                self.life,
+                stage,
+                chance,
+                ROUND_CALLS,
+                pace=PACE,
+                listener=self.told,
             )
             if not self.runs:
                 if may_stop:
@@ -125,7 +145,9 @@ class WorkingStore:
 
 @asynccontextmanager
 async def log_records(tier1: str) -> AsyncIterator[Callable[[], Awaitable[LogRecord]]]:
-    """Reads the record of the log of container 0, as often as it is called; for as long as ZooKeeper answers."""
+    """Reads the record of the log of container 0, as often as it is called; for as long as
+    ZooKeeper answers.
+    """
     location = BookKeeperLocation.parse(tier1)
     path = container_path(location.path, 0)
     nodes = ZookeeperNodes(ZookeeperSettings(hosts=location.hosts), Runtime())
@@ -146,18 +168,27 @@ Script = Callable[[WorkingStore], Awaitable[None]]
 
 
 class FaultedStore:
-    """One store, life after life, in folders below `folder`; `tier1` is its URL, `settings` more of its settings."""
+    """One store, life after life, in folders below `folder`; `tier1` is its URL, `settings` more of
+    its settings.
+    """
 
     def __init__(self, folder: Path, tier1: str, seed: str, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         # Syncs of a disk that the bookies need would be most of what a test waits for.
-        self.settings = {**settings, "tier1": tier1, "tier2": f"memory://{folder.name}-{os.getpid()}-{next(_NUMBERS)}"}
+        self.settings = {
+            **settings,
+            "tier1": tier1,
+            "tier2": f"memory://{folder.name}-{os.getpid()}-{next(_NUMBERS)}",
+        }
         self.history = History()
         self._stage = Stage()
         self._seed = seed
 
     async def live(self, script: Script, *, may_stop: bool = False) -> None:
-        """One life under load. Raises what opening, the script, and what is unforeseen raise; StoreStoppedError."""
+        """One life under load.
+
+        Raises what opening, the script, and what is unforeseen raise; StoreStoppedError.
+        """
         history = self.history
         life = Life(len(history.lives), f"life {len(history.lives)}", history.next_stamp())
         history.lives.append(life)

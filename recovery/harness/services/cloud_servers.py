@@ -1,7 +1,8 @@
-"""Servers that speak like the clouds beside Amazon's: fake-gcs-server for gs://, azurite for abfs://.
+"""Servers that speak like the clouds beside Amazon's: fake-gcs-server for gs://, azurite for
+abfs://.
 
-What each is worth as a witness is in docs/testing-services.md. The fsspec packages for them (gcsfs, adlfs) find credentials and
-the server's place in environment variables, which `environment` gives.
+What each is worth as a witness is in docs/testing-services.md. The fsspec packages for them (gcsfs,
+adlfs) find credentials and the server's place in environment variables, which `environment` gives.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from recovery.harness.services.installing import azurite_program, fake_gcs_progr
 from recovery.harness.services.server import HOST, StorageServer
 
 AZURE_ACCOUNT: Final = "devstoreaccount1"
-AZURE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURE_KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 """Azurite's own, the same everywhere: its documentation has both."""
 _ANSWER_S: Final = 5.0
 

@@ -1,7 +1,9 @@
-"""CutProxy: stands between ZooKeeper and its clients, loses single replies, and ends sessions behind their owners' backs.
+"""CutProxy: stands between ZooKeeper and its clients, loses single replies, and ends sessions
+behind their owners' backs.
 
-It understands as much of ZooKeeper's protocol as that takes: frames, the kind and path of a request, the session of a connection
-(ZooKeeper's jute records: big-endian, a length before everything of no fixed size). Rules of this file:
+It understands as much of ZooKeeper's protocol as that takes: frames, the kind and path of a
+request, the session of a connection (ZooKeeper's jute records: big-endian, a length before
+everything of no fixed size). Rules of this file:
 
 - it runs on the loop of who uses it, and everything it began ends with it;
 - a request whose reply is lost was carried out: the connection is cut only when the reply had come.
@@ -50,7 +52,10 @@ class CutProxy:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         assert self._server is not None
         self._server.close()
@@ -66,7 +71,8 @@ class CutProxy:
         return f"{_HOST}:{self.port}"
 
     async def lose_reply(self, kind: str, path: str) -> None:
-        """Lose the reply to the next change of this kind (one of KINDS) to a node below `path`, and with it the connection.
+        """Lose the reply to the next change of this kind (one of KINDS) to a node below `path`, and
+        with it the connection.
 
         Returns when that has happened.
         """
@@ -76,7 +82,8 @@ class CutProxy:
         await self._lost.wait()
 
     async def expire_sessions(self) -> int:
-        """End all sessions that came through here, as if ZooKeeper had not heard of them for too long; how many.
+        """End all sessions that came through here, as if ZooKeeper had not heard of them for too
+        long; how many.
 
         Their clients learn of it from the end of their connections.
         """
@@ -98,7 +105,7 @@ class CutProxy:
             finally:
                 writer.close()
 
-    # --- one connection ----------------------------------------------------------------------------------------
+    # --- one connection ---------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -129,7 +136,9 @@ class CutProxy:
         finally:
             there_writer.close()
 
-    async def _requests(self, reader: asyncio.StreamReader, there: asyncio.StreamWriter, doomed: list[int]) -> None:
+    async def _requests(
+        self, reader: asyncio.StreamReader, there: asyncio.StreamWriter, doomed: list[int]
+    ) -> None:
         first = True
         while (frame := await _frame(reader)) is not None:
             if not first and self._wanted is not None:
@@ -141,7 +150,9 @@ class CutProxy:
             there.write(_framed(frame))
             await there.drain()
 
-    async def _replies(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: list[int]) -> None:
+    async def _replies(
+        self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: list[int]
+    ) -> None:
         first = True
         while (frame := await _frame(there)) is not None:
             if first:
@@ -176,4 +187,8 @@ def _path(frame: bytes) -> str:
     if len(frame) < start:
         return ""
     (length,) = _LENGTH.unpack_from(frame, _HEADER.size)
-    return frame[start : start + length].decode(errors="replace") if 0 <= length <= len(frame) - start else ""
+    return (
+        frame[start : start + length].decode(errors="replace")
+        if 0 <= length <= len(frame) - start
+        else ""
+    )

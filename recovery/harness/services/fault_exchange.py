@@ -1,7 +1,8 @@
 """One request through the fault proxy: passed on as it is, or with one fault done to it.
 
-Without a fault a message streams through and is never held. A fault that needs a whole body holds that one
-body. Towards the server every request has a connection of its own, so that no fault reaches beyond it.
+Without a fault a message streams through and is never held. A fault that needs a whole body holds
+that one body. Towards the server every request has a connection of its own, so that no fault
+reaches beyond it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Upstream:
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """A connection for one request. Raises OSError, also for a server that takes too long."""
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(self.host, self.port, limit=HEAD_BYTES_MAX)
+            reader, writer = await asyncio.open_connection(
+                self.host, self.port, limit=HEAD_BYTES_MAX
+            )
         try:
             yield reader, writer
         finally:
@@ -116,7 +119,11 @@ class Upstream:
     def another_range(self, head: Head) -> Reply | None:
         """The last reply to another range of the same object."""
         wanted = head.target, head.get("Range") or ""
-        found = (self._ranges[key] for key in reversed(self._ranges) if key[0] == wanted[0] and key != wanted)
+        found = (
+            self._ranges[key]
+            for key in reversed(self._ranges)
+            if key[0] == wanted[0] and key != wanted
+        )
         return next(found, None)
 
     def is_possible(self, head: Head, fault: Fault) -> bool:
@@ -126,7 +133,10 @@ class Upstream:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request of a caller's connection, its head read. `run` once; the connection may go on if it returns True."""
+    """One request of a caller's connection, its head read.
+
+    `run` once; the connection may go on if it returns True.
+    """
 
     upstream: Upstream
     reader: asyncio.StreamReader
@@ -136,7 +146,11 @@ class Exchange:
     """Runs what outlives the exchange, until the proxy stops."""
 
     async def run(self, fault: Fault | None) -> bool:
-        """Do it. Raises ConnectionLostError, MessageError, OSError: the caller's connection is of no use any more."""
+        """Do it.
+
+        Raises ConnectionLostError, MessageError, OSError: the caller's connection is of no use any
+        more.
+        """
         if isinstance(fault, DropRequest):
             raise ConnectionLostError
         if self.request.get("Expect") is not None:
@@ -227,7 +241,9 @@ class Exchange:
             return self._goes_on(reply) and not body.until_close and took_all
 
     async def _send(self, writer: asyncio.StreamWriter) -> bool:
-        """Stream the request to the server; False if it did not want all of it: it may have replied nevertheless."""
+        """Stream the request to the server; False if it did not want all of it: it may have replied
+        nevertheless.
+        """
         body = Body(self.reader, self.request)
         try:
             writer.write(self.request.encode())
@@ -291,7 +307,11 @@ def error_reply(request: Head, status: int, code: str) -> Reply:
     body = b"" if request.method == "HEAD" else text.encode()
     head = Head(
         f"HTTP/1.1 {status} Fault",
-        (("Content-Type", "application/xml"), ("x-amz-request-id", "fault"), ("Content-Length", str(len(body)))),
+        (
+            ("Content-Type", "application/xml"),
+            ("x-amz-request-id", "fault"),
+            ("Content-Length", str(len(body))),
+        ),
     )
     return Reply(head, body)
 
@@ -310,4 +330,6 @@ def _in_place_of(other: Reply, request: Head) -> Reply:
     total = (other.head.get("Content-Range") or "").rpartition("/")[2]
     if asked is None:
         raise MessageError("no range was asked for")
-    return other._replace(head=other.head.including("Content-Range", f"bytes {asked[1]}-{asked[2]}/{total}"))
+    return other._replace(
+        head=other.head.including("Content-Range", f"bytes {asked[1]}-{asked[2]}/{total}")
+    )

@@ -1,9 +1,10 @@
-"""HTTP/1.1 as the fault proxy must know it: heads, where messages end, and which S3 request a head is.
+"""HTTP/1.1 as the fault proxy must know it: heads, where messages end, and which S3 request a head
+is.
 
 Rules of this file:
 
-- bytes that are not understood are refused (MessageError), never guessed at: a proxy that loses count of
-  a message would make faults nobody asked for;
+- bytes that are not understood are refused (MessageError), never guessed at: a proxy that loses
+  count of a message would make faults nobody asked for;
 - names of headers keep their spelling on the wire, for a signature may cover them;
 - everything read has a bound.
 """
@@ -29,7 +30,9 @@ _BODILESS_STATUS = (204, 304)
 
 
 class MessageError(Exception):
-    """What came is not HTTP/1.1 as far as this proxy speaks it, or ended in the middle of a message."""
+    """What came is not HTTP/1.1 as far as this proxy speaks it, or ended in the middle of a
+    message.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class Head:
     def without(self, *names: str) -> Self:
         """The same without these headers."""
         gone = {name.lower() for name in names}
-        return type(self)(self.first_line, tuple(each for each in self.headers if each[0].lower() not in gone))
+        return type(self)(
+            self.first_line, tuple(each for each in self.headers if each[0].lower() not in gone)
+        )
 
     def including(self, name: str, value: str) -> Self:
         """The same with this header, in place of any of the same name."""
@@ -108,7 +113,9 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 class Body:
     """The body that follows a head, to be read once. `method` is the request's, for a reply."""
 
-    def __init__(self, reader: asyncio.StreamReader, head: Head, *, method: str | None = None) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, head: Head, *, method: str | None = None
+    ) -> None:
         self._reader = reader
         self.until_close = False
         """The body ends with the connection: nothing else says where."""
@@ -186,7 +193,9 @@ def _chunk_size(line: bytes) -> int:
 
 
 def operation_of(head: Head) -> Operation | None:
-    """Which S3 request a head begins, in path style; None for what is not one of an object storage's."""
+    """Which S3 request a head begins, in path style; None for what is not one of an object
+    storage's.
+    """
     parts = urlsplit(head.target)
     query = parse_qs(parts.query, keep_blank_values=True)
     has_key = "/" in parts.path.strip("/")

@@ -1,14 +1,16 @@
-"""FaultProxy: an HTTP proxy on this machine in front of one S3 server, that does to requests what networks do.
+"""FaultProxy: an HTTP proxy on this machine in front of one S3 server, that does to requests what
+networks do.
 
     with FaultProxy("127.0.0.1", server_port) as proxy:
-        proxy.fault(DropReply(), "complete_upload")     # the next Complete is done, and its reply is lost
-        proxy.fault(SLOW_DOWN, times=None)              # and then nothing but 503 until `heal`
-        ... a client with endpoint_url=proxy.endpoint_url ...
+        proxy.fault(DropReply(), "complete_upload") # the next Complete is done, and its reply is
+        lost proxy.fault(SLOW_DOWN, times=None) # and then nothing but 503 until `heal` ... a client
+        with endpoint_url=proxy.endpoint_url ...
 
-Theory of operation. The proxy has a thread and an event loop of its own, so that it serves callers that block and
-callers on other loops alike. It knows where messages end and answers `Expect: 100-continue` itself; that is why
-it can let a request take effect and lose the reply. Which request suffers what is said by rules that a test
-queues (`fault_rules`); nothing is left to chance.
+Theory of operation. The proxy has a thread and an event loop of its own, so that it serves callers
+that block and callers on other loops alike. It knows where messages end and answers
+`Expect: 100-continue` itself; that is why it can let a request take effect and lose the reply.
+Which request suffers what is said by rules that a test queues (`fault_rules`); nothing is left to
+chance.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from recovery.harness.services.fault_exchange import ConnectionLostError, Exchange, Upstream
-from recovery.harness.services.fault_messages import HEAD_BYTES_MAX, Head, MessageError, operation_of, read_head
+from recovery.harness.services.fault_messages import (
+    HEAD_BYTES_MAX,
+    Head,
+    MessageError,
+    operation_of,
+    read_head,
+)
 from recovery.harness.services.fault_rules import Fault, FaultRules, Rule
 from segmentstore.contracts.runtime import Runtime
 from tier2.request_meter import Operation
@@ -46,7 +54,10 @@ class SeenRequest(NamedTuple):
 
 
 class FaultProxy:
-    """A proxy in front of the server at `host`, `port`. A context manager; its methods may be called from any thread."""
+    """A proxy in front of the server at `host`, `port`.
+
+    A context manager; its methods may be called from any thread.
+    """
 
     def __init__(self, host: str, port: int, *, runtime: Runtime | None = None) -> None:
         runtime = runtime if runtime is not None else Runtime()
@@ -62,7 +73,7 @@ class FaultProxy:
         self._connections: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._ended = self._executor.submit(asyncio.run, self._serve())
@@ -71,12 +82,18 @@ class FaultProxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()
 
     def stop(self) -> None:
-        """End every connection and the thread. Requests that were to be late are forgotten. Idempotent."""
+        """End every connection and the thread.
+
+        Requests that were to be late are forgotten. Idempotent.
+        """
         if self._ended is not None and not self._ended.done():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._ended.result(_CALL_S)
@@ -88,7 +105,7 @@ class FaultProxy:
         """Where callers find the proxy."""
         return f"http://{_HOST}:{self.port}"
 
-    # --- what goes wrong --------------------------------------------------------------------------------------
+    # --- what goes wrong --------------------------------------------------------------------------
 
     def fault(
         self,
@@ -98,8 +115,9 @@ class FaultProxy:
         skip: int = 0,
         when: Callable[[Head], bool] | None = None,
     ) -> Rule:
-        """Queue a fault for requests of these kinds (of any kind if none is named): the next `times` of them
-        after `skip`, None for all, of those whose head passes `when`. The oldest rule that fits wins.
+        """Queue a fault for requests of these kinds (of any kind if none is named): the next
+        `times` of them after `skip`, None for all, of those whose head passes `when`. The oldest
+        rule that fits wins.
         """
         return self._rules.add(Rule(operations, fault, times, skip, when))
 
@@ -117,7 +135,8 @@ class FaultProxy:
         self._call(self._release())
 
     def release_late(self) -> list[int]:
-        """Send every request held back by `Late` to the server now, in order; the statuses of its replies.
+        """Send every request held back by `Late` to the server now, in order; the statuses of its
+        replies.
 
         Raises OSError, MessageError if the server does not answer.
         """
@@ -136,24 +155,28 @@ class FaultProxy:
         self._server_address = host, port
         self._call(self._point())
 
-    # --- what was seen ----------------------------------------------------------------------------------------
+    # --- what was seen ----------------------------------------------------------------------------
 
     def seen(self, *operations: Operation) -> list[SeenRequest]:
         """The last SEEN_MAX requests, oldest first; of these kinds, if some are named."""
-        return [each for each in tuple(self._seen) if not operations or each.operation in operations]
+        return [
+            each for each in tuple(self._seen) if not operations or each.operation in operations
+        ]
 
     def counts(self) -> Counter[Operation | None]:
         """How many of them were of each kind."""
         return Counter(each.operation for each in tuple(self._seen))
 
-    # --- the proxy's own thread -------------------------------------------------------------------------------
+    # --- the proxy's own thread -------------------------------------------------------------------
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
     def _serving_ended(self, ended: concurrent.futures.Future[None]) -> None:
         if not self._ready.done():
-            self._ready.set_exception(ended.exception() or RuntimeError("the proxy ended before it began"))
+            self._ready.set_exception(
+                ended.exception() or RuntimeError("the proxy ended before it began")
+            )
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,7 +196,9 @@ class FaultProxy:
     async def _listen(self) -> None:
         if self._server is None:
             listener = _bound_socket(self.port)
-            self._server = await asyncio.start_server(self._converse, sock=listener, limit=HEAD_BYTES_MAX, backlog=256)
+            self._server = await asyncio.start_server(
+                self._converse, sock=listener, limit=HEAD_BYTES_MAX, backlog=256
+            )
 
     async def _refuse(self) -> None:
         if self._server is not None:
@@ -222,7 +247,9 @@ class FaultProxy:
                 writer.transport.abort()
             del self._connections[task]
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head) -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head
+    ) -> bool:
         upstream = self._upstream
         operation = operation_of(head)
         fault = self._rules.take(operation, head, lambda fault: upstream.is_possible(head, fault))

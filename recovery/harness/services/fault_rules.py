@@ -1,8 +1,8 @@
 """What can go wrong between an object storage and its server, and the rules that say when it does.
 
-A test queues rules; each request takes at most one fault: that of the oldest rule that matches it and has
-not been used up. There is no chance in it: which requests fail follows from the rules and from the order
-in which requests come.
+A test queues rules; each request takes at most one fault: that of the oldest rule that matches it
+and has not been used up. There is no chance in it: which requests fail follows from the rules and
+from the order in which requests come.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class DropRequest:
 
 @dataclass(frozen=True, slots=True)
 class CutUpload:
-    """The connections on both sides end when this share of the request's body has been passed on."""
+    """The connections on both sides end when this share of the request's body has been passed
+    on.
+    """
 
     share: float = 0.5
 
@@ -35,21 +37,27 @@ class DropReply:
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """The server gets the same request twice, one after the other; the caller gets this one's reply."""
+    """The server gets the same request twice, one after the other; the caller gets this one's
+    reply.
+    """
 
     reply: Literal["first", "second"] = "second"
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The connection ends when the whole request has come; the server gets it `seconds` later, or at `release_late`."""
+    """The connection ends when the whole request has come; the server gets it `seconds` later, or
+    at `release_late`.
+    """
 
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An error reply, as S3 writes it: instead of the request, or instead of the reply to what was done."""
+    """An error reply, as S3 writes it: instead of the request, or instead of the reply to what was
+    done.
+    """
 
     status: int
     code: str
@@ -58,7 +66,10 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Only this share of the reply's body comes. `lying`: and the Content-Length says that this is all of it."""
+    """Only this share of the reply's body comes.
+
+    `lying`: and the Content-Length says that this is all of it.
+    """
 
     share: float = 0.5
     lying: bool = False
@@ -97,13 +108,27 @@ class Stall:
     after_effect: bool = False
 
 
-Fault = DropRequest | CutUpload | DropReply | Twice | Late | Status | Truncate | WrongRange | FlipBit | Delay | Stall
+Fault = (
+    DropRequest
+    | CutUpload
+    | DropReply
+    | Twice
+    | Late
+    | Status
+    | Truncate
+    | WrongRange
+    | FlipBit
+    | Delay
+    | Stall
+)
 
 SLOW_DOWN: Final = Status(503, "SlowDown")
 INTERNAL_ERROR: Final = Status(500, "InternalError")
 INTERNAL_ERROR_AFTER_EFFECT: Final = Status(500, "InternalError", after_effect=True)
 EXPIRED_TOKEN: Final = Status(400, "ExpiredToken")
-"""400, as S3 has it: only the code in the body tells it from a malformed request; a HEAD has no body."""
+"""400, as S3 has it: only the code in the body tells it from a malformed request; a HEAD has no
+body.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +147,9 @@ class Rule:
     _passed: int = field(default=0, init=False)
 
     def matches(self, operation: Operation | None, head: Head) -> bool:
-        """Whether this request is the rule's to take; counts it among the skipped if it is not yet."""
+        """Whether this request is the rule's to take; counts it among the skipped if it is not
+        yet.
+        """
         if self.times is not None and self.taken >= self.times:
             return False
         if self.operations and operation not in self.operations:
@@ -154,7 +181,9 @@ class FaultRules:
             gone = list(self._rules if rules is None else rules)
             self._rules = [rule for rule in self._rules if rule not in gone]
 
-    def take(self, operation: Operation | None, head: Head, is_possible: Callable[[Fault], bool]) -> Fault | None:
+    def take(
+        self, operation: Operation | None, head: Head, is_possible: Callable[[Fault], bool]
+    ) -> Fault | None:
         """The fault this request suffers, None for none."""
         with self._lock:
             for rule in self._rules:
@@ -164,6 +193,8 @@ class FaultRules:
         return None
 
     def unused(self) -> list[Rule]:
-        """Rules that were meant for so many requests and met fewer: a test that ends with some proved less than it says."""
+        """Rules that were meant for so many requests and met fewer: a test that ends with some
+        proved less than it says.
+        """
         with self._lock:
             return [rule for rule in self._rules if rule.taken < (rule.times or 1)]

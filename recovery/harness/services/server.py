@@ -4,8 +4,8 @@ Rules of this file:
 
 - it listens on 127.0.0.1, on a port that was free, and keeps its data in the folder it was given;
 - it is ready when it answers, and its output is kept: a server that does not come up says why;
-- whoever starts it stops it, and all that it started. If that process dies without doing so, a watchdog at the other
-  end of a pipe ends the server's process group;
+- whoever starts it stops it, and all that it started. If that process dies without doing so, a
+  watchdog at the other end of a pipe ends the server's process group;
 - after `restart` it is at the same address, with whatever it keeps on disk.
 """
 
@@ -34,11 +34,16 @@ _WATCHDOG: Final = 'cat >/dev/null; kill -s KILL -- "-$1"'
 
 
 class ServerFailedError(RuntimeError):
-    """A server did not come up, or is not there any more. The message has the end of what it wrote."""
+    """A server did not come up, or is not there any more.
+
+    The message has the end of what it wrote.
+    """
 
 
 class Server(ABC):
-    """One server and its folder. Not started by its constructor; a context manager that starts and stops it.
+    """One server and its folder.
+
+    Not started by its constructor; a context manager that starts and stops it.
 
     Not safe for use by several threads at once, but by one after another.
     """
@@ -60,7 +65,10 @@ class Server(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -78,7 +86,8 @@ class Server(ABC):
             return
         self._end(signal.SIGKILL)
         self.folder.mkdir(parents=True, exist_ok=True)
-        # The first time a port can be lost to somebody else between looking and listening; later, others know it.
+        # The first time a port can be lost to somebody else between looking and listening; later,
+        # others know it.
         for left in reversed(range(1 if self.port else _PORTS_TRIED)):
             port = self.port or free_port()
             try:
@@ -106,7 +115,11 @@ class Server(ABC):
     def output(self) -> str:
         """The end of what it wrote, over all its lives."""
         path = self.folder / "output.log"
-        return path.read_bytes()[-_OUTPUT_MAX:].decode(errors="replace").strip() if path.exists() else ""
+        return (
+            path.read_bytes()[-_OUTPUT_MAX:].decode(errors="replace").strip()
+            if path.exists()
+            else ""
+        )
 
     def descendants(self) -> list[int]:
         """The processes it started, and those that they did; none if it does not run."""
@@ -155,7 +168,9 @@ class Server(ABC):
             if self._process is None or not self.running:
                 raise ServerFailedError(f"{self.name} ended while starting:\n{self.output()}")
             if time.monotonic() > end:
-                raise ServerFailedError(f"{self.name} does not answer after {self.ready_s:.0f} s:\n{self.output()}")
+                raise ServerFailedError(
+                    f"{self.name} does not answer after {self.ready_s:.0f} s:\n{self.output()}"
+                )
             _wait_for_ends([self._process.pid], _LOOK_S)
 
     def _end(self, number: signal.Signals) -> None:
@@ -166,7 +181,8 @@ class Server(ABC):
         strays = _descendants(process.pid)
         _signal_all(process.pid, strays, number)
         _wait_for_ends([process.pid], _STOP_S)
-        # What did not heed it. Until the server is waited for nobody else can have got its process group.
+        # What did not heed it. Until the server is waited for nobody else can have got its process
+        # group.
         _signal_all(process.pid, strays, signal.SIGKILL)
         if watchdog is not None:
             watchdog.kill()
@@ -177,9 +193,11 @@ class Server(ABC):
         self._wait_until_nobody_listens()
 
     def _wait_until_nobody_listens(self) -> None:
-        """A child that was being born when its parent was killed is in nobody's list: the port alone tells of its end.
+        """A child that was being born when its parent was killed is in nobody's list: the port
+        alone tells of its end.
 
-        Nothing wakes who waits for a port to be free, so it is looked at again and again, for _STOP_S at most.
+        Nothing wakes who waits for a port to be free, so it is looked at again and again, for
+        _STOP_S at most.
         """
         end = time.monotonic() + _STOP_S
         while self.port and _listens(self.port) and time.monotonic() < end:
@@ -211,7 +229,9 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 
 def _descendants(root: int) -> list[int]:
-    """Processes it started that made groups of their own, as sshd's sessions do; they would outlive a crash of it."""
+    """Processes it started that made groups of their own, as sshd's sessions do; they would outlive
+    a crash of it.
+    """
     found: list[int] = []
     waiting = [root]
     while waiting:
@@ -222,7 +242,9 @@ def _descendants(root: int) -> list[int]:
 
 
 def _children(parent: int) -> list[int]:
-    """Of all its threads: the kernel lists a child with the thread that started it, and a JVM's is rarely the first."""
+    """Of all its threads: the kernel lists a child with the thread that started it, and a JVM's is
+    rarely the first.
+    """
     found: list[int] = []
     # Whatever cannot be read has ended.
     try:

@@ -1,4 +1,6 @@
-"""Sftp: Debian's OpenSSH server as a private SFTP server, for one user and one key, without any file of /etc."""
+"""Sftp: Debian's OpenSSH server as a private SFTP server, for one user and one key, without any
+file of /etc.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ class Sftp(StorageServer):
             "PidFile": "none",
         }
         configuration = self.folder / "sshd_config"
-        configuration.write_text("".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8")
+        configuration.write_text(
+            "".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8"
+        )
         return [program, "-D", "-e", "-f", str(configuration)]
 
 
@@ -98,4 +102,6 @@ def _make_key(path: Path) -> None:
         check=False,
     )
     if made.returncode:
-        raise ServiceMissingError(f"ssh-keygen made no key: {made.stderr.decode(errors='replace').strip()}")
+        raise ServiceMissingError(
+            f"ssh-keygen made no key: {made.stderr.decode(errors='replace').strip()}"
+        )

@@ -1,6 +1,8 @@
-"""One server of a kind for a whole process: started when first asked for, stopped when the process ends.
+"""One server of a kind for a whole process: started when first asked for, stopped when the process
+ends.
 
-For tests: a server costs a second, a bucket nothing. A process that is killed takes its servers along (see `server`).
+For tests: a server costs a second, a bucket nothing. A process that is killed takes its servers
+along (see `server`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _running: dict[type[Server], Server] = {}
 
 
 def shared_server(kind: type[_S]) -> _S:
-    """The process's server of this kind, running: also if somebody stopped it. Raises what `Server.start` raises.
+    """The process's server of this kind, running: also if somebody stopped it.
+
+    Raises what `Server.start` raises.
 
     Who makes it fail on purpose takes one of its own.
     """

@@ -1,11 +1,14 @@
-"""Spark for tests, as real processes: a standalone cluster (a master and workers), and a Spark Connect server.
+"""Spark for tests, as real processes: a standalone cluster (a master and workers), and a Spark
+Connect server.
 
-What they run is the installed pyspark; the wheel has no scripts for a master and its workers, but their classes. Rules of
-this file:
+What they run is the installed pyspark; the wheel has no scripts for a master and its workers, but
+their classes. Rules of this file:
 
-- everything listens on this machine's loopback, on ports that were free, and ends with whoever started it (see `server`);
+- everything listens on this machine's loopback, on ports that were free, and ends with whoever
+  started it (see `server`);
 - workers have different host names: Spark never speculates on the host that runs the task already;
-- whoever speaks to them does so in a process of its own (`driver_environment`): a Python process has one session for life.
+- whoever speaks to them does so in a process of its own (`driver_environment`): a Python process
+  has one session for life.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ def spark_home() -> Path:
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         raise ServiceMissingError(
-            "pyspark is not installed: it is in the extra `spark` (pip install 'segmentstore[spark]')"
+            "pyspark is not installed: it is in the extra `spark` (pip install "
+            "'segmentstore[spark]')"
         )
     return Path(found.submodule_search_locations[0])
 
@@ -49,11 +53,16 @@ def spark_home() -> Path:
 def driver_environment(
     master: str, settings: Mapping[str, str] | None = None, *, python: str = sys.executable
 ) -> dict[str, str]:
-    """The environment of a process that speaks to `master` (`sc://` for Connect), with settings of its session.
+    """The environment of a process that speaks to `master` (`sc://` for Connect), with settings of
+    its session.
 
     `python` is the interpreter of the executors.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_"))
+    }
     environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": HOST}
     if master.startswith("sc://"):
         return environment | {"SPARK_REMOTE": master}
@@ -69,7 +78,9 @@ def driver_environment(
         **(settings or {}),
     }
     options = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
-    return environment | {"PYSPARK_SUBMIT_ARGS": shlex.join(["--master", master, *options, "pyspark-shell"])}
+    return environment | {
+        "PYSPARK_SUBMIT_ARGS": shlex.join(["--master", master, *options, "pyspark-shell"])
+    }
 
 
 class _SparkServer(Server):
@@ -110,7 +121,13 @@ class SparkMaster(_SparkServer):
 
     def _command(self, port: int) -> Sequence[str]:
         return self._spark_class(
-            "deploy.master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(free_port())
+            "deploy.master.Master",
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--webui-port",
+            str(free_port()),
         )
 
 
@@ -126,10 +143,15 @@ class SparkWorker(_SparkServer):
 
     def executors(self) -> list[int]:
         """The processes that run tasks for it now."""
-        return [process for process in self.descendants() if _EXECUTOR_CLASS in _command_line(process)]
+        return [
+            process for process in self.descendants() if _EXECUTOR_CLASS in _command_line(process)
+        ]
 
     def kill_executors(self) -> int:
-        """End them as a crash would, and their tasks; how many there were. The worker starts others."""
+        """End them as a crash would, and their tasks; how many there were.
+
+        The worker starts others.
+        """
         found = self.executors()
         for process in found:
             try:
@@ -142,12 +164,23 @@ class SparkWorker(_SparkServer):
         return self._spark_class(
             "deploy.worker.Worker",
             *("--host", self.host, "--port", str(port), "--webui-port", str(free_port())),
-            *("-c", "1", "-m", f"{WORKER_MEMORY_MIB}m", "-d", str(self.folder / "work"), self._master.url),
+            *(
+                "-c",
+                "1",
+                "-m",
+                f"{WORKER_MEMORY_MIB}m",
+                "-d",
+                str(self.folder / "work"),
+                self._master.url,
+            ),
         )
 
 
 class SparkConnectServer(_SparkServer):
-    """A Spark Connect server that is its own master. `python` is the interpreter of its executors."""
+    """A Spark Connect server that is its own master.
+
+    `python` is the interpreter of its executors.
+    """
 
     name: ClassVar[str] = "the Spark Connect server"
 
@@ -161,8 +194,13 @@ class SparkConnectServer(_SparkServer):
         return f"sc://{HOST}:{self.port}"
 
     def _environment(self) -> Mapping[str, str]:
-        # To Spark it is a daemon, and has its memory from there, whatever the driver is said to have.
-        return {**super()._environment(), "PYSPARK_PYTHON": self._python, "SPARK_DAEMON_MEMORY": _CONNECT_MEMORY}
+        # To Spark it is a daemon, and has its memory from there, whatever the driver is said to
+        # have.
+        return {
+            **super()._environment(),
+            "PYSPARK_PYTHON": self._python,
+            "SPARK_DAEMON_MEMORY": _CONNECT_MEMORY,
+        }
 
     def _command(self, port: int) -> Sequence[str]:
         java()
@@ -188,14 +226,20 @@ class SparkConnectServer(_SparkServer):
 
 
 class SparkCluster:
-    """A standalone cluster in a folder: a context manager that starts and stops it. Ready in 10 to 60 s.
+    """A standalone cluster in a folder: a context manager that starts and stops it.
 
-    Raises ServerFailedError if it does not come up, and ServiceMissingError if Java or pyspark is not there.
+    Ready in 10 to 60 s.
+
+    Raises ServerFailedError if it does not come up, and ServiceMissingError if Java or pyspark is
+    not there.
     """
 
     def __init__(self, folder: Path, hosts: Sequence[str] = HOST_NAMES) -> None:
         self.master = SparkMaster(folder / "master")
-        self.workers = [SparkWorker(folder / f"worker-{index}", self.master, host) for index, host in enumerate(hosts)]
+        self.workers = [
+            SparkWorker(folder / f"worker-{index}", self.master, host)
+            for index, host in enumerate(hosts)
+        ]
         """One for each host name."""
         self._running = ExitStack()
 
@@ -207,7 +251,10 @@ class SparkCluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._running.close()
 
@@ -218,11 +265,18 @@ class SparkCluster:
 
     def output(self) -> str:
         """The end of what every process wrote."""
-        return "\n\n".join(f"{server.name}:\n{server.output()}" for server in (self.master, *self.workers))
+        return "\n\n".join(
+            f"{server.name}:\n{server.output()}" for server in (self.master, *self.workers)
+        )
 
 
 def _command_line(process: int) -> str:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{process}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+        )
     except OSError:
         return ""  # it has ended

@@ -1,17 +1,21 @@
-"""The servers of a simulated BookKeeper cluster: bookies with their entries, ZooKeeper with the ledgers' metadata and nodes.
+"""The servers of a simulated BookKeeper cluster: bookies with their entries, ZooKeeper with the
+ledgers' metadata and nodes.
 
-They are right, as BookKeeper is; what goes wrong is on the way (bookkeeper_network.py), or is done to them here: killed,
-stopped, wiped. Rules of this file:
+They are right, as BookKeeper is; what goes wrong is on the way (bookkeeper_network.py), or is done
+to them here: killed, stopped, wiped. Rules of this file:
 
-- a bookie keeps what it has taken through its own death; fenced, it takes entries of a ledger from recovery alone;
-- a bookie that was wiped does not say of entries it may have had that they are not there: it cannot tell. That is kinder than
-  a real one that was started empty under its old id, which says that they are not there, and so lets a recovery close a ledger
-  before acknowledged entries. Who follows docs/bookkeeper.md never starts one so; what comes of it is not simulated;
-- metadata of ledgers change one request after another, whoever asks; what is closed stays closed where it is;
+- a bookie keeps what it has taken through its own death; fenced, it takes entries of a ledger from
+  recovery alone;
+- a bookie that was wiped does not say of entries it may have had that they are not there: it cannot
+  tell. That is kinder than a real one that was started empty under its old id, which says that they
+  are not there, and so lets a recovery close a ledger before acknowledged entries. Who follows
+  docs/bookkeeper.md never starts one so; what comes of it is not simulated;
+- metadata of ledgers change one request after another, whoever asks; what is closed stays closed
+  where it is;
 - a deleted ledger's entries, and with them its fence, are collected a while later.
 
-Simpler than BookKeeper: a ledger keeps the bookies it was made on (no ensemble change: there is no spare), nothing is
-replicated again, and entries have no digests.
+Simpler than BookKeeper: a ledger keeps the bookies it was made on (no ensemble change: there is no
+spare), nothing is replicated again, and entries have no digests.
 """
 
 from __future__ import annotations
@@ -20,7 +24,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
-from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerDescription, LedgerState, Replication
+from durablelog.bookkeeper.ledger_store import (
+    EMPTY,
+    OK,
+    LedgerDescription,
+    LedgerState,
+    Replication,
+)
 from durablelog.bookkeeper.memory_nodes import NodeTree
 from recovery.harness.simulation.bookkeeper_network import Server, Timeline
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
@@ -100,12 +110,18 @@ class Bookie(Server):
         replica.fenced = True
         if replica.wiped:
             return Answer(CANNOT_TELL)
-        return Answer(OK, max((entry.confirmed for entry in replica.entries.values()), default=EMPTY))
+        return Answer(
+            OK, max((entry.confirmed for entry in replica.entries.values()), default=EMPTY)
+        )
 
     def read(self, ledger_id: int, first: int, last: int) -> Answer:
         """What is here of a range."""
         replica = self.replica(ledger_id)
-        found = {number: replica.entries[number] for number in range(first, last + 1) if number in replica.entries}
+        found = {
+            number: replica.entries[number]
+            for number in range(first, last + 1)
+            if number in replica.entries
+        }
         complete = len(found) == last - first + 1
         return Answer(CANNOT_TELL if replica.wiped and not complete else OK, EMPTY, found)
 
@@ -130,7 +146,9 @@ class LedgerRecord:
     def write_set(self, entry: int) -> tuple[int, ...]:
         """The bookies that get an entry."""
         size = len(self.bookies)
-        return tuple(self.bookies[(entry + step) % size] for step in range(self.replication.write_quorum))
+        return tuple(
+            self.bookies[(entry + step) % size] for step in range(self.replication.write_quorum)
+        )
 
 
 class LedgerTeller(Protocol):
@@ -141,7 +159,10 @@ class LedgerTeller(Protocol):
 
 
 class BookKeeperServers:
-    """The whole cluster: bookies, ZooKeeper, and the timeline of what is on its way to them. One for a world."""
+    """The whole cluster: bookies, ZooKeeper, and the timeline of what is on its way to them.
+
+    One for a world.
+    """
 
     def __init__(self, bookies: int = 3) -> None:
         self.timeline = Timeline()
@@ -166,10 +187,14 @@ class BookKeeperServers:
     def create(
         self, now_us: int, turn: int, replication: Replication, custom: Mapping[str, bytes]
     ) -> tuple[int, LedgerRecord] | int:
-        """Make a ledger on registered bookies, beginning with the one whose turn it is; its id, or a code."""
+        """Make a ledger on registered bookies, beginning with the one whose turn it is; its id, or
+        a code.
+        """
         count = len(self.bookies)
         order = [(turn + step) % count for step in range(count)]
-        chosen = [number for number in order if self.bookies[number].is_registered(now_us)][: replication.ensemble]
+        chosen = [number for number in order if self.bookies[number].is_registered(now_us)][
+            : replication.ensemble
+        ]
         if len(chosen) < replication.ensemble:
             return NOT_ENOUGH_BOOKIES
         ledger_id = self._ledgers_made
@@ -190,7 +215,8 @@ class BookKeeperServers:
     def close_ledger(self, ledger_id: int, last_entry: int, length: int) -> LedgerRecord | int:
         """Close a ledger at an entry, if it is not closed yet; as it is then.
 
-        Its writer may do so while somebody recovers it: both know all that was OK, and the first one decides where.
+        Its writer may do so while somebody recovers it: both know all that was OK, and the first
+        one decides where.
         """
         record = self.records.get(ledger_id)
         if record is None:
@@ -204,7 +230,9 @@ class BookKeeperServers:
     def delete(self, now_us: int, ledger_id: int) -> None:
         """Drop the metadata now, the entries later. Nothing happens if it is gone."""
         if self.records.pop(ledger_id, None) is not None:
-            self.timeline.at(now_us + round(COLLECTED_S * MICROSECONDS), lambda: self._collect(ledger_id))
+            self.timeline.at(
+                now_us + round(COLLECTED_S * MICROSECONDS), lambda: self._collect(ledger_id)
+            )
 
     def describe(self, ledger_id: int) -> LedgerDescription | int:
         """The metadata of a ledger, or NO_LEDGER."""
@@ -212,14 +240,19 @@ class BookKeeperServers:
         return NO_LEDGER if record is None else self.description(ledger_id, record)
 
     def confirmed(self, now_us: int, ledger_id: int) -> tuple[int] | int:
-        """The last entry that is known to be OK, alone, or a code. Bookies that are down are asked as well."""
+        """The last entry that is known to be OK, alone, or a code.
+
+        Bookies that are down are asked as well.
+        """
         record = self.records.get(ledger_id)
         if record is None:
             return NO_LEDGER
         if record.state is LedgerState.CLOSED:
             return (record.last_entry,)
         replicas = [self.bookies[number].replica(ledger_id) for number in record.bookies]
-        told = max((entry.confirmed for each in replicas for entry in each.entries.values()), default=EMPTY)
+        told = max(
+            (entry.confirmed for each in replicas for entry in each.entries.values()), default=EMPTY
+        )
         writer = self.writers.get(ledger_id)
         return (max(told, writer.told(now_us)) if writer is not None else told,)
 

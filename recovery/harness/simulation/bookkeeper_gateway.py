@@ -1,13 +1,17 @@
-"""A process's gateway in a simulated world: the BookKeeper client, its handles, and what it waits for.
+"""A process's gateway in a simulated world: the BookKeeper client, its handles, and what it waits
+for.
 
-It stands for a JVM beside the process: it goes on while the process is stopped, and ends with it, or before it. Rules
-of this file:
+It stands for a JVM beside the process: it goes on while the process is stopped, and ends with it,
+or before it. Rules of this file:
 
-- an entry is OK when its ack quorum has it and all entries before it are OK; results come in the order of the entries;
-- a dead bookie does not end a handle as long as the others make an ack quorum (delayEnsembleChange);
-- a handle's first failure is its end: whatever is pending gets the same code, whatever comes later -11, and the client
-  closes the ledger by itself where it knows it to be OK;
-- a fence that is heard of with an entry that is OK already ends the handle too: then the first code is -11.
+- an entry is OK when its ack quorum has it and all entries before it are OK; results come in the
+  order of the entries;
+- a dead bookie does not end a handle as long as the others make an ack quorum
+  (delayEnsembleChange);
+- a handle's first failure is its end: whatever is pending gets the same code, whatever comes later
+  -11, and the client closes the ledger by itself where it knows it to be OK;
+- a fence that is heard of with an entry that is OK already ends the handle too: then the first code
+  is -11.
 """
 
 from __future__ import annotations
@@ -117,8 +121,13 @@ class Gateway(Client):
             self.handles.append(handle)
         return handle
 
-    def ask(self, servers: Sequence[int], apply: Callable[[int], Any], patience_s: float) -> Answers:
-        """Ask several servers at once. If the gateway ends, GATEWAY_GONE is the last that is heard."""
+    def ask(
+        self, servers: Sequence[int], apply: Callable[[int], Any], patience_s: float
+    ) -> Answers:
+        """Ask several servers at once.
+
+        If the gateway ends, GATEWAY_GONE is the last that is heard.
+        """
         answers = Answers(self.loop)
         self._asked.append(answers)
         for server in servers:
@@ -138,7 +147,9 @@ class Gateway(Client):
         return answer
 
     def end(self) -> None:
-        """It is killed, and its process lives: every handle is dead, and every call that was under way."""
+        """It is killed, and its process lives: every handle is dead, and every call that was under
+        way.
+        """
         if self.dead:
             return
         self.die()
@@ -149,11 +160,18 @@ class Gateway(Client):
         self._asked.clear()
         self.handles.clear()
 
-    def _ask(self, answers: Answers, server: int, apply: Callable[[int], Any], patience_s: float) -> None:
+    def _ask(
+        self, answers: Answers, server: int, apply: Callable[[int], Any], patience_s: float
+    ) -> None:
         if self.dead:
             answers.take(server, GATEWAY_GONE)
         else:
-            self.send(server, lambda: apply(server), lambda answer: answers.take(server, answer), patience_s=patience_s)
+            self.send(
+                server,
+                lambda: apply(server),
+                lambda answer: answers.take(server, answer),
+                patience_s=patience_s,
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -214,8 +232,12 @@ class Handle:
             )
 
     def told(self, now_us: int) -> int:
-        """The last entry bookies were told of by now; what is younger goes with the next entry, or a while later."""
-        idle = not self._gateway.dead and now_us - self._confirmed_us >= round(TOLD_S * MICROSECONDS)
+        """The last entry bookies were told of by now; what is younger goes with the next entry, or
+        a while later.
+        """
+        idle = not self._gateway.dead and now_us - self._confirmed_us >= round(
+            TOLD_S * MICROSECONDS
+        )
         return self.confirmed if idle else EMPTY
 
     def seal(self) -> None:

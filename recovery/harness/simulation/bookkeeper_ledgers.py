@@ -1,11 +1,12 @@
-"""Ledgers as one process of a simulated world has them: a LedgerStore over the modelled cluster, with every fault on the way.
+"""Ledgers as one process of a simulated world has them: a LedgerStore over the modelled cluster,
+with every fault on the way.
 
 Rules of this file:
 
-- what a process does to the outside is announced (`Owner.effect`) before it is handed to the gateway: there it can die
-  or be stopped, between any two;
-- results cross from the gateway to the process a little later; those that had not when the gateway was killed are lost,
-  and their entries have an unknown outcome (-19);
+- what a process does to the outside is announced (`Owner.effect`) before it is handed to the
+  gateway: there it can die or be stopped, between any two;
+- results cross from the gateway to the process a little later; those that had not when the gateway
+  was killed are lost, and their entries have an unknown outcome (-19);
 - a gateway that was killed is started again by the next call that needs one.
 """
 
@@ -64,7 +65,9 @@ class SimulatedLedgers(LedgerStore):
         await self.effect("bookkeeper.create", str(replication))
         turn = self.process.random.randrange(len(self._servers.bookies))
         made = await self._metadata(
-            gateway, "create", lambda: self._servers.create(gateway.now_us, turn, replication, custom)
+            gateway,
+            "create",
+            lambda: self._servers.create(gateway.now_us, turn, replication, custom),
         )
         if made == NOT_ENOUGH_BOOKIES:
             self.process.world.reach("bookkeeper.create.refused")
@@ -87,28 +90,42 @@ class SimulatedLedgers(LedgerStore):
 
     async def confirmed(self, ledger_id: int) -> int:
         gateway = await self._live("confirmed")
-        found = await self._metadata(gateway, "confirmed", lambda: self._servers.confirmed(gateway.now_us, ledger_id))
+        found = await self._metadata(
+            gateway, "confirmed", lambda: self._servers.confirmed(gateway.now_us, ledger_id)
+        )
         (last,) = self._result(found, "confirmed")
         return int(last)
 
-    async def read(self, ledger_id: int, first: int, last: int) -> AsyncIterator[Sequence[memoryview]]:
+    async def read(
+        self, ledger_id: int, first: int, last: int
+    ) -> AsyncIterator[Sequence[memoryview]]:
         if first > last:
             return
         gateway = await self._live("read")
-        found = await self._metadata(gateway, "read", lambda: self._servers.records.get(ledger_id, NO_LEDGER))
+        found = await self._metadata(
+            gateway, "read", lambda: self._servers.records.get(ledger_id, NO_LEDGER)
+        )
         record = self._result(found, "read")
         assert isinstance(record, LedgerRecord)
         if record.state is LedgerState.CLOSED and last > record.last_entry:
-            raise LedgerError(READ_FAILED, "read", f"ledger {ledger_id} ends at {record.last_entry}, asked for {last}")
+            raise LedgerError(
+                READ_FAILED,
+                "read",
+                f"ledger {ledger_id} ends at {record.last_entry}, asked for {last}",
+            )
         for start in range(first, last + 1, _BATCH_ENTRIES):
             gateway = await self._live("read")
-            entries = await read_entries(gateway, record, ledger_id, start, min(start + _BATCH_ENTRIES - 1, last))
+            entries = await read_entries(
+                gateway, record, ledger_id, start, min(start + _BATCH_ENTRIES - 1, last)
+            )
             yield [memoryview(data) for data in entries]
 
     async def delete(self, ledger_id: int) -> None:
         gateway = await self._live("delete")
         await self.effect("bookkeeper.delete", str(ledger_id))
-        await self._metadata(gateway, "delete", lambda: self._servers.delete(gateway.now_us, ledger_id))
+        await self._metadata(
+            gateway, "delete", lambda: self._servers.delete(gateway.now_us, ledger_id)
+        )
         self._comes_late("delete")
 
     async def list_ids(self) -> Sequence[int]:
@@ -128,7 +145,9 @@ class SimulatedLedgers(LedgerStore):
         return "the gateway is not running" if self._gateway is None or self._gateway.dead else None
 
     async def effect(self, kind: str, detail: str) -> None:
-        """Announce what comes next; a process that is stopped just before it goes on with its next turn."""
+        """Announce what comes next; a process that is stopped just before it goes on with its next
+        turn.
+        """
         self.process.effect(kind, "cluster", detail)
         if self.process.paused:
             await asyncio.sleep(0)
@@ -146,7 +165,9 @@ class SimulatedLedgers(LedgerStore):
             raise LedgerError(GATEWAY_GONE, operation, "it was closed")
         if self._gateway is None or self._gateway.dead:
             if self._starting is None or self._starting.done():
-                self._starting = asyncio.get_running_loop().create_task(self._start(), name="start gateway")
+                self._starting = asyncio.get_running_loop().create_task(
+                    self._start(), name="start gateway"
+                )
             await asyncio.wait([self._starting])
         gateway = self._gateway
         if gateway is None or gateway.dead:
@@ -186,7 +207,9 @@ class SimulatedLedgers(LedgerStore):
 class SimulatedWriter(LedgerWriter):
     """The process's end of a handle."""
 
-    def __init__(self, ledgers: SimulatedLedgers, gateway: Gateway, ledger_id: int, record: LedgerRecord) -> None:
+    def __init__(
+        self, ledgers: SimulatedLedgers, gateway: Gateway, ledger_id: int, record: LedgerRecord
+    ) -> None:
         self.on_results = _not_listening
         self.on_short = _not_listening
         self._ledgers = ledgers
@@ -202,7 +225,9 @@ class SimulatedWriter(LedgerWriter):
         """Entries without a result that the process has seen."""
         self._delivering = False
         self._closed = False
-        self._handle: Handle = gateway.open_handle(ledger_id, record, self._take, self._gateway_died)
+        self._handle: Handle = gateway.open_handle(
+            ledger_id, record, self._take, self._gateway_died
+        )
 
     @property
     def ledger_id(self) -> int:
@@ -226,12 +251,18 @@ class SimulatedWriter(LedgerWriter):
         await gateway.ask_one(gateway.zookeeper, self._handle.close_ledger, METADATA_PATIENCE_S)
 
     def _send(self) -> None:
-        """Hand over what waits, entry by entry: the process can die or be stopped before each, and so can the gateway."""
+        """Hand over what waits, entry by entry: the process can die or be stopped before each, and
+        so can the gateway.
+        """
         while self._waiting:
             if not self._announced:
                 self._announced = True
                 process = self._ledgers.process
-                process.effect("bookkeeper.append", f"ledger-{self._ledger_id}", str(sum(map(len, self._waiting[0]))))
+                process.effect(
+                    "bookkeeper.append",
+                    f"ledger-{self._ledger_id}",
+                    str(sum(map(len, self._waiting[0]))),
+                )
                 if process.paused:
                     self._loop.call_soon(self._send)
                     return

@@ -1,15 +1,18 @@
-"""Between processes and the servers of a simulated cluster: requests and answers on their way, in virtual time.
+"""Between processes and the servers of a simulated cluster: requests and answers on their way, in
+virtual time.
 
-A server is a bookie, or ZooKeeper. A client is what a process has of it (its gateway, its session): it dies with its
-process, or before it. Rules of this file:
+A server is a bookie, or ZooKeeper. A client is what a process has of it (its gateway, its session):
+it dies with its process, or before it. Rules of this file:
 
-- requests of one client to one server arrive in the order they were sent, and so do the answers; to different
-  servers, in any;
-- what lies ahead is kept outside of the processes with the time it is due, and happens whether they run, are stopped
-  or dead: `settle` does what is due, in order, before anything is looked at;
-- of the requests that a dead client had on their way to a server, a prefix of any length arrives, when it is due;
+- requests of one client to one server arrive in the order they were sent, and so do the answers; to
+  different servers, in any;
+- what lies ahead is kept outside of the processes with the time it is due, and happens whether they
+  run, are stopped or dead: `settle` does what is due, in order, before anything is looked at;
+- of the requests that a dead client had on their way to a server, a prefix of any length arrives,
+  when it is due;
 - with a broken connection is lost what had not arrived; of what had, the answers;
-- a server that is stopped takes up what waits for it when it goes on; who asked has given up by then, or not.
+- a server that is stopped takes up what waits for it when it goes on; who asked has given up by
+  then, or not.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ SLOW_S: Final = (0.01, 1.0)
 """Of a request whose packets were lost once."""
 LOST: Final = "lost"
 LATE: Final = "late"
-"""What becomes of a request that no server answers: the connection is gone; nothing was heard in time."""
+"""What becomes of a request that no server answers: the connection is gone; nothing was heard in
+time.
+"""
 
 
 class Surroundings(Protocol):
@@ -109,7 +114,10 @@ class Timeline:
 
 
 class Server:
-    """When somebody listens. Killed, it loses no data, and connections break; stopped, it answers later."""
+    """When somebody listens.
+
+    Killed, it loses no data, and connections break; stopped, it answers later.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -168,11 +176,18 @@ class Link:
 class Client:
     """One process's way to the servers, for as long as it lives.
 
-    `breaks` and `slows` name the faults of a connection that breaks, or takes long; none: it does not.
+    `breaks` and `slows` name the faults of a connection that breaks, or takes long; none: it does
+    not.
     """
 
     def __init__(
-        self, timeline: Timeline, owner: Owner, servers: tuple[Server, ...], *, breaks: str = "", slows: str = ""
+        self,
+        timeline: Timeline,
+        owner: Owner,
+        servers: tuple[Server, ...],
+        *,
+        breaks: str = "",
+        slows: str = "",
     ) -> None:
         self.timeline = timeline
         self.owner = owner
@@ -194,12 +209,22 @@ class Client:
         return round((least + (most - least) * self.owner.random.random()) * MICROSECONDS)
 
     def send(
-        self, server: int, apply: Callable[[], Any], on_answer: Callable[[Any], None], *, patience_s: float
+        self,
+        server: int,
+        apply: Callable[[], Any],
+        on_answer: Callable[[Any], None],
+        *,
+        patience_s: float,
     ) -> None:
-        """Put a request on its way. From now on nothing of this process can take it back, but its death perhaps."""
+        """Put a request on its way.
+
+        From now on nothing of this process can take it back, but its death perhaps.
+        """
         link = self._links[server]
         now_us = self.now_us
-        request = Request(apply, on_answer, now_us, round(patience_s * MICROSECONDS), link.generation)
+        request = Request(
+            apply, on_answer, now_us, round(patience_s * MICROSECONDS), link.generation
+        )
         link.in_flight[request] = None
         travels_us = self.draw_us(SLOW_S if self._strikes(self._slows) else LATENCY_S)
         link.last_due_us = max(link.last_due_us, now_us + travels_us)
@@ -217,7 +242,9 @@ class Client:
         self._timer = self.loop.call_at(due_s, self._turn)
 
     def die(self) -> None:
-        """Gone: of what is on its way to each server chance decides how much arrives; no answer is heard any more."""
+        """Gone: of what is on its way to each server chance decides how much arrives; no answer is
+        heard any more.
+        """
         if self.dead:
             return
         self.dead = True
@@ -244,7 +271,9 @@ class Client:
             if not server.is_up(now_us):
                 link.generation += 1
             elif server.stopped_until_us > now_us:
-                self.timeline.at(server.stopped_until_us, lambda: self._arrive(link, request), request.number)
+                self.timeline.at(
+                    server.stopped_until_us, lambda: self._arrive(link, request), request.number
+                )
                 self._lose_patience(request)
                 return
         del link.in_flight[request]

@@ -1,10 +1,12 @@
-"""ZooKeeper's nodes as one process of a simulated world has them: linearizable, slow, and away at times.
+"""ZooKeeper's nodes as one process of a simulated world has them: linearizable, slow, and away at
+times.
 
 Rules of this file:
 
-- a call happens at one moment between its beginning and its end, whatever becomes of its caller: of a process that dies,
-  what it had sent arrives or not;
-- a call that ends in NodeUnavailableError has happened, has not, or happens later, but before any later call of this client;
+- a call happens at one moment between its beginning and its end, whatever becomes of its caller: of
+  a process that dies, what it had sent arrives or not;
+- a call that ends in NodeUnavailableError has happened, has not, or happens later, but before any
+  later call of this client;
 - what is refused for a version was refused by the service, at that moment.
 """
 
@@ -15,7 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from durablelog.bookkeeper.memory_nodes import HeldNodes
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeConflictError, NodeContent, NodeUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeConflictError,
+    NodeContent,
+    NodeUnavailableError,
+)
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST, Client, Owner
@@ -44,7 +51,9 @@ class SimulatedNodes(MetadataNodes):
         return found
 
     async def create(self, path: str, data: bytes, *, parents: bool = True) -> int:
-        await self._change("node.create", path, lambda: self._tree.make(path, data, parents=parents))
+        await self._change(
+            "node.create", path, lambda: self._tree.make(path, data, parents=parents)
+        )
         return 0
 
     async def write(self, path: str, data: bytes, version: int) -> int:
@@ -99,11 +108,15 @@ class SimulatedNodes(MetadataNodes):
         if world.strikes("node.away"):
             self._servers.zookeeper.stop(world.time.now_us, chance.uniform(*AWAY_S))
         if self._session is None:
-            self._session = Client(self._servers.timeline, self._process, (self._servers.zookeeper,))
+            self._session = Client(
+                self._servers.timeline, self._process, (self._servers.zookeeper,)
+            )
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._held.look(world.time.now_us / MICROSECONDS)
-        self._session.send(0, lambda: _outcome(apply), lambda answer: _tell(future, answer), patience_s=PATIENCE_S)
+        self._session.send(
+            0, lambda: _outcome(apply), lambda answer: _tell(future, answer), patience_s=PATIENCE_S
+        )
         try:
             answer = await future
         finally:

@@ -1,11 +1,14 @@
-"""Recovery of a ledger in a simulated world, as BookKeeper does it: mark, fence, find the end, write again, close.
+"""Recovery of a ledger in a simulated world, as BookKeeper does it: mark, fence, find the end,
+write again, close.
 
 Rules of this file:
 
-- enough have answered when no ack quorum can lie among those who have not; fewer, and nothing is known: -10;
-- behind what is known to be OK, an entry that any bookie gives is part of the ledger, and is written to its quorum
-  again; the first one that enough bookies do not have is behind the end;
-- the first who closes decides where: another recovery, or the writer itself, may have done so meanwhile.
+- enough have answered when no ack quorum can lie among those who have not; fewer, and nothing is
+  known: -10;
+- behind what is known to be OK, an entry that any bookie gives is part of the ledger, and is
+  written to its quorum again; the first one that enough bookies do not have is behind the end;
+- the first who closes decides where: another recovery, or the writer itself, may have done so
+  meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerDescription, LedgerError, LedgerState
+from durablelog.bookkeeper.ledger_store import (
+    EMPTY,
+    OK,
+    LedgerDescription,
+    LedgerError,
+    LedgerState,
+)
 from recovery.harness.simulation.bookkeeper_bookies import (
     BOOKIE_AWAY,
     GATEWAY_GONE,
@@ -25,17 +34,28 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     Entry,
     LedgerRecord,
 )
-from recovery.harness.simulation.bookkeeper_gateway import ADD_PATIENCE_S, METADATA_PATIENCE_S, READ_PATIENCE_S, Gateway
+from recovery.harness.simulation.bookkeeper_gateway import (
+    ADD_PATIENCE_S,
+    METADATA_PATIENCE_S,
+    READ_PATIENCE_S,
+    Gateway,
+)
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST
 
 _OPERATION: Final = "recover"
-_READ_CODES: Final[Mapping[object, int]] = {LOST: BOOKIE_AWAY, LATE: TIMED_OUT, GATEWAY_GONE: GATEWAY_GONE}
+_READ_CODES: Final[Mapping[object, int]] = {
+    LOST: BOOKIE_AWAY,
+    LATE: TIMED_OUT,
+    GATEWAY_GONE: GATEWAY_GONE,
+}
 
 
 class Recovery:
     """One recovery of one ledger. `effect` announces what is about to be done."""
 
-    def __init__(self, gateway: Gateway, ledger_id: int, effect: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(
+        self, gateway: Gateway, ledger_id: int, effect: Callable[[str, str], Awaitable[None]]
+    ) -> None:
         self._gateway = gateway
         self._servers = gateway.servers
         self._ledger_id = ledger_id
@@ -72,7 +92,9 @@ class Recovery:
     async def _fence(self, record: LedgerRecord) -> int:
         """Fence it; the last entry that is known to be OK."""
         bookies, ledger_id = self._servers.bookies, self._ledger_id
-        answers = self._gateway.ask(record.bookies, lambda number: bookies[number].fence(ledger_id), READ_PATIENCE_S)
+        answers = self._gateway.ask(
+            record.bookies, lambda number: bookies[number].fence(ledger_id), READ_PATIENCE_S
+        )
         confirmed, heard = EMPTY, list[int]()
         for _ in record.bookies:
             number, answer = await answers.next()
@@ -89,7 +111,9 @@ class Recovery:
     async def _find(self, record: LedgerRecord, number: int) -> Entry | None:
         """An entry; None if it is behind the end."""
         bookies, ledger_id, asked = self._servers.bookies, self._ledger_id, record.write_set(number)
-        answers = self._gateway.ask(asked, lambda at: bookies[at].read(ledger_id, number, number), READ_PATIENCE_S)
+        answers = self._gateway.ask(
+            asked, lambda at: bookies[at].read(ledger_id, number, number), READ_PATIENCE_S
+        )
         missing = 0
         try:
             for _ in asked:
@@ -110,7 +134,9 @@ class Recovery:
         """Write an entry again, to all its bookies; an ack quorum must have it."""
         bookies, ledger_id, asked = self._servers.bookies, self._ledger_id, record.write_set(number)
         answers = self._gateway.ask(
-            asked, lambda at: bookies[at].add(ledger_id, number, entry, recovering=True), ADD_PATIENCE_S
+            asked,
+            lambda at: bookies[at].add(ledger_id, number, entry, recovering=True),
+            ADD_PATIENCE_S,
         )
         written = 0
         try:
@@ -125,7 +151,9 @@ class Recovery:
         raise self._refused()
 
     async def _close(self, confirmed: int, length: int) -> LedgerRecord:
-        record = await self._metadata(lambda: self._servers.close_ledger(self._ledger_id, confirmed, length))
+        record = await self._metadata(
+            lambda: self._servers.close_ledger(self._ledger_id, confirmed, length)
+        )
         assert isinstance(record, LedgerRecord)
         if record.last_entry != confirmed:
             self._gateway.owner.world.reach("bookkeeper.recover.raced")
@@ -140,8 +168,17 @@ class Recovery:
 
     def _length(self, record: LedgerRecord, last_entry: int) -> int:
         """Bytes up to an entry; the simulation looks where nobody could."""
-        replicas = (self._servers.bookies[number].replica(self._ledger_id) for number in record.bookies)
-        return next((found.length for each in replicas if (found := each.entries.get(last_entry)) is not None), 0)
+        replicas = (
+            self._servers.bookies[number].replica(self._ledger_id) for number in record.bookies
+        )
+        return next(
+            (
+                found.length
+                for each in replicas
+                if (found := each.entries.get(last_entry)) is not None
+            ),
+            0,
+        )
 
     def _check(self, answer: object) -> None:
         if answer == GATEWAY_GONE:
@@ -155,9 +192,12 @@ class Recovery:
         return LedgerError(code, _OPERATION, f"ledger {self._ledger_id}")
 
 
-async def read_entries(gateway: Gateway, record: LedgerRecord, ledger_id: int, first: int, last: int) -> list[bytes]:
-    """Entries of a range, from one bookie after another until all are there. Raises LedgerError: that an entry is not
-    there only if all have answered.
+async def read_entries(
+    gateway: Gateway, record: LedgerRecord, ledger_id: int, first: int, last: int
+) -> list[bytes]:
+    """Entries of a range, from one bookie after another until all are there.
+
+    Raises LedgerError: that an entry is not there only if all have answered.
     """
     bookies = gateway.servers.bookies
     turn = gateway.owner.random.randrange(len(record.bookies))
@@ -165,7 +205,9 @@ async def read_entries(gateway: Gateway, record: LedgerRecord, ledger_id: int, f
     code = NO_ENTRY
     for number in (*record.bookies[turn:], *record.bookies[:turn]):
         bookie = bookies[number]
-        answer = await gateway.ask_one(number, partial(bookie.read, ledger_id, first, last), READ_PATIENCE_S)
+        answer = await gateway.ask_one(
+            number, partial(bookie.read, ledger_id, first, last), READ_PATIENCE_S
+        )
         if isinstance(answer, Answer):
             found.update(answer.entries)
         else:

@@ -1,8 +1,10 @@
 """Cache of a simulated process: a cache in memory that takes time and loses what it holds.
 
-Nothing of it outlives its process, as nothing in a cache is trusted across a start. Rules of this file:
+Nothing of it outlives its process, as nothing in a cache is trusted across a start. Rules of this
+file:
 
-- what it gives back is right: faults make blocks disappear, as the contract allows, and never change them;
+- what it gives back is right: faults make blocks disappear, as the contract allows, and never
+  change them;
 - a loss is silent, and counted as a miss.
 """
 
@@ -22,7 +24,10 @@ LATENCY_S: Final = (0.000_020, 0.000_200)
 
 
 class SimulatedCache(CacheStorage):
-    """Holds at most `bytes_max` bytes; the oldest blocks go first. A call takes LATENCY_S of virtual time."""
+    """Holds at most `bytes_max` bytes; the oldest blocks go first.
+
+    A call takes LATENCY_S of virtual time.
+    """
 
     def __init__(self, process: Owner, bytes_max: int) -> None:
         self._world = process.world
@@ -49,7 +54,8 @@ class SimulatedCache(CacheStorage):
         there = [place for place, block in enumerate(found) if block]
         if there and self._world.strikes("cache.block.lost"):
             place = self._random.choice(there)
-            # A changed bit is what its own checksum notices, now and whenever it is asked for again.
+            # A changed bit is what its own checksum notices, now and whenever it is asked for
+            # again.
             self._memory.corrupt(addresses[place])
             found[place] = None
             self._taken += 1
@@ -66,7 +72,9 @@ class SimulatedCache(CacheStorage):
 
     def statistics(self) -> CacheStatistics:
         numbers = self._memory.statistics()
-        return replace(numbers, hits=numbers.hits - self._taken, misses=numbers.misses + self._taken)
+        return replace(
+            numbers, hits=numbers.hits - self._taken, misses=numbers.misses + self._taken
+        )
 
     async def _wait(self) -> None:
         least, most = LATENCY_S

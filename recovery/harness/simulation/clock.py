@@ -1,4 +1,6 @@
-"""Wall time of a simulated world: follows virtual time, and jumps, stands still or goes back when told to."""
+"""Wall time of a simulated world: follows virtual time, and jumps, stands still or goes back when
+told to.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-- a call that changes something is announced first (`process.effect`, where crashes strike), then may meet a fault,
-  then changes the image in one step, then lets time pass; a call that finds no file, or one in its way, is neither
-  announced nor met by a fault;
+- a call that changes something is announced first (`process.effect`, where crashes strike), then
+  may meet a fault, then changes the image in one step, then lets time pass; a call that finds no
+  file, or one in its way, is neither announced nor met by a fault;
 - a call that reads looks first and then lets time pass: its answer may be old when it arrives;
 - a dead process reads and closes without harm, and changes nothing;
 - lock files are no effects: what they hold goes with the process that has them.
@@ -33,7 +33,9 @@ _NAME_S: Final = (15e-6, 10e-6)
 _SYNC_DIRECTORY_S: Final = (100e-6, 200e-6)
 _READ_S: Final = (8e-6, 4e-6)
 _LOOKS_THAT_WAIT: Final = 0.2
-"""What only looks mostly takes no time, as from the page cache: a fifth of the turns suffice to let others in between."""
+"""What only looks mostly takes no time, as from the page cache: a fifth of the turns suffice to let
+others in between.
+"""
 _STALL_S: Final = (1.0, 19.0)
 
 
@@ -96,7 +98,9 @@ class SimulatedFile:
         if not data:
             return
         disk = self._disk
-        late = disk.begin(effect_of("write", file.role), file.path, f"{offset}+{len(data)} {crc32c(data):08x}")
+        late = disk.begin(
+            effect_of("write", file.role), file.path, f"{offset}+{len(data)} {crc32c(data):08x}"
+        )
         failure = disk.write_fault(len(data)) or disk.no_room(file, offset, len(data))
         if failure is not None:
             data = data[: failure[1]]
@@ -188,7 +192,9 @@ class SimulatedDisk:
         self._process = process
         self.strikes = process.world.strikes
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> SimulatedFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> SimulatedFile:
         node, late = self.image.find(path), None
         if node is None:
             if not create:
@@ -308,10 +314,13 @@ class SimulatedDisk:
     def sync_directory(self, path: str) -> None:
         self._sync_directory(path, effect_of("sync-directory", folder_role(path)))
 
-    # --- for this room -----------------------------------------------------------------------------------------------
+    # --- for this room ----------------------------------------------------------------------------
 
     def begin(self, kind: str, place: str, detail: str = "") -> float:
-        """Announce an effect; an empty `kind` is none. How late, in seconds, its answer will come beyond the usual."""
+        """Announce an effect; an empty `kind` is none.
+
+        How late, in seconds, its answer will come beyond the usual.
+        """
         if kind:
             self._process.effect(kind, place, detail)
         else:
@@ -332,7 +341,9 @@ class SimulatedDisk:
             raise _error(code, path)
 
     def write_fault(self, length: int) -> tuple[int, int] | None:
-        """The error number a write of `length` bytes will meet, if any, and how many of them it writes before."""
+        """The error number a write of `length` bytes will meet, if any, and how many of them it
+        writes before.
+        """
         if self.strikes("disk.write.eio"):
             return errno.EIO, 0
         if self.strikes("disk.write.partial"):
@@ -402,7 +413,9 @@ class SimulatedDisk:
 
 
 def _named(file: Inode, path: str) -> None:
-    """The file is written under this name from now on, as far as effects go; through older handles too."""
+    """The file is written under this name from now on, as far as effects go; through older handles
+    too.
+    """
     file.path = path
     file.role = role_of(path)
 

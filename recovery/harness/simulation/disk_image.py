@@ -1,13 +1,15 @@
-"""DiskImage: the file system of a simulated world, in memory; and what becomes of it when the power goes.
+"""DiskImage: the file system of a simulated world, in memory; and what becomes of it when the power
+goes.
 
 Pure: it knows no processes, no time and no faults (disk.py does). Rules of this file:
 
 - errors are those of the operating system, by class and number;
 - paths are absolute, or relative to "/", which is always there; no links to look through;
-- a change of names is pending in its folder until that is synced; a rename within one folder is one change, one
-  between two folders is two, that of the target first;
+- a change of names is pending in its folder until that is synced; a rename within one folder is one
+  change, one between two folders is two, that of the target first;
 - room is counted in blocks of the files that have a name; folders and names need none;
-- bytes are changed through the `Inode` a path leads to, which lives on without a name as an open file does.
+- bytes are changed through the `Inode` a path leads to, which lives on without a name as an open
+  file does.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from functools import lru_cache
 from typing import Final
 
 from recovery.harness.simulation.disk_nodes import Directory, Inode, Node, copy_tree
-from recovery.harness.simulation.power_cut import Everything, Fate, Nothing, Results, cut_power, draw_fate
+from recovery.harness.simulation.power_cut import (
+    Everything,
+    Fate,
+    Nothing,
+    Results,
+    cut_power,
+    draw_fate,
+)
 
 DIRECTORY_BYTES: Final = 4096
 """What a folder says its length is."""
@@ -52,10 +61,13 @@ class DiskImage:
         self.capacity: int | None = None
         """Bytes all files together may take, in whole blocks; None: there is always room."""
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def find(self, path: str) -> Node | None:
-        """What has this name; None if its folder has no such. FileNotFoundError, NotADirectoryError: there is no folder."""
+        """What has this name; None if its folder has no such.
+
+        FileNotFoundError, NotADirectoryError: there is no folder.
+        """
         node: Node = self._root
         parts = parts_of(path)
         last = len(parts) - 1
@@ -89,15 +101,23 @@ class DiskImage:
         return [path for path, node in self._walk() if isinstance(node, Inode)]
 
     def read(self, path: str) -> bytes:
-        """The whole of a file as it is seen. FileNotFoundError, NotADirectoryError, IsADirectoryError."""
+        """The whole of a file as it is seen.
+
+        FileNotFoundError, NotADirectoryError, IsADirectoryError.
+        """
         return bytes(self._file(path).current)
 
     def synced_extents(self, path: str) -> list[tuple[int, int]]:
-        """(offset, length) of the latest synced writes to a file, at most EXTENTS_MAX, in the order they were made in."""
+        """(offset, length) of the latest synced writes to a file, at most EXTENTS_MAX, in the order
+        they were made in.
+        """
         return list(self._file(path).synced)
 
     def fingerprint(self) -> str:
-        """A digest of all names and bytes that are seen: equal for equal images. Reads everything."""
+        """A digest of all names and bytes that are seen: equal for equal images.
+
+        Reads everything.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for path, node in self._walk():
             length = len(node.current) if isinstance(node, Inode) else -1
@@ -106,7 +126,7 @@ class DiskImage:
                 digest.update(node.current)
         return digest.hexdigest()
 
-    # --- room --------------------------------------------------------------------------------------------------------
+    # --- room -------------------------------------------------------------------------------------
 
     def used(self) -> int:
         """Bytes of the blocks of all files. Costs their number."""
@@ -114,7 +134,9 @@ class DiskImage:
         return sum(_blocks(file) for file in files) * BLOCK_BYTES
 
     def fill(self) -> None:
-        """Whatever room was left, something else has taken it: files grow only by what others give up."""
+        """Whatever room was left, something else has taken it: files grow only by what others give
+        up.
+        """
         self.capacity = self.used()
 
     def growth(self, file: Inode, length: int) -> int:
@@ -124,7 +146,7 @@ class DiskImage:
         free = max(0, self.capacity - self.used())
         return min(length, (_blocks(file) + free // BLOCK_BYTES) * BLOCK_BYTES)
 
-    # --- names -------------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     def create(self, path: str) -> Inode:
         """A new empty file. FileExistsError, FileNotFoundError, NotADirectoryError."""
@@ -139,7 +161,10 @@ class DiskImage:
         return made
 
     def link(self, source: str, target: str) -> None:
-        """Another name for a file. FileExistsError, PermissionError (a folder), FileNotFoundError, NotADirectoryError."""
+        """Another name for a file.
+
+        FileExistsError, PermissionError (a folder), FileNotFoundError, NotADirectoryError.
+        """
         file = self.get(source)
         if isinstance(file, Directory):
             if self.find(target) is not None:
@@ -192,10 +217,13 @@ class DiskImage:
         """What was changed in this folder is durable. FileNotFoundError, NotADirectoryError."""
         self.get_directory(path).sync()
 
-    # --- locks -------------------------------------------------------------------------------------------------------
+    # --- locks ------------------------------------------------------------------------------------
 
     def lock(self, file: Inode, process: str, handle: object) -> None:
-        """Give the one lock of a file to a handle of a process. BlockingIOError if anybody has it."""
+        """Give the one lock of a file to a handle of a process.
+
+        BlockingIOError if anybody has it.
+        """
         if file in self._locks:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
         self._locks[file] = (process, handle)
@@ -211,15 +239,20 @@ class DiskImage:
         self._locks = {file: held for file, held in self._locks.items() if held[0] != process}
 
     def expire_locks(self, process: str) -> None:
-        """The lease of a process has run out while it was paused: its handles hold nothing, and it does not know."""
+        """The lease of a process has run out while it was paused: its handles hold nothing, and it
+        does not know.
+        """
         self.release_locks(process)
 
-    # --- misfortune --------------------------------------------------------------------------------------------------
+    # --- misfortune -------------------------------------------------------------------------------
 
     def lose_power(self, chance: random.Random, reach: Callable[[str], None]) -> None:
-        """Become what a power cut leaves. Often all of the pending changes, or none, and mostly some of them.
+        """Become what a power cut leaves.
 
-        `reach` gets the fault point of each change that is decided; `power.cut` itself is its caller's to count.
+        Often all of the pending changes, or none, and mostly some of them.
+
+        `reach` gets the fault point of each change that is decided; `power.cut` itself is its
+        caller's to count.
         """
         self.cut(draw_fate(chance), reach)
 
@@ -229,10 +262,11 @@ class DiskImage:
         self._locks.clear()
 
     def outcomes(self, cap: int, chance: random.Random) -> Iterator[DiskImage]:
-        """Every different result of a power cut; if there are more than `cap`, that many different ones by chance.
+        """Every different result of a power cut; if there are more than `cap`, that many different
+        ones by chance.
 
-        What loses everything comes first; what keeps everything is always there. The names are what tells results
-        apart: where two files hold the same bytes, results may look the same.
+        What loses everything comes first; what keeps everything is always there. The names are what
+        tells results apart: where two files hold the same bytes, results may look the same.
         """
         results = Results(self._root, cap)
         if results.count() <= cap:
@@ -269,7 +303,7 @@ class DiskImage:
         made._locks = {files[file]: held for file, held in self._locks.items() if file in files}
         return made
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _file(self, path: str) -> Inode:
         node = self.get(path)

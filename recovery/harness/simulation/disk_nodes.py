@@ -1,11 +1,14 @@
-"""Files and folders of the simulated disk, each with two faces: what the running system sees, and what is durable.
+"""Files and folders of the simulated disk, each with two faces: what the running system sees, and
+what is durable.
 
 Rules of this file:
 
-- `current` and `names` are what every process sees at once, synced or not; `durable` is what is surely left
-  after a power cut; what lies between the two stands in `pending`, in the order it was done;
-- after a failed sync the changes it was for are seen as before, but no later sync makes them durable: they
-  move to `past`, and with them all that is synced afterwards, so that their order stays known;
+- `current` and `names` are what every process sees at once, synced or not; `durable` is what is
+  surely left after a power cut; what lies between the two stands in `pending`, in the order it was
+  done;
+- after a failed sync the changes it was for are seen as before, but no later sync makes them
+  durable: they move to `past`, and with them all that is synced afterwards, so that their order
+  stays known;
 - a change of names is absolute ("this name is that file"), so any subset of changes makes a folder.
 """
 
@@ -22,9 +25,22 @@ EXTENTS_MAX: Final = 64
 
 
 class Inode:
-    """A file. `role` and `path` are its use and latest name, kept for whoever names the effects on it."""
+    """A file.
 
-    __slots__ = ("allocated", "current", "durable", "modified_ms", "past", "path", "pending", "role", "synced")
+    `role` and `path` are its use and latest name, kept for whoever names the effects on it.
+    """
+
+    __slots__ = (
+        "allocated",
+        "current",
+        "durable",
+        "modified_ms",
+        "past",
+        "path",
+        "pending",
+        "role",
+        "synced",
+    )
 
     def __init__(self, content: bytes = b"") -> None:
         """A file that holds `content`, durably."""
@@ -32,7 +48,9 @@ class Inode:
         self.durable = bytearray(content)
         self.pending: list[Change] = []
         self.past: list[tuple[Change, bool]] = []
-        """Changes since the first failed sync, and whether a later one has made them durable (else: in doubt)."""
+        """Changes since the first failed sync, and whether a later one has made them durable (else:
+        in doubt).
+        """
         self.synced: deque[tuple[int, int]] = deque(maxlen=EXTENTS_MAX)
         self.allocated = 0
         """Length there is room for, beyond what is written."""
@@ -65,12 +83,16 @@ class Inode:
         self.pending.clear()
 
     def fail_sync(self) -> None:
-        """What was done since the last sync is in doubt for good: seen, perhaps on the disk, never synced again."""
+        """What was done since the last sync is in doubt for good: seen, perhaps on the disk, never
+        synced again.
+        """
         self.past += [(change, False) for change in self.pending]
         self.pending.clear()
 
     def changes(self) -> list[tuple[Change, bool]]:
-        """All that matters on top of `durable`, in order; True with those that are surely durable."""
+        """All that matters on top of `durable`, in order; True with those that are surely
+        durable.
+        """
         return [*self.past, *((change, False) for change in self.pending)]
 
     def settle(self, content: bytes | bytearray) -> None:
@@ -81,7 +103,9 @@ class Inode:
         self.pending.clear()
         self.past.clear()
         length = len(content)
-        self.synced = deque((place for place in self.synced if sum(place) <= length), maxlen=EXTENTS_MAX)
+        self.synced = deque(
+            (place for place in self.synced if sum(place) <= length), maxlen=EXTENTS_MAX
+        )
 
     def copy(self) -> Inode:
         """An independent one; the bytes of pending changes are shared."""
@@ -156,7 +180,9 @@ def set_length(content: bytearray, length: int) -> None:
 
 
 def copy_tree(root: Directory) -> tuple[Directory, dict[Inode, Inode]]:
-    """An independent copy of all that `root` leads to by seen, durable or pending names; and of which file it has which."""
+    """An independent copy of all that `root` leads to by seen, durable or pending names; and of
+    which file it has which.
+    """
     files: dict[Inode, Inode] = {}
     folders: dict[Directory, Directory] = {}
 

@@ -1,6 +1,8 @@
-"""Every fault the simulated world knows, by name, with what it means: the one table; runs count how often each was reached.
+"""Every fault the simulated world knows, by name, with what it means: the one table; runs count how
+often each was reached.
 
-A fault point that no run of the suite reaches fails the suite: a fault nobody meets protects nobody.
+A fault point that no run of the suite reaches fails the suite: a fault nobody meets protects
+nobody.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ _OTHERS: Final[Mapping[str, str]] = {
     "power.size.zeros": "a file has its new length, with zeros where bytes were written",
     "power.name.kept": "an unsynced change of a folder survives",
     "power.name.lost": "an unsynced change of a folder is gone",
-    "power.name.reordered": "an unsynced change of a folder survives, an earlier one in it does not",
+    "power.name.reordered": "an unsynced change of a folder survives, an earlier one in it does "
+    "not",
     # Bytes change by themselves.
     "rot.log": "a bit of a durable frame flips",
     "rot.object": "a bit of an object flips",
@@ -114,8 +117,14 @@ _OTHERS: Final[Mapping[str, str]] = {
     "bookkeeper.bookie.killed": "a bookie dies, and comes back with its data within a minute",
     "bookkeeper.bookie.stopped": "a bookie is stopped (SIGSTOP) for seconds, and answers late then",
     "bookkeeper.bookie.wiped": "a bookie has lost the entries it had",
-    "bookkeeper.connection.broken": "a connection to a bookie breaks: requests on their way and answers are lost",
-    "bookkeeper.connection.slow": "a request takes up to a second, and those behind it on its connection with it",
+    "bookkeeper.connection.broken": "a connection to a bookie breaks: requests on their way and "
+    "answers "
+    "are "
+    "lost",
+    "bookkeeper.connection.slow": "a request takes up to a second, and those behind it on its "
+    "connection "
+    "with "
+    "it",
     "bookkeeper.gateway.killed": "the gateway of a living process dies",
     "bookkeeper.call.late": "a call on a ledger is done, and its answer comes too late",
     # BookKeeper: what its client says then.
@@ -125,7 +134,8 @@ _OTHERS: Final[Mapping[str, str]] = {
     "bookkeeper.add.late": "too few bookies answer in time (-21, -23)",
     "bookkeeper.create.refused": "too few bookies are registered for a new ledger (-6)",
     "bookkeeper.recover.refused": "too few bookies answer for a recovery (-10)",
-    "bookkeeper.recover.raced": "while a ledger is recovered another one has closed it, at another entry",
+    "bookkeeper.recover.raced": "while a ledger is recovered another one has closed it, at another "
+    "entry",
     # ZooKeeper.
     "node.away": "ZooKeeper does not answer for up to two minutes",
     "node.change.lost": "a change of a node is lost on the way",
@@ -145,11 +155,19 @@ _OTHERS: Final[Mapping[str, str]] = {
     "clock.ahead-for-a-while": "the clock is years ahead for some operations, and right again then",
     # Owners.
     "owner.paused-before-effect": "an owner is stopped just before an effect",
-    "owner.paused-behind-look": "an owner is stopped just behind a look at a disk, with nothing done about it yet",
-    "owner.tasks-cancelled": "the program cancels the tasks of its event loop under an open store, and goes on",
+    "owner.paused-behind-look": "an owner is stopped just behind a look at a disk, with nothing "
+    "done "
+    "about "
+    "it "
+    "yet",
+    "owner.tasks-cancelled": "the program cancels the tasks of its event loop under an open store, "
+    "and "
+    "goes "
+    "on",
     "owner.locks-expire": "a stopped owner's locks are given up for it",
     "owner.takeover": "a second owner has opened the store of a stopped one",
-    "owner.overlap": "a second owner has opened the store, and calls of the first one are under way",
+    "owner.overlap": "a second owner has opened the store, and calls of the first one are under "
+    "way",
     "owner.refused": "a second owner is refused, since the first one lives",
     "owner.resumes": "the first owner goes on after a takeover",
     # When a crash comes.
@@ -162,8 +180,14 @@ _OTHERS: Final[Mapping[str, str]] = {
 }
 
 TABLE: Final[Mapping[str, str]] = {
-    **{f"crash.before.{kind}": f"a process dies just before: {text}" for kind, text in EFFECTS.items()},
-    **{f"crash.after.{kind}": f"a process dies just after: {text}" for kind, text in EFFECTS.items()},
+    **{
+        f"crash.before.{kind}": f"a process dies just before: {text}"
+        for kind, text in EFFECTS.items()
+    },
+    **{
+        f"crash.after.{kind}": f"a process dies just after: {text}"
+        for kind, text in EFFECTS.items()
+    },
     **_OTHERS,
 }
 

@@ -1,14 +1,16 @@
-"""Executors and locks without threads: a job is a greenlet that gives way at each call to the outside.
+"""Executors and locks without threads: a job is a greenlet that gives way at each call to the
+outside.
 
-What runs in a thread in production runs here in small steps between the callbacks of the event loop, in an order
-and at times that the seed decides: so two owners, or the log's lane and its loop, meet in every way they can.
-Rules of this file:
+What runs in a thread in production runs here in small steps between the callbacks of the event
+loop, in an order and at times that the seed decides: so two owners, or the log's lane and its loop,
+meet in every way they can. Rules of this file:
 
-- a pool of n "threads" runs at most n jobs at once, first come first served; it belongs to one process;
+- a pool of n "threads" runs at most n jobs at once, first come first served; it belongs to one
+  process;
 - a job waits with `give_way(loop, seconds)` only; outside of a job that does nothing;
 - when its process has died a job is never resumed, as a thread of a killed process is not;
-- a world that is over ends its jobs (`end_jobs`): a greenlet that waits holds on to all it ever saw, and no collection of
-  garbage finds that out.
+- a world that is over ends its jobs (`end_jobs`): a greenlet that waits holds on to all it ever
+  saw, and no collection of garbage finds that out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ UNWINDINGS_MAX: Final = 8
 
 
 def give_way(loop: VirtualLoop, seconds: float) -> None:
-    """Let `seconds` pass for the job that calls; other jobs and the loop go on. In no job: at once."""
+    """Let `seconds` pass for the job that calls; other jobs and the loop go on.
+
+    In no job: at once.
+    """
     current = getcurrent()
     hub = current.parent
     if hub is None:
@@ -43,7 +48,10 @@ def give_way(loop: VirtualLoop, seconds: float) -> None:
 
 
 class SimulatedExecutor(Executor):
-    """A pool of `threads` jobs at a time, on the loop of one process. `begun` gets those that have begun and not ended."""
+    """A pool of `threads` jobs at a time, on the loop of one process.
+
+    `begun` gets those that have begun and not ended.
+    """
 
     def __init__(self, loop: VirtualLoop, threads: int, begun: dict[greenlet, None]) -> None:
         self._loop = loop
@@ -108,7 +116,10 @@ class SimulatedExecutor(Executor):
 
 
 def end_jobs(begun: dict[greenlet, None]) -> None:
-    """End jobs in the middle of what they do. Their processes are dead, so that nothing comes of how they unwind."""
+    """End jobs in the middle of what they do.
+
+    Their processes are dead, so that nothing comes of how they unwind.
+    """
     for job in list(begun):
         for _ in range(UNWINDINGS_MAX):
             if job.dead:
@@ -121,7 +132,9 @@ def end_jobs(begun: dict[greenlet, None]) -> None:
 
 
 class SimulatedLock:
-    """A lock between jobs (and the loop, which never waits for one: a loop that would is an error)."""
+    """A lock between jobs (and the loop, which never waits for one: a loop that would is an
+    error).
+    """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -138,7 +151,10 @@ class SimulatedLock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._held = False
         if self._waiting:

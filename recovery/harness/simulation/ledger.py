@@ -1,14 +1,17 @@
-"""Tier-1 service of a simulated world: ledgers that outlive processes, and one process's log on one of them.
+"""Tier-1 service of a simulated world: ledgers that outlive processes, and one process's log on one
+of them.
 
-The service is right: it numbers frames, keeps them, and takes them from the owner of the highest epoch alone. What
-goes wrong is on the way. Rules of this file:
+The service is right: it numbers frames, keeps them, and takes them from the owner of the highest
+epoch alone. What goes wrong is on the way. Rules of this file:
 
-- a frame becomes durable in the service some time before its acknowledgement is there, frames of one owner in order;
-  nothing its process does after it was sent takes it back;
+- a frame becomes durable in the service some time before its acknowledgement is there, frames of
+  one owner in order; nothing its process does after it was sent takes it back;
 - of a dead owner's frames in flight a prefix of any length has arrived, which chance decides once;
-- opening fences at one moment: what is durable by then is in the log for the new owner, anything later is refused;
-  once the opening has returned, an earlier owner is told of no frame any more, durable or not;
-- what lies ahead is kept in the service with the time it is due, and applied before anything is looked at.
+- opening fences at one moment: what is durable by then is in the log for the new owner, anything
+  later is refused; once the opening has returned, an earlier owner is told of no frame any more,
+  durable or not;
+- what lies ahead is kept in the service with the time it is due, and applied before anything is
+  looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAd
 from recovery.harness.simulation.object_storage import Owner
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 
 LATENCY_US: Final = (200, 5_000)
 SLOW_US: Final = (1_000_000, 10_000_000)
@@ -108,7 +115,9 @@ class _Ledger:
         """Put a frame behind the last one, twice if so asked; the address of the first of them."""
         first = LogAddress(self.next_address)
         for _ in range(1 + repeated):
-            frame = LogFrame(LogAddress(self.next_address), self.next_sequence, epoch, memoryview(data))
+            frame = LogFrame(
+                LogAddress(self.next_address), self.next_sequence, epoch, memoryview(data)
+            )
             self.frames.append(frame)
             self.next_address += _FRAME_OVERHEAD + len(data)
         self.next_sequence += 1
@@ -145,7 +154,9 @@ class SimulatedLedgerStore:
         return self._ledgers.setdefault(container_id, _Ledger())
 
     def frames(self, container_id: int) -> list[LogFrame]:
-        """The frames from the truncation point on that are durable, as far as anybody has looked."""
+        """The frames from the truncation point on that are durable, as far as anybody has
+        looked.
+        """
         return list(self.ledger(container_id).frames)
 
     def in_flight(self, container_id: int) -> int:
@@ -153,25 +164,34 @@ class SimulatedLedgerStore:
         return len(self.ledger(container_id).in_flight)
 
     def settle_all(self) -> None:
-        """Let everything arrive that is on its way (of dead owners' frames a prefix), as if an hour had passed."""
+        """Let everything arrive that is on its way (of dead owners' frames a prefix), as if an hour
+        had passed.
+        """
         for ledger in self._ledgers.values():
             flights = ledger.in_flight
             ledger.settle(flights[-1].due_us if flights else 0)
 
     def copy(self, arrived: int = 0) -> SimulatedLedgerStore:
-        """The service as it would be if every process died now and `arrived` frames in flight of each ledger had come."""
+        """The service as it would be if every process died now and `arrived` frames in flight of
+        each ledger had come.
+        """
         twin = SimulatedLedgerStore()
-        twin._ledgers = {container_id: ledger.copy(arrived) for container_id, ledger in self._ledgers.items()}
+        twin._ledgers = {
+            container_id: ledger.copy(arrived) for container_id, ledger in self._ledgers.items()
+        }
         return twin
 
 
 class SimulatedLedgerLog(DurableDataLog):
-    """One opening of a container's ledger by one process, with every fault of the group `ledger.` on the way.
+    """One opening of a container's ledger by one process, with every fault of the group `ledger.`
+    on the way.
 
     An append takes LATENCY_US of virtual time, more when it is slow; any number may be in flight.
     """
 
-    def __init__(self, store: SimulatedLedgerStore, container_id: int, process: Owner, payload_bytes_max: int) -> None:
+    def __init__(
+        self, store: SimulatedLedgerStore, container_id: int, process: Owner, payload_bytes_max: int
+    ) -> None:
         if payload_bytes_max < 1:
             raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be positive")
         self._ledger = store.ledger(container_id)
@@ -222,7 +242,9 @@ class SimulatedLedgerLog(DurableDataLog):
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
         length = sum(map(len, payload))
         if not 1 <= length <= self._payload_bytes_max:
-            raise ValueError(f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}")
+            raise ValueError(
+                f"a payload of {length} bytes: it must be 1 to {self._payload_bytes_max}"
+            )
         loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[LogAddress] = loop.create_future()
         if self._failure is not None:
@@ -237,7 +259,9 @@ class SimulatedLedgerLog(DurableDataLog):
     def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
         self._ledger.settle(self._now_us())
         frames = self._ledger.frames
-        return self._batches(frames[0 if start is None else bisect_left(frames, start, key=_address_of) :])
+        return self._batches(
+            frames[0 if start is None else bisect_left(frames, start, key=_address_of) :]
+        )
 
     async def truncate(self, address: LogAddress) -> None:
         frames = self._ledger.frames
@@ -315,13 +339,17 @@ class SimulatedLedgerLog(DurableDataLog):
         if strikes("ledger.append.slow"):
             least, most = SLOW_US
             latency_us += least + int((most - least) * chance())
-        flight.answered_us = self._last_answered_us = max(self._last_answered_us, now_us + latency_us)
+        flight.answered_us = self._last_answered_us = max(
+            self._last_answered_us, now_us + latency_us
+        )
         if self._lost or strikes("ledger.append.lost"):
             self._lost = flight.lost = True
             return
         flight.in_doubt = strikes("ledger.append.in-doubt")
         flight.repeated = strikes("ledger.append.repeated")
-        flight.due_us = self._last_due_us = max(self._last_due_us, now_us + int(latency_us * chance()))
+        flight.due_us = self._last_due_us = max(
+            self._last_due_us, now_us + int(latency_us * chance())
+        )
         flight.data = b"".join(flight.payload)
         self._ledger.send(self._epoch, flight)
 
@@ -356,7 +384,9 @@ class SimulatedLedgerLog(DurableDataLog):
     def _set_timer(self) -> None:
         if self._in_flight:
             assert self._loop is not None
-            self._timer = self._loop.call_at(self._in_flight[0].answered_us / MICROSECONDS, self._answer)
+            self._timer = self._loop.call_at(
+                self._in_flight[0].answered_us / MICROSECONDS, self._answer
+            )
 
     def _fail(self, failure: Callable[[], Exception]) -> None:
         if self._failure is None or self._closed:

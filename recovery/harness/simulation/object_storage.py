@@ -1,15 +1,19 @@
-"""Object storage of a simulated world: a bucket that outlives processes, and one process's way to it.
+"""Object storage of a simulated world: a bucket that outlives processes, and one process's way to
+it.
 
-The bucket is right, as a good object store is: whole objects, put-if-absent by unique id, no change in place. What
-goes wrong is on the way and in the weather: requests are slow, refused, applied late, their replies lost, bodies
-come back wrong, listings lag. Rules of this file:
+The bucket is right, as a good object store is: whole objects, put-if-absent by unique id, no change
+in place. What goes wrong is on the way and in the weather: requests are slow, refused, applied
+late, their replies lost, bodies come back wrong, listings lag. Rules of this file:
 
-- a change is applied by the outside, at a time within its latency: nothing its process does after it was sent, not
-  even dying or cancelling the call, takes it back. Of a process that died before, chance decides whether it landed;
-- what lies ahead is kept in the bucket with the time it is due, and `settle` applies it before anything is looked at;
+- a change is applied by the outside, at a time within its latency: nothing its process does after
+  it was sent, not even dying or cancelling the call, takes it back. Of a process that died before,
+  chance decides whether it landed;
+- what lies ahead is kept in the bucket with the time it is due, and `settle` applies it before
+  anything is looked at;
 - the bucket tells ages by a clock of its own, which never jumps;
-- a wrong body comes at most once in a while for each object, so that whoever asks once more gets the right one:
-  a store that lies twice in a row is corrupt, and that is another fault (`flip_bit`).
+- a wrong body comes at most once in a while for each object, so that whoever asks once more gets
+  the right one: a store that lies twice in a row is corrupt, and that is another fault
+  (`flip_bit`).
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ LAG_MAX_US: Final = 5 * MICROSECONDS
 """How old a listing may be."""
 CALM_US: Final = 120 * MICROSECONDS
 CALM_BODIES: Final = 8
-"""After a wrong body an object gives right ones, for that long and so many: a reader's second try takes less."""
+"""After a wrong body an object gives right ones, for that long and so many: a reader's second try
+takes less.
+"""
 
 
 class Surroundings(Protocol):
@@ -129,7 +135,10 @@ class _Weather:
         self._rate = self._second = self._passed = 0
 
     def refusal(self, owner: Owner) -> str | None:
-        """Why the service refuses a request of now; None if it takes it. The request that brings a time on is its first."""
+        """Why the service refuses a request of now; None if it takes it.
+
+        The request that brings a time on is its first.
+        """
         now_us, strikes, chance = owner.world.time.now_us, owner.world.strikes, owner.random
         if now_us >= self._away_until and strikes("object.away"):
             self._away_until = now_us + round(AWAY_S * MICROSECONDS)
@@ -157,9 +166,12 @@ class _Weather:
 
 
 class SimulatedBucket:
-    """The service: its objects, and the changes that are on their way to it. Every storage of a world shares one.
+    """The service: its objects, and the changes that are on their way to it.
 
-    `wrong_bodies`: a truncated or wrong body may look right in length, so that only our own checksums notice it.
+    Every storage of a world shares one.
+
+    `wrong_bodies`: a truncated or wrong body may look right in length, so that only our own
+    checksums notice it.
     """
 
     def __init__(self, *, wrong_bodies: bool = True) -> None:
@@ -211,22 +223,34 @@ class SimulatedBucket:
         return objects
 
     def flip_bit(self, name: str, offset: int, bit: int) -> None:
-        """Rot: bit `bit` (0 to 7) of the byte at `offset` of an object changes for good. Raises KeyError, IndexError."""
+        """Rot: bit `bit` (0 to 7) of the byte at `offset` of an object changes for good.
+
+        Raises KeyError, IndexError.
+        """
         there = self.objects[name]
         data = bytearray(there.data)
         data[offset] ^= 1 << bit
         self.objects[name] = there._replace(data=bytes(data))
         rotten = self._rotten.get(name, ())
         self._rotten[name] = (
-            tuple(place for place in rotten if place != offset) if offset in rotten else (*rotten, offset)
+            tuple(place for place in rotten if place != offset)
+            if offset in rotten
+            else (*rotten, offset)
         )
 
     def is_rotten(self, part: ObjectRange) -> bool:
-        """Whether the service would notice damage when it copies this range: it keeps checksums of its own."""
-        return any(part.offset <= place < part.offset + part.length for place in self._rotten.get(part.name, ()))
+        """Whether the service would notice damage when it copies this range: it keeps checksums of
+        its own.
+        """
+        return any(
+            part.offset <= place < part.offset + part.length
+            for place in self._rotten.get(part.name, ())
+        )
 
     def copy(self) -> SimulatedBucket:
-        """The bucket as it would go on if every process died now: chance has decided which changes still land."""
+        """The bucket as it would go on if every process died now: chance has decided which changes
+        still land.
+        """
         twin = SimulatedBucket(wrong_bodies=self.wrong_bodies)
         twin.objects = dict(self.objects)
         twin._rotten = dict(self._rotten)
@@ -267,7 +291,9 @@ class SimulatedObjectStorage(ObjectStorage):
     A call takes LATENCY_S of virtual time, more when it is slow. Faults strike as the world says.
     """
 
-    def __init__(self, bucket: SimulatedBucket, process: Owner, *, page_objects: int = PAGE_OBJECTS) -> None:
+    def __init__(
+        self, bucket: SimulatedBucket, process: Owner, *, page_objects: int = PAGE_OBJECTS
+    ) -> None:
         self.bucket = bucket
         self._process = process
         self._random = process.random
@@ -275,7 +301,9 @@ class SimulatedObjectStorage(ObjectStorage):
         self._page_objects = page_objects
         self._meter = RequestMeter()
         self._calm: dict[str, tuple[int, int]] = {}
-        """Objects that have given a wrong body: until when, and how many more, their bodies are right."""
+        """Objects that have given a wrong body: until when, and how many more, their bodies are
+        right.
+        """
         self._closed = False
 
     @property
@@ -302,7 +330,8 @@ class SimulatedObjectStorage(ObjectStorage):
         check_ranges(ranges, COMPOSE_BYTES_MIN)
         with self._meter.request("copy_part"):
             self._settle()
-            # The sources never change, so it does not matter that they are read before the request is on its way.
+            # The sources never change, so it does not matter that they are read before the request
+            # is on its way.
             data = b"".join(self._range(*each) for each in ranges)
             if any(map(self.bucket.is_rotten, ranges)):
                 raise self._unavailable(name, "500 a source is damaged")
@@ -334,7 +363,9 @@ class SimulatedObjectStorage(ObjectStorage):
             seconds = await self._knock(name, "object.delete.failed")
             await self._change("object.delete", name, None, b"", seconds)
 
-    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
         while page := await self._page(prefix, start_after):
             yield page
             start_after = page[-1].name
@@ -346,7 +377,9 @@ class SimulatedObjectStorage(ObjectStorage):
         return self._meter.snapshot()
 
     def __repr__(self) -> str:
-        return f"<SimulatedObjectStorage of {self._process.name}: {len(self.bucket.objects)} objects>"
+        return (
+            f"<SimulatedObjectStorage of {self._process.name}: {len(self.bucket.objects)} objects>"
+        )
 
     async def _page(self, prefix: str, start_after: str) -> Sequence[StoredObject]:
         with self._meter.request("list"):
@@ -354,7 +387,9 @@ class SimulatedObjectStorage(ObjectStorage):
             self._settle()
         objects: Mapping[str, BucketObject] = self.bucket.objects
         if self._world.strikes("object.list.lags"):
-            objects = self.bucket.as_of(self._world.time.now_us - self._random.randint(1, LAG_MAX_US))
+            objects = self.bucket.as_of(
+                self._world.time.now_us - self._random.randint(1, LAG_MAX_US)
+            )
         names = sorted(name for name in objects if name.startswith(prefix))
         first = bisect_right(names, start_after)
         return [
@@ -375,7 +410,10 @@ class SimulatedObjectStorage(ObjectStorage):
         return exact_range(name, there.data, offset, length)
 
     async def _knock(self, name: str, fault: str) -> float:
-        """The seconds a request of now takes. One that is refused has taken them, and had no effect."""
+        """The seconds a request of now takes.
+
+        One that is refused has taken them, and had no effect.
+        """
         if self._closed:
             raise StorageUnavailableError(name, "the storage is closed")
         seconds = _draw(self._random, LATENCY_S)
@@ -405,9 +443,13 @@ class SimulatedObjectStorage(ObjectStorage):
             await asyncio.sleep(0)
         now_us = self._world.time.now_us
         late = self._world.strikes(f"{kind}.late")
-        ahead_us = _draw_us(chance, LATE_S) if late else round(seconds * MICROSECONDS * chance.random())
+        ahead_us = (
+            _draw_us(chance, LATE_S) if late else round(seconds * MICROSECONDS * chance.random())
+        )
         survives = chance.random() < 0.5
-        change = _Change(now_us + ahead_us, name, data, unique_id, None if late else process, survives)
+        change = _Change(
+            now_us + ahead_us, name, data, unique_id, None if late else process, survives
+        )
         self.bucket.send(change)
         if data is not None and not late and self._world.strikes("object.put.twice"):
             self.bucket.send(replace(change, due_us=now_us + round(seconds * MICROSECONDS)))
@@ -420,7 +462,10 @@ class SimulatedObjectStorage(ObjectStorage):
         return change
 
     def _body(self, name: str, data: bytes, offset: int, length: int) -> bytes:
-        """What a read answers with. A client compares the length and the range it got: mostly a wrong body is an error."""
+        """What a read answers with.
+
+        A client compares the length and the range it got: mostly a wrong body is an error.
+        """
         body = data[offset : offset + length]
         if self._world.strikes("object.get.truncated"):
             kept = self._random.randrange(length)
@@ -435,7 +480,12 @@ class SimulatedObjectStorage(ObjectStorage):
             return body
         until_us, bodies = self._calm.get(name, (0, 0))
         now_us = self._world.time.now_us
-        if self.bucket.wrong_bodies and not bodies and now_us >= until_us and self._random.random() < 0.5:
+        if (
+            self.bucket.wrong_bodies
+            and not bodies
+            and now_us >= until_us
+            and self._random.random() < 0.5
+        ):
             self._calm[name] = now_us + CALM_US, CALM_BODIES
             return wrong
         raise self._unavailable(name, "the body is not the range that was asked for")

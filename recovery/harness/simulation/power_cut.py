@@ -1,13 +1,15 @@
 """What a power cut leaves of a simulated disk: one result by chance, or every result there can be.
 
-Each change that was not synced is kept or lost by itself, whatever came before it; a write may also survive in some
-of its sectors only. Rules of this file:
+Each change that was not synced is kept or lost by itself, whatever came before it; a write may also
+survive in some of its sectors only. Rules of this file:
 
 - what was synced survives, wherever it stands among changes that did not;
-- a file that grew may have any length between the durable one and the seen one, whichever of its bytes survived;
-  bytes that did not are zeros;
-- only files that still have a name count; afterwards what is seen is what is durable, and nothing is pending;
-- folders and files are gone through in the order they were made in, so equal chances give equal results.
+- a file that grew may have any length between the durable one and the seen one, whichever of its
+  bytes survived; bytes that did not are zeros;
+- only files that still have a name count; afterwards what is seen is what is durable, and nothing
+  is pending;
+- folders and files are gone through in the order they were made in, so equal chances give equal
+  results.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from recovery.harness.simulation.disk_nodes import Change, Directory, Inode, Node, apply, put, set_length
+from recovery.harness.simulation.disk_nodes import (
+    Change,
+    Directory,
+    Inode,
+    Node,
+    apply,
+    put,
+    set_length,
+)
 
 SECTORS: Final = (512, 4096)
 """Bytes a disk writes wholly or not at all."""
@@ -30,7 +40,9 @@ _WORK_MAX: Final = 16
 """Combinations of fates tried for each different content that is wanted of a file."""
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
-"""The parts of a write that survive, as (from, to) within its bytes; of a length that was set: none, or any."""
+"""The parts of a write that survive, as (from, to) within its bytes; of a length that was set:
+none, or any.
+"""
 Tree: TypeAlias = dict[Directory, dict[str, Node]]
 """A result for the names: every folder that is left, with what it holds."""
 
@@ -115,7 +127,10 @@ def draw_fate(chance: random.Random) -> Fate:
 
 
 def cut_power(root: Directory, fate: Fate, reach: Callable[[str], None]) -> None:
-    """Carry out one power cut on all below `root`. `reach` gets the fault point of every change that is decided."""
+    """Carry out one power cut on all below `root`.
+
+    `reach` gets the fault point of every change that is decided.
+    """
     files: dict[Inode, None] = {}
     folders: dict[Directory, None] = {}
     waiting = [root]
@@ -154,7 +169,9 @@ def _cut_file(file: Inode, fate: Fate, reach: Callable[[str], None]) -> None:
             kept.append(())
             continue
         if data is None:
-            point, spans = ("power.write.kept", _whole(data)) if fate.keeps() else ("power.write.lost", ())
+            point, spans = (
+                ("power.write.kept", _whole(data)) if fate.keeps() else ("power.write.lost", ())
+            )
         else:
             point, spans = fate.spans(offset, len(data))
         kept.append(spans)
@@ -171,8 +188,12 @@ def _cut_file(file: Inode, fate: Fate, reach: Callable[[str], None]) -> None:
     file.settle(content)
 
 
-def _replay(file: Inode, changes: Sequence[tuple[Change, bool]], kept: Sequence[Spans]) -> tuple[bytearray, int, int]:
-    """What a file holds if of its changes `kept` survives; and the least and the greatest length it may have."""
+def _replay(
+    file: Inode, changes: Sequence[tuple[Change, bool]], kept: Sequence[Spans]
+) -> tuple[bytearray, int, int]:
+    """What a file holds if of its changes `kept` survives; and the least and the greatest length it
+    may have.
+    """
     content = bytearray(file.durable)
     least = most = len(content)
     for ((offset, data), settled), some in zip(changes, kept, strict=True):
@@ -201,14 +222,15 @@ def _cuts(offset: int, length: int, unit: int) -> range:
     return range(unit - offset % unit, length, unit)
 
 
-# --- every result --------------------------------------------------------------------------------------------------------
+# --- every result ---------------------------------------------------------------------------------
 
 
 class Results:
     """Every different result of a power cut, as far as they are no more than `limit`.
 
-    Of the tears of one write those count that leave a beginning or an end of it: any sector of 512 bytes may be the
-    first or the last one, which covers the larger sectors. Of the lengths: the least, the natural, the greatest.
+    Of the tears of one write those count that leave a beginning or an end of it: any sector of 512
+    bytes may be the first or the last one, which covers the larger sectors. Of the lengths: the
+    least, the natural, the greatest.
     """
 
     def __init__(self, root: Directory, limit: int) -> None:
@@ -227,7 +249,10 @@ class Results:
         return count
 
     def __iter__(self) -> Iterator[Directory]:
-        """Each as a tree of its own; what loses everything comes first. Only to be asked if `count` is in the limit."""
+        """Each as a tree of its own; what loses everything comes first.
+
+        Only to be asked if `count` is in the limit.
+        """
         for tree in self._trees([self._root]):
             files = _files(tree)
             for contents in itertools.product(*(self._contents_of(file) for file in files)):
@@ -260,7 +285,9 @@ class Results:
     def _contents_of(self, file: Inode) -> list[bytes]:
         known = self._contents.get(file)
         if known is None:
-            known = self._contents[file] = list(itertools.islice(self._find_contents(file), self._limit + 1))
+            known = self._contents[file] = list(
+                itertools.islice(self._find_contents(file), self._limit + 1)
+            )
         return known
 
     def _find_contents(self, file: Inode) -> Iterator[bytes]:

@@ -1,4 +1,6 @@
-"""The processes of a simulated machine, as one of them sees them: who it is itself, and whether another one still runs."""
+"""The processes of a simulated machine, as one of them sees them: who it is itself, and whether
+another one still runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ _HOST = "simulated"
 
 
 class SimulatedProcesses:
-    """`name` ends in a dot and the number of the process; `living` gives the names of those that are not dead."""
+    """`name` ends in a dot and the number of the process; `living` gives the names of those that
+    are not dead.
+    """
 
     def __init__(self, name: str, living: Callable[[], list[str]]) -> None:
         self._name = name

@@ -1,9 +1,10 @@
-"""StoreWorld: a world with everything a store needs outside: a disk, an object storage, a Tier-1 service.
+"""StoreWorld: a world with everything a store needs outside: a disk, an object storage, a Tier-1
+service.
 
-`open_store` opens the production store in one of the world's processes. With `tier1="file"` its log is the file log
-on the simulated disk; with `"ledger"` the simulated service; with `"bookkeeper"` the log on the simulated cluster (the
-settings have its URL then). With `tier2="file"` its objects are files on the
-simulated disk; with `"object"` they are in the simulated object storage.
+`open_store` opens the production store in one of the world's processes. With `tier1="file"` its log
+is the file log on the simulated disk; with `"ledger"` the simulated service; with `"bookkeeper"`
+the log on the simulated cluster (the settings have its URL then). With `tier2="file"` its objects
+are files on the simulated disk; with `"object"` they are in the simulated object storage.
 """
 
 from __future__ import annotations
@@ -63,11 +64,16 @@ class StoreWorld(World):
         """Of the other store's objects; None as long as it was never made."""
 
     async def open_store(self, process: SimulatedProcess) -> SegmentStore:
-        """Open the store in a process; runs on the process's loop. Raises what `segmentstore.open` raises."""
+        """Open the store in a process; runs on the process's loop.
+
+        Raises what `segmentstore.open` raises.
+        """
         settings = {name: value for name, value in self.settings.items() if name != "tier1"}
         if self.tier1 == "bookkeeper":
             settings["tier1"] = self.settings.get("tier1", BOOKKEEPER)
-        parts = await open_store(LOCATION, settings, {}, process.runtime, ProcessAdapters(self, process))
+        parts = await open_store(
+            LOCATION, settings, {}, process.runtime, ProcessAdapters(self, process)
+        )
         return SegmentStore(parts)
 
     async def open_neighbour(self, process: SimulatedProcess) -> SegmentStore:
@@ -75,7 +81,9 @@ class StoreWorld(World):
         settings = {name: value for name, value in self.settings.items() if name != "tier1"}
         # Else it would be refused: the first store knows nothing of it, and has its marker there.
         settings["shared_tier2"] = True
-        parts = await open_store(NEIGHBOUR, settings, {}, process.runtime, NeighbourAdapters(self, process))
+        parts = await open_store(
+            NEIGHBOUR, settings, {}, process.runtime, NeighbourAdapters(self, process)
+        )
         self.neighbour_tag = store_tag(parts.store_id)
         return SegmentStore(parts)
 
@@ -91,16 +99,22 @@ class ProcessAdapters:
         self._world = world
         self._process = process
 
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+    def log(
+        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
+    ) -> DurableDataLog:
         if self._world.tier1 == "ledger":
-            return SimulatedLedgerLog(self._world.ledgers, container_id, self._process, config.frame_bytes_max)
+            return SimulatedLedgerLog(
+                self._world.ledgers, container_id, self._process, config.frame_bytes_max
+            )
         return _file_log(location, container_id, config, runtime)
 
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         servers = self._world.bookkeeper
-        return BookKeeperClients(SimulatedLedgers(servers, self._process), SimulatedNodes(servers, self._process))
+        return BookKeeperClients(
+            SimulatedLedgers(servers, self._process), SimulatedNodes(servers, self._process)
+        )
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         if self._world.tier2 == "file":
@@ -114,7 +128,9 @@ class ProcessAdapters:
 class NeighbourAdapters(ProcessAdapters):
     """Of the other store: a log of its own, and the same objects."""
 
-    def log(self, location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> DurableDataLog:
+    def log(
+        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
+    ) -> DurableDataLog:
         return _file_log(location, container_id, config, runtime)
 
 

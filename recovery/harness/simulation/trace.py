@@ -1,4 +1,6 @@
-"""Trace: every effect on the outside world, in order; equal seeds must give equal traces, byte for byte."""
+"""Trace: every effect on the outside world, in order; equal seeds must give equal traces, byte for
+byte.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""An event loop in virtual time: hours pass in milliseconds, repeatably, without threads, sockets or real clocks.
+"""An event loop in virtual time: hours pass in milliseconds, repeatably, without threads, sockets
+or real clocks.
 
-Alone (`run_virtual`) it moves its own clock: when nothing is ready the clock jumps to the next timer, and when
-there is no timer either, nothing can ever happen again: `DeadlockError` instead of a hang. In a simulated world
-several loops share one clock, and the world decides which of them runs (`run_ready`). Rules of this file:
+Alone (`run_virtual`) it moves its own clock: when nothing is ready the clock jumps to the next
+timer, and when there is no timer either, nothing can ever happen again: `DeadlockError` instead of
+a hang. In a simulated world several loops share one clock, and the world decides which of them runs
+(`run_ready`). Rules of this file:
 
 - time is counted in whole microseconds, so that sums do not depend on the order they were made in;
-- nothing here depends on addresses of objects: tasks and futures hash by a number of their own, because asyncio
-  keeps them in sets and goes through these when it cancels.
+- nothing here depends on addresses of objects: tasks and futures hash by a number of their own,
+  because asyncio keeps them in sets and goes through these when it cancels.
 
-It builds on asyncio's own `BaseEventLoop`, whose two queues (`_ready`, `_scheduled`) it works off itself.
+It builds on asyncio's own `BaseEventLoop`, whose two queues (`_ready`, `_scheduled`) it works off
+itself.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ STANDING_TURNS_MAX = 200_000
 """Turns of a loop without a wait between them; more is no work but a circle."""
 
 ALONE_END_US = 100 * 24 * 3600 * MICROSECONDS
-"""Where the time of a loop that runs by itself ends: 100 days, past every lag there is. What polls for ever would never end."""
+"""Where the time of a loop that runs by itself ends: 100 days, past every lag there is.
+
+What polls for ever would never end.
+"""
 
 
 class DeadlockError(Exception):
@@ -45,7 +51,9 @@ class DeadlockError(Exception):
 
 
 class WedgedError(Exception):
-    """Virtual hours have passed and what is waited for has not come; or time stands still, and somebody turns in a circle."""
+    """Virtual hours have passed and what is waited for has not come; or time stands still, and
+    somebody turns in a circle.
+    """
 
 
 class VirtualTime:
@@ -90,7 +98,10 @@ class _NumberedFuture(asyncio.Future[T]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop whose `time()` is virtual. `halted` stops it between two callbacks, for good; `interrupted` for a while."""
+    """A loop whose `time()` is virtual.
+
+    `halted` stops it between two callbacks, for good; `interrupted` for a while.
+    """
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -104,7 +115,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.halted = False
         self.interrupted = False
         self._numbers = 0
-        # Of this loop alone: asyncio's own register has the tasks of every dead world that is not collected yet.
+        # Of this loop alone: asyncio's own register has the tasks of every dead world that is not
+        # collected yet.
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.set_task_factory(_make_task)
 
@@ -151,14 +163,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return max(_microseconds(scheduled[0].when()), self.virtual_time.now_us)
 
     def run_ready(self) -> None:
-        """Run what is ready now, timers that are due included; what that makes ready waits for the next call."""
+        """Run what is ready now, timers that are due included; what that makes ready waits for the
+        next call.
+        """
         with self._entered():
             self._run_due()
 
     def run_alone(self, until: Callable[[], bool], end_us: int) -> bool:
-        """Run turn after turn, moving the clock, until it holds (True) or the loop is halted or interrupted (False).
+        """Run turn after turn, moving the clock, until it holds (True) or the loop is halted or
+        interrupted (False).
 
-        Raises DeadlockError, or WedgedError beyond `end_us`. For a loop that has the world to itself.
+        Raises DeadlockError, or WedgedError beyond `end_us`. For a loop that has the world to
+        itself.
         """
         turns_left = STANDING_TURNS_MAX
         with self._entered():
@@ -179,7 +195,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """This loop is the running one."""
         asyncio._set_running_loop(self)
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
+        sys.set_asyncgen_hooks(
+            firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook
+        )
         try:
             yield
         finally:
@@ -207,14 +225,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _end_tasks(self) -> None:
         ended: set[asyncio.Task[Any]] = set()
         # What is closed may begin tasks to tidy up; they never run either.
-        while tasks := [task for task in sorted(self._tasks, key=hash) if not task.done() and task not in ended]:
+        while tasks := [
+            task for task in sorted(self._tasks, key=hash) if not task.done() and task not in ended
+        ]:
             ended.update(tasks)
             for task in tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
                     task.get_coro().close()
                 except BaseException:  # noqa: BLE001, S110 - the dead raise what they like; nobody hears it
-                    pass  # mostly: it awaits while it is closed, it is the one that runs, it meets that it is dead
+                    # mostly: it awaits while it is closed, it is the one that runs, it meets that
+                    # it is dead
+                    pass
         self._ready.clear()
 
     # --- as a loop of its own ---------------------------------------------------------------------
@@ -250,7 +272,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _make_task(
-    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+    loop: asyncio.AbstractEventLoop,
+    coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    **options: Any,
 ) -> asyncio.Task[T]:
     task = _NumberedTask(coro, loop=loop, **options)
     assert isinstance(loop, VirtualLoop)
@@ -259,7 +283,9 @@ def _make_task(
 
 
 def _microseconds(seconds: float) -> int:
-    """The first microsecond at which `time()` is not below `seconds`: a timer never comes early, not by a rounding."""
+    """The first microsecond at which `time()` is not below `seconds`: a timer never comes early,
+    not by a rounding.
+    """
     microseconds = int(seconds * MICROSECONDS)
     return microseconds if microseconds / MICROSECONDS >= seconds else microseconds + 1
 
@@ -286,9 +312,12 @@ def inline_executor(name: str, threads: int) -> Executor:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time. Raises DeadlockError, or WedgedError at the end of time, after 100 days.
+    """`asyncio.run` in virtual time.
 
-    Tasks of the engine that are left are cancelled as `asyncio.run` cancels those that a loop lists.
+    Raises DeadlockError, or WedgedError at the end of time, after 100 days.
+
+    Tasks of the engine that are left are cancelled as `asyncio.run` cancels those that a loop
+    lists.
     """
 
     async def to_the_end() -> T:

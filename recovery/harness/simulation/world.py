@@ -1,12 +1,13 @@
 """World: what is outside of the processes, and who of them runs next.
 
-A driver (plain code, not on any loop) makes processes, starts coroutines in them, and lets the world run until
-something holds. Rules of this file:
+A driver (plain code, not on any loop) makes processes, starts coroutines in them, and lets the
+world run until something holds. Rules of this file:
 
-- one seed decides everything: each part draws from a generator of its own (`random(purpose)`), so that a
-  draw more in one part does not change the others;
+- one seed decides everything: each part draws from a generator of its own (`random(purpose)`), so
+  that a draw more in one part does not change the others;
 - a process that died is never run again, and nothing it still does has an effect;
-- every effect on the outside passes `SimulatedProcess.effect` before it happens: that is where crashes strike.
+- every effect on the outside passes `SimulatedProcess.effect` before it happens: that is where
+  crashes strike.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from segmentstore.contracts.runtime import BootTime, Runtime
 T = TypeVar("T")
 
 _UPTIME_MS_MAX = 100 * 24 * 3600 * 1000
-"""Machines have run for some time when the world begins, and where one goes on another may follow."""
+"""Machines have run for some time when the world begins, and where one goes on another may
+follow.
+"""
 PATIENCE_S = 4 * 3600.0
 """Virtual time after which a wait of the driver counts as hanging."""
 
@@ -53,9 +56,14 @@ class ProcessDiedError(BaseException):
 
 
 class World:
-    """One simulated world. `rates` gives fault points their probabilities; the others never strike."""
+    """One simulated world.
 
-    def __init__(self, seed: str, *, rates: Mapping[str, float] | None = None, keep_trace: bool = False) -> None:
+    `rates` gives fault points their probabilities; the others never strike.
+    """
+
+    def __init__(
+        self, seed: str, *, rates: Mapping[str, float] | None = None, keep_trace: bool = False
+    ) -> None:
         self.seed = seed
         self.time = VirtualTime()
         self.clock = SimulatedClock(self.time)
@@ -120,15 +128,27 @@ class World:
                     raise WedgedError(f"busy for ever at {self.time.now_us} us")
                 continue
             turns_left = STANDING_TURNS_MAX
-            timers = [timer for process in running if (timer := process.loop.next_timer_us()) is not None]
+            timers = [
+                timer for process in running if (timer := process.loop.next_timer_us()) is not None
+            ]
             if not timers:
-                raise DeadlockError(f"every process waits and no timer is set at {self.time.now_us} us")
+                raise DeadlockError(
+                    f"every process waits and no timer is set at {self.time.now_us} us"
+                )
             self.time.now_us = min(timers)
             if self.time.now_us > end_us:
                 raise WedgedError(f"not come about in {patience_s} s of virtual time")
 
-    def run_task(self, process: SimulatedProcess, main: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
-        """Run a coroutine in a process to its end. Raises ProcessDiedError if the process dies of it."""
+    def run_task(
+        self,
+        process: SimulatedProcess,
+        main: Coroutine[Any, Any, T],
+        patience_s: float = PATIENCE_S,
+    ) -> T:
+        """Run a coroutine in a process to its end.
+
+        Raises ProcessDiedError if the process dies of it.
+        """
         task = process.start(main)
         self.run(lambda: task.done() or process.dead, patience_s)
         if process.dead:
@@ -162,7 +182,10 @@ class World:
 
 
 class SimulatedProcess:
-    """A process with an event loop, a view of the disk, and a generator of its own. `runtime` is for the store."""
+    """A process with an event loop, a view of the disk, and a generator of its own.
+
+    `runtime` is for the store.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -189,7 +212,9 @@ class SimulatedProcess:
         self.stops_behind: int | None = None
         """The process is paused behind its look of this number (from 0) at a disk."""
         self.cancels_at: int | None = None
-        """Effect of this number at which the program cancels the tasks of others that its loop lists."""
+        """Effect of this number at which the program cancels the tasks of others that its loop
+        lists.
+        """
         self.cancels_again: int | None = None
         """Effects after that at which it does so once more."""
         self.cancellations = 0
@@ -201,7 +226,9 @@ class SimulatedProcess:
         self.runtime = Runtime(
             clock=world.clock,
             boot=world.boot_time,
-            processes=SimulatedProcesses(name, lambda: [process.name for process in world.processes]),
+            processes=SimulatedProcesses(
+                name, lambda: [process.name for process in world.processes]
+            ),
             random=world.random(f"process/{name}/store"),
             disk=SimulatedDisk(world.image, self),
             executor=lambda _name, threads: SimulatedExecutor(self.loop, threads, self.jobs),
@@ -213,7 +240,10 @@ class SimulatedProcess:
         return self.loop.create_task(main)
 
     def effect(self, kind: str, place: str, detail: str = "") -> None:
-        """About to change something outside: `kind` is from fault_points.EFFECTS. Raises ProcessDiedError if it dies here."""
+        """About to change something outside: `kind` is from fault_points.EFFECTS.
+
+        Raises ProcessDiedError if it dies here.
+        """
         if self.dead:
             raise ProcessDiedError(self.name)
         if self.on_effect is not None:
@@ -229,7 +259,9 @@ class SimulatedProcess:
         if self.dies_after and self.dies_after == self.last_effect and self._is_due():
             self.die(kind)
         if number == self.cancels_at:
-            self.cancels_at = None if self.cancels_again is None else number + 1 + self.cancels_again
+            self.cancels_at = (
+                None if self.cancels_again is None else number + 1 + self.cancels_again
+            )
             self.cancels_again = None
             self.loop.call_soon(self._cancel_tasks)
         if number == self.stops_at:
@@ -239,7 +271,9 @@ class SimulatedProcess:
         self.last_effect = kind
 
     def _cancel_tasks(self) -> None:
-        """What programs do to end a loop: but the harness's own tasks go on, to see what becomes of their calls."""
+        """What programs do to end a loop: but the harness's own tasks go on, to see what becomes of
+        their calls.
+        """
         theirs = [task for task in asyncio.all_tasks(self.loop) if _HARNESS not in _code_file(task)]
         if theirs:
             self.cancellations += 1
@@ -287,7 +321,9 @@ class SimulatedProcess:
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, ProcessDiedError):
-            self.world.unhandled.append(f"{context.get('message')}: {type(error).__name__}: {error}")
+            self.world.unhandled.append(
+                f"{context.get('message')}: {type(error).__name__}: {error}"
+            )
 
     def end(self) -> None:
         """Nothing of it runs any more."""

@@ -1,4 +1,6 @@
-"""Attribute clients: counters that many add to, registers of one client each, and compare-and-set loops."""
+"""Attribute clients: counters that many add to, registers of one client each, and compare-and-set
+loops.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ NEAR_THE_LIMIT: Final = UUID(int=_BASE + 4)
 
 
 async def count(bench: ClientBench) -> None:
-    """Adds to counters that others add to as well, by updates alone and by updates that ride on appends."""
+    """Adds to counters that others add to as well, by updates alone and by updates that ride on
+    appends.
+    """
     name = bench.segment("attributes")
     while bench.goes_on():
         step = bench.random.randrange(-3, 10)
@@ -42,7 +46,9 @@ async def count(bench: ClientBench) -> None:
 
 
 async def keep_registers(bench: ClientBench) -> None:
-    """Sets attributes that nobody else touches, in every way there is: each time it knows what must come of it."""
+    """Sets attributes that nobody else touches, in every way there is: each time it knows what must
+    come of it.
+    """
     name = bench.segments["attributes"][0]
     number = 0
     while bench.goes_on():
@@ -53,32 +59,51 @@ async def keep_registers(bench: ClientBench) -> None:
         if kind < 0.25:
             await _update(bench, name, Update(own, "REPLACE", value))
         elif kind < 0.5:
-            await _update(bench, name, Update(own, "REPLACE_IF_GREATER", value - bench.random.choice((0, 0, 0, 500))))
+            await _update(
+                bench,
+                name,
+                Update(own, "REPLACE_IF_GREATER", value - bench.random.choice((0, 0, 0, 500))),
+            )
         elif kind < 0.6:
             await _update(bench, name, Update(own, "NONE", value))
         elif kind < 0.8:
             riding = Update(own, "REPLACE_IF_GREATER" if bench.chance(0.5) else "REPLACE", value)
-            await bench.try_to(bench.store.append(name, (bench.length(),), updates=(riding,)), BadAttributeUpdateError)
+            await bench.try_to(
+                bench.store.append(name, (bench.length(),), updates=(riding,)),
+                BadAttributeUpdateError,
+            )
         else:
             # Later updates of one call see the earlier ones; if one is refused, none is made.
             other = _own(bench, 3)
-            last = Update(own, "REPLACE_IF_EQUALS", value + 1, value if bench.chance(0.7) else value - 1)
-            await _update(bench, name, Update(other, "ACCUMULATE", 1), Update(own, "REPLACE", value), last)
+            last = Update(
+                own, "REPLACE_IF_EQUALS", value + 1, value if bench.chance(0.7) else value - 1
+            )
+            await _update(
+                bench, name, Update(other, "ACCUMULATE", 1), Update(own, "REPLACE", value), last
+            )
         if bench.chance(0.2):
             await bench.pause(0.02)
 
 
 async def compare_and_set(bench: ClientBench) -> None:
-    """Adds one to a shared attribute by compare-and-set, looking again whenever somebody was faster."""
+    """Adds one to a shared attribute by compare-and-set, looking again whenever somebody was
+    faster.
+    """
     name = bench.segments["attributes"][0]
     current: int | None = (await bench.store.attributes(name)).get(SHARED)
     while bench.goes_on():
         wanted = (current or 0) + 1
         try:
-            await bench.store.update_attributes(name, (Update(SHARED, "REPLACE_IF_EQUALS", wanted, current),))
+            await bench.store.update_attributes(
+                name, (Update(SHARED, "REPLACE_IF_EQUALS", wanted, current),)
+            )
             current = wanted
         except BadAttributeUpdateError as error:
-            current = error.current if bench.chance(0.5) else (await bench.store.attributes(name)).get(SHARED)
+            current = (
+                error.current
+                if bench.chance(0.5)
+                else (await bench.store.attributes(name)).get(SHARED)
+            )
         except TierUnavailableError:
             await bench.back_off()
         if bench.chance(0.3):

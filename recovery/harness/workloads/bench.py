@@ -1,6 +1,9 @@
-"""Bench: what a client works at. Its recorded store, its share of chance, names, and how much it is to do.
+"""Bench: what a client works at.
 
-Also here: the window of answers a client waits for, and the errors that every client meets with patience.
+Its recorded store, its share of chance, names, and how much it is to do.
+
+Also here: the window of answers a client waits for, and the errors that every client meets with
+patience.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ class ClientBench:
         return self.random.random() < probability
 
     def length(self) -> int:
-        """Filler of one record: mostly tens of bytes, sometimes none, sometimes more than a frame or an extent holds."""
+        """Filler of one record: mostly tens of bytes, sometimes none, sometimes more than a frame
+        or an extent holds.
+        """
         kind = self.random.random()
         if kind < 0.9:
             return 2 + int(self.random.random() * 91)
@@ -100,7 +105,9 @@ class ClientBench:
         await self.pause(_BACK_OFF_S)
 
     async def try_to(self, asked: Awaitable[object], *tolerated: type[Exception]) -> bool:
-        """Wait for an answer; False if it is one of the tolerated errors, or a tier that is away for now."""
+        """Wait for an answer; False if it is one of the tolerated errors, or a tier that is away
+        for now.
+        """
         try:
             await asked
         except TierUnavailableError:
@@ -114,13 +121,24 @@ class ClientBench:
         """Make a segment of its own; None if that failed."""
         name = self.stage.own(role, self.life, self.index, self.made)
         self.made += 1
-        return name if await self.try_to(self.store.create(name, updates), SegmentExistsError) else None
+        return (
+            name
+            if await self.try_to(self.store.create(name, updates), SegmentExistsError)
+            else None
+        )
 
-    async def together(self, *calls: Coroutine[Any, Any, object], tolerated: tuple[type[Exception], ...] = ()) -> None:
-        """Make several calls at the same time and wait for all. Raises the first error that is not tolerated."""
+    async def together(
+        self, *calls: Coroutine[Any, Any, object], tolerated: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """Make several calls at the same time and wait for all.
+
+        Raises the first error that is not tolerated.
+        """
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, (TierUnavailableError, *tolerated)):
+            if isinstance(outcome, BaseException) and not isinstance(
+                outcome, (TierUnavailableError, *tolerated)
+            ):
                 raise outcome
 
 
@@ -137,7 +155,10 @@ class Window:
         self._waiting: deque[asyncio.Future[Any]] = deque()
 
     async def admit(self, future: asyncio.Future[Any]) -> None:
-        """Add one; waits for the oldest while the window is full. Raises what an answer raises, but for the tolerated."""
+        """Add one; waits for the oldest while the window is full.
+
+        Raises what an answer raises, but for the tolerated.
+        """
         self._waiting.append(future)
         while len(self._waiting) >= self._size:
             await self._next()

@@ -56,11 +56,15 @@ class Workload:
         """The clients of one life."""
         if not self.drawn:
             return list(self.clients)
-        return chance.sample(list(self.clients), min(len(self.clients), self.drawn + chance.randrange(3)))
+        return chance.sample(
+            list(self.clients), min(len(self.clients), self.drawn + chance.randrange(3))
+        )
 
 
 def needs_of(clients: Sequence[Client]) -> dict[str, int]:
-    """Shared segments that these clients need, by role: at least one, so that readers have something to read."""
+    """Shared segments that these clients need, by role: at least one, so that readers have
+    something to read.
+    """
     needs = {"plain": 1}
     for client in clients:
         for role, number in client.needs.items():
@@ -113,7 +117,18 @@ CLIENTS: Final[Mapping[str, Client]] = {
 """Every kind of client."""
 
 _ALL: Final = (
-    *(PLAIN, PLAIN, BATCHES, CONDITIONAL, CONDITIONAL, EVENTS, EVENTS, COUNTERS, REGISTERS, COMPARE_AND_SET),
+    *(
+        PLAIN,
+        PLAIN,
+        BATCHES,
+        CONDITIONAL,
+        CONDITIONAL,
+        EVENTS,
+        EVENTS,
+        COUNTERS,
+        REGISTERS,
+        COMPARE_AND_SET,
+    ),
     *(SEALER, TRUNCATOR, MERGER, DELETER, READER, TAIL_READER, FLUSHER, CHECKPOINTER, IDLE),
     MIXED,
 )
@@ -151,11 +166,24 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload(
             "tier2",
             "flushes, truncation, deletion, and time for them to take effect",
-            (PLAIN, BATCHES, FLUSHER, FLUSHER, FLUSHER, TRUNCATOR, TRUNCATOR, DELETER, MERGER, READER, IDLE),
+            (
+                PLAIN,
+                BATCHES,
+                FLUSHER,
+                FLUSHER,
+                FLUSHER,
+                TRUNCATOR,
+                TRUNCATOR,
+                DELETER,
+                MERGER,
+                READER,
+                IDLE,
+            ),
         ),
         Workload(
             "mixed",
-            "two conditions on one append, and calls that are taken back or lose their segment halfway",
+            "two conditions on one append, and calls that are taken back or lose their "
+            "segment halfway",
             (MIXED, MIXED, MIXED, CONDITIONAL, PLAIN, FLUSHER, READER, TAIL_READER, CHECKPOINTER),
         ),
         Workload("everything", "all clients at once", _ALL),
@@ -165,22 +193,44 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
 
 FAULTS: Final = Workload(
     "faults",
-    "appends of every kind, readers, flushes and checkpoints: the log rolls and is truncated all the time",
+    "appends of every kind, readers, flushes and checkpoints: the log rolls and is "
+    "truncated all the time",
     (
         *(FAST, PLAIN, BATCHES, CONDITIONAL, EVENTS, EVENTS, COUNTERS),
         *(TRUNCATOR, READER, TAIL_READER, FLUSHER, CHECKPOINTER),
     ),
 )
-"""What stores on a real cluster work at while that is broken (services/bookkeeper_faults.py); by its name in a plan, the
-same on the model of one."""
+"""What stores on a real cluster work at while that is broken (services/bookkeeper_faults.py); by
+its name in a plan, the same on the model of one.
+"""
 
 COMPACTION: Final = Workload(
     "compaction",
-    "jobs rewrite what lies in Tier 2, while the owner appends, truncates, merges, deletes and consolidates",
-    (*(PLAIN, BATCHES, EVENTS, FLUSHER, FLUSHER, TRUNCATOR, MERGER, DELETER, SEALER, READER, IDLE), CHECKPOINTER),
+    "jobs rewrite what lies in Tier 2, while the owner appends, truncates, merges, "
+    "deletes and consolidates",
+    (
+        *(
+            PLAIN,
+            BATCHES,
+            EVENTS,
+            FLUSHER,
+            FLUSHER,
+            TRUNCATOR,
+            MERGER,
+            DELETER,
+            SEALER,
+            READER,
+            IDLE,
+        ),
+        CHECKPOINTER,
+    ),
     jobs_beside=True,
 )
 """Its worlds need more than the store: the packages that the jobs are made with."""
 
-BY_NAME: Final[Mapping[str, Workload]] = {**WORKLOADS, FAULTS.name: FAULTS, COMPACTION.name: COMPACTION}
+BY_NAME: Final[Mapping[str, Workload]] = {
+    **WORKLOADS,
+    FAULTS.name: FAULTS,
+    COMPACTION.name: COMPACTION,
+}
 """What a plan, or an order to a child, may name."""

@@ -1,12 +1,16 @@
-"""Compaction jobs beside a live owner: plan, tasks and proposals of production, without Spark, in a simulated process.
+"""Compaction jobs beside a live owner: plan, tasks and proposals of production, without Spark, in a
+simulated process.
 
-What Spark adds (partitions, retries, speculation, cancelled tasks, a driver that dies) is played here: attempts at one
-group run at the same time or one after the other, are cut off anywhere, and the whole job is killed between two effects
-by whoever runs its process. Rules of this file:
+What Spark adds (partitions, retries, speculation, cancelled tasks, a driver that dies) is played
+here: attempts at one group run at the same time or one after the other, are cut off anywhere, and
+the whole job is killed between two effects by whoever runs its process. Rules of this file:
 
-- a job knows the catalog, the mailbox and the objects: nothing of the store, nor of the clients' history;
-- it may ask for what is wrong: objects that are wanted, chunks that are not so. The owner has to refuse that;
-- an object storage that does not answer ends what the job was doing, as it ends a task of Spark; the next job begins anew.
+- a job knows the catalog, the mailbox and the objects: nothing of the store, nor of the clients'
+  history;
+- it may ask for what is wrong: objects that are wanted, chunks that are not so. The owner has to
+  refuse that;
+- an object storage that does not answer ends what the job was doing, as it ends a task of Spark;
+  the next job begins anew.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ from tier2.spark.compaction_task import UNFORESEEN, execute_group
 
 _ANSWERS_S: Final = 40.0
 _POLL_S: Final = 2.0
-"""Each is a listing, which a simulated disk takes its time for; an answer that is learned of later changes nothing."""
+"""Each is a listing, which a simulated disk takes its time for; an answer that is learned of later
+changes nothing.
+"""
 _DAY_MS: Final = 24 * 3600 * 1000
 _GROUPS_MAX: Final = 4
 """Of one job: lives are short."""
@@ -49,8 +55,9 @@ _GROUPS_MAX: Final = 4
 class CompactionJobs:
     """Jobs one after the other, in one process, on the objects of a store of so many containers.
 
-    `answers` counts what their owners said, the jobs, and how groups were executed, over all processes. `jump` sets the clock forward
-    by milliseconds, where that can be done. `pace` shortens pauses where time is real.
+    `answers` counts what their owners said, the jobs, and how groups were executed, over all
+    processes. `jump` sets the clock forward by milliseconds, where that can be done. `pace`
+    shortens pauses where time is real.
     """
 
     def __init__(
@@ -88,8 +95,11 @@ class CompactionJobs:
 
     async def _job(self) -> None:
         if not self._store_is_there:
-            # A real job ends at once where there is no store yet. Here it would begin one's folder, which its maker then refuses.
-            self._store_is_there = bool([stored async for page in self._storage.list() for stored in page])
+            # A real job ends at once where there is no store yet. Here it would begin one's folder,
+            # which its maker then refuses.
+            self._store_is_there = bool(
+                [stored async for page in self._storage.list() for stored in page]
+            )
             return
         job_id = f"{self._chance.getrandbits(64):016x}"
         self._answers["jobs"] += 1
@@ -130,8 +140,9 @@ class CompactionJobs:
             segments = await read_table(self._storage, manifest, "segments")
             chunks = await read_table(self._storage, manifest, "chunks")
         except CatalogFormatError:
-            # What is a day old may be deleted, its manifest first; and where the owner's clock is a day before that of Tier 2, or
-            # jumps by one while the manifest is on its way, a manifest may land behind the deletion of its tables.
+            # What is a day old may be deleted, its manifest first; and where the owner's clock is a
+            # day before that of Tier 2, or jumps by one while the manifest is on its way, a
+            # manifest may land behind the deletion of its tables.
             stored = await self._storage.head(manifest.name)
             age_ms = self._runtime.clock.time_ms() - manifest.time_ms
             if stored is None or max(age_ms, manifest.time_ms - stored.modified_ms) > _DAY_MS // 2:
@@ -154,7 +165,10 @@ class CompactionJobs:
         """One attempt, or two at once, or one that is cut off and another; the keys to wait for."""
         chance = self._chance
         attempts = 2 if chance.random() < 0.3 else 1
-        tasks = [asyncio.get_running_loop().create_task(self._attempt(group, job_id)) for _ in range(attempts)]
+        tasks = [
+            asyncio.get_running_loop().create_task(self._attempt(group, job_id))
+            for _ in range(attempts)
+        ]
         if chance.random() < 0.2:
             await self._pause(0.05)
             tasks[0].cancel()
@@ -168,7 +182,9 @@ class CompactionJobs:
         return [key, *await self._forge(key)] if chance.random() < 0.15 else [key]
 
     async def _attempt(self, group: Group, job_id: str) -> None:
-        result = await execute_group(self._storage, self._runtime, group, job_id=job_id, options=self._options)
+        result = await execute_group(
+            self._storage, self._runtime, group, job_id=job_id, options=self._options
+        )
         # A task of Spark goes on with its next group. Here it is a finding.
         assert not result.reason.startswith(UNFORESEEN), result.reason
         self._answers[result.outcome] += 1
@@ -176,7 +192,9 @@ class CompactionJobs:
             self._answers[result.method] += 1
 
     async def _forge(self, key: MessageKey) -> list[MessageKey]:
-        """The same proposal with a chunk that is not so: the owner must see it from what it knows and what it reads."""
+        """The same proposal with a chunk that is not so: the owner must see it from what it knows
+        and what it reads.
+        """
         message = await read_message(self._storage, key)
         if not isinstance(message, ReplaceProposal):
             return []
@@ -201,7 +219,9 @@ class CompactionJobs:
         return [forged.key]
 
     async def _condemn(self, container_id: int, job_id: str, store_id: str) -> list[MessageKey]:
-        """Ask for objects to be taken away, whatever they are: live, in flight, garbage, orphans."""
+        """Ask for objects to be taken away, whatever they are: live, in flight, garbage,
+        orphans.
+        """
         found: list[str] = []
         async for page in self._storage.list():
             found += [stored.name for stored in page if parse_object_name(stored.name) is not None]

@@ -1,4 +1,6 @@
-"""Conditional appenders: several race on one segment, each saying where it believes the end to be."""
+"""Conditional appenders: several race on one segment, each saying where it believes the end to
+be.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from segmentstore.contracts.errors import BadOffsetError, TierUnavailableError
 
 
 async def append_conditionally(bench: ClientBench) -> None:
-    """Appends where it believes the end to be, often several in a row; when refused, looks again."""
+    """Appends where it believes the end to be, often several in a row; when refused, looks
+    again.
+    """
     name = bench.segment("conditional")
     end = (await bench.store.info(name)).length
     while bench.goes_on():
@@ -24,7 +28,9 @@ async def append_conditionally(bench: ClientBench) -> None:
 
 
 async def _append_at(bench: ClientBench, name: str, expected: int) -> int:
-    """Append a few records, each at the end of the one before; gives where it then believes the end to be."""
+    """Append a few records, each at the end of the one before; gives where it then believes the end
+    to be.
+    """
     sent: list[tuple[asyncio.Future[int], int]] = []
     for _ in range(bench.random.choice((1, 1, 1, 2, 4))):
         lengths = bench.lengths() if bench.chance(0.15) else (bench.length(),)

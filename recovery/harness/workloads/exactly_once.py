@@ -1,4 +1,6 @@
-"""Exactly-once writers: each has a number that outlives lives, and sends again whatever it is in doubt about."""
+"""Exactly-once writers: each has a number that outlives lives, and sends again whatever it is in
+doubt about.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _EVERYTHING = 40
 
 
 async def write_events(bench: ClientBench) -> None:
-    """Opens one session after the other; the next may begin while events of the last are on their way."""
+    """Opens one session after the other; the next may begin while events of the last are on their
+    way.
+    """
     names = bench.segments["events"]
     name = names[bench.place % len(names)]
     number = bench.stage.writer(bench.place, bench.life)
@@ -45,7 +49,9 @@ async def _write_session(bench: ClientBench, session: RecordedWriter, number: in
 
 
 def _first_to_send(bench: ClientBench, last: int) -> int:
-    """Mostly the next one, often some again that the segment may have, sometimes (almost) everything."""
+    """Mostly the next one, often some again that the segment may have, sometimes (almost)
+    everything.
+    """
     kind = bench.random.random()
     if kind < 0.5:
         return last + 1

@@ -1,4 +1,6 @@
-"""Clients of a segment's life: sealing, truncating, deleting and making again under the same name."""
+"""Clients of a segment's life: sealing, truncating, deleting and making again under the same
+name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from segmentstore.contracts.errors import (
 
 
 async def seal_segments(bench: ClientBench) -> None:
-    """Makes segments, writes, seals them (with appends on their way, sometimes), and is refused afterwards."""
+    """Makes segments, writes, seals them (with appends on their way, sometimes), and is refused
+    afterwards.
+    """
     while bench.goes_on():
         name = await bench.make_segment("sealed")
         if name is None:
@@ -24,7 +28,10 @@ async def seal_segments(bench: ClientBench) -> None:
         if bench.chance(0.4):
             # In the order of the loop's turns: some get in before the seal, some after it.
             await bench.together(
-                _append_after(bench, name, 0), sealing, _append_after(bench, name, 2), tolerated=(SegmentSealedError,)
+                _append_after(bench, name, 0),
+                sealing,
+                _append_after(bench, name, 2),
+                tolerated=(SegmentSealedError,),
             )
         else:
             await bench.try_to(sealing)
@@ -39,7 +46,9 @@ async def seal_segments(bench: ClientBench) -> None:
 
 
 async def cut_heads(bench: ClientBench) -> None:
-    """Appends, and truncates: mostly between two of its records, sometimes in one, sometimes outside of the segment."""
+    """Appends, and truncates: mostly between two of its records, sometimes in one, sometimes
+    outside of the segment.
+    """
     name = bench.segment("cut")
     boundaries: list[int] = []
     while bench.goes_on():
@@ -60,7 +69,9 @@ async def cut_heads(bench: ClientBench) -> None:
 
 
 async def delete_and_make_again(bench: ClientBench) -> None:
-    """Deletes segments (with appends on their way, sometimes) and makes them again under the same name."""
+    """Deletes segments (with appends on their way, sometimes) and makes them again under the same
+    name.
+    """
     while bench.goes_on():
         name = await bench.make_segment("deleted")
         if name is None:
@@ -71,7 +82,9 @@ async def delete_and_make_again(bench: ClientBench) -> None:
                 await bench.try_to(bench.store.flush(name), SegmentNotFoundError)
             if bench.chance(0.5):
                 await bench.together(
-                    bench.store.delete(name), _append_after(bench, name, 1), tolerated=(SegmentNotFoundError,)
+                    bench.store.delete(name),
+                    _append_after(bench, name, 1),
+                    tolerated=(SegmentNotFoundError,),
                 )
             else:
                 await bench.try_to(bench.store.delete(name), SegmentNotFoundError)

@@ -1,4 +1,6 @@
-"""Mergers: transactions in segments of their own, merged into their target while others append to it."""
+"""Mergers: transactions in segments of their own, merged into their target while others append to
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _REFUSED = (SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError)
 
 
 async def merge_segments(bench: ClientBench) -> None:
-    """Makes sources and merges them: sealed or not, empty or not, in Tier 2 or not, through another source or not."""
+    """Makes sources and merges them: sealed or not, empty or not, in Tier 2 or not, through another
+    source or not.
+    """
     target = bench.segment("merged")
     while bench.goes_on():
         source = await _make_source(bench, target)
@@ -38,7 +42,11 @@ async def merge_segments(bench: ClientBench) -> None:
             await bench.try_to(bench.store.truncate(source, info.length))
         await _merge(bench, target, source)
         if bench.chance(0.3):
-            await bench.try_to(bench.store.append(source, (bench.length(),)), SegmentNotFoundError, SegmentSealedError)
+            await bench.try_to(
+                bench.store.append(source, (bench.length(),)),
+                SegmentNotFoundError,
+                SegmentSealedError,
+            )
         await bench.pause(0.05)
 
 
@@ -59,7 +67,11 @@ async def _merge(bench: ClientBench, target: str, source: str) -> None:
     merging = bench.store.merge(target, source, updates)
     if bench.chance(0.5):
         await bench.together(
-            _append(bench, target), merging, _append(bench, target), _append(bench, source), tolerated=_REFUSED
+            _append(bench, target),
+            merging,
+            _append(bench, target),
+            _append(bench, source),
+            tolerated=_REFUSED,
         )
     else:
         await bench.try_to(merging, *_REFUSED)

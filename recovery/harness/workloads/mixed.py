@@ -1,11 +1,16 @@
-"""Mixed calls: what no other client asks for. Two conditions on one append, and calls that are taken back halfway.
+"""Mixed calls: what no other client asks for.
 
-Each scene but the first is played on a segment made for it, so that whatever becomes of it is in nobody's way.
-Rules of this file:
+Two conditions on one append, and calls that are taken back halfway.
 
-- a call that is cancelled was under way before: how far it got is chance, and its caller is never told;
-- a call that ends as cancelled though nobody cancelled it is an error: it was dragged along with another one;
-- the client ends behind everything it took back, so that nothing of it happens under who looks at the store next.
+Each scene but the first is played on a segment made for it, so that whatever becomes of it is in
+nobody's way. Rules of this file:
+
+- a call that is cancelled was under way before: how far it got is chance, and its caller is never
+  told;
+- a call that ends as cancelled though nobody cancelled it is an error: it was dragged along with
+  another one;
+- the client ends behind everything it took back, so that nothing of it happens under who looks at
+  the store next.
 """
 
 from __future__ import annotations
@@ -46,7 +51,9 @@ _WRITERS_FROM: Final = 500
 """Places of exactly-once writers from here on are this client's."""
 
 _Asked = asyncio.Future[Any] | Callable[[], Awaitable[object]]
-"""An append that was made, or a call to be made: one that nobody lives to make leaves nothing behind."""
+"""An append that was made, or a call to be made: one that nobody lives to make leaves nothing
+behind.
+"""
 
 
 async def mix_calls(bench: ClientBench) -> None:
@@ -73,22 +80,34 @@ async def _meet_two_conditions(bench: ClientBench) -> None:
         value = bench.random.randrange(1000)
         lengths = bench.lengths() if bench.chance(0.2) else (bench.length(),)
         expected = end + bench.random.choice((0, 0, 0, 1, 1000))
-        asked = bench.store.append(name, lengths, expected=expected, updates=_updates(bench, there, value))
+        asked = bench.store.append(
+            name, lengths, expected=expected, updates=_updates(bench, there, value)
+        )
         if bench.chance(0.6):
             await bench.try_to(asked, *_REFUSED)
         else:
-            await _at_once(bench, asked, bench.store.append(name, (bench.length(),), expected=end), cancelled=0.1)
+            await _at_once(
+                bench,
+                asked,
+                bench.store.append(name, (bench.length(),), expected=end),
+                cancelled=0.1,
+            )
         if not asked.cancelled() and asked.exception() is None:
             there, end = value, asked.result() + len(lengths) * HEADER_BYTES + sum(lengths)
 
 
 def _updates(bench: ClientBench, there: int | None, value: int) -> tuple[Update, ...]:
-    """Updates that lead from what is believed to be there to `value`; some fail, and some cannot but fail."""
+    """Updates that lead from what is believed to be there to `value`; some fail, and some cannot
+    but fail.
+    """
     kind = bench.random.random()
     if kind < 0.5:
         return (Update(COUNTER, "ACCUMULATE", 1), Update(MARK, "REPLACE_IF_EQUALS", value, there))
     if kind < 0.7:
-        return (Update(COUNTER, "ACCUMULATE", 1), Update(MARK, "REPLACE_IF_EQUALS", value, (there or 0) + 1000))
+        return (
+            Update(COUNTER, "ACCUMULATE", 1),
+            Update(MARK, "REPLACE_IF_EQUALS", value, (there or 0) + 1000),
+        )
     if kind < 0.9:
         # The second update sees the first one, and never what it asks for.
         return (Update(MARK, "REPLACE", value), Update(MARK, "REPLACE_IF_EQUALS", value, value + 1))
@@ -96,7 +115,9 @@ def _updates(bench: ClientBench, there: int | None, value: int) -> tuple[Update,
 
 
 async def _seal_under_appends(bench: ClientBench) -> None:
-    """A seal among appends of others, taken back sometimes; then updates of what may be sealed by now."""
+    """A seal among appends of others, taken back sometimes; then updates of what may be sealed by
+    now.
+    """
     name = await _make(bench, "sealed")
     if name is None:
         return
@@ -104,18 +125,26 @@ async def _seal_under_appends(bench: ClientBench) -> None:
         bench.store.append(name, (bench.length(),), updates=(Update(COUNTER, "ACCUMULATE", 1),))
         for _ in range(bench.random.randrange(5))
     ]
-    later = [partial(_append_later, bench, name, turns) for turns in range(bench.random.randrange(4))]
+    later = [
+        partial(_append_later, bench, name, turns) for turns in range(bench.random.randrange(4))
+    ]
     await _at_once(bench, partial(bench.store.seal, name), *later, cancelled=0.3)
     await _at_once(bench, *appends)
-    await bench.try_to(bench.store.update_attributes(name, (Update(COUNTER, "ACCUMULATE", 1),)), *_REFUSED)
+    await bench.try_to(
+        bench.store.update_attributes(name, (Update(COUNTER, "ACCUMULATE", 1),)), *_REFUSED
+    )
     await bench.try_to(bench.store.update_attributes(name, (Update(MARK, "NONE", 1),)), *_REFUSED)
-    unlucky = bench.store.append(name, (bench.length(),), expected=0, updates=(Update(MARK, "NONE", 1),))
+    unlucky = bench.store.append(
+        name, (bench.length(),), expected=0, updates=(Update(MARK, "NONE", 1),)
+    )
     await bench.try_to(unlucky, *_REFUSED)
     await _remove(bench, name)
 
 
 async def _pull_away_from_a_writer(bench: ClientBench) -> None:
-    """Exactly-once events to a segment that is flushed, truncated, deleted and made again at the same time."""
+    """Exactly-once events to a segment that is flushed, truncated, deleted and made again at the
+    same time.
+    """
     name = await _make(bench, "deleted")
     if name is None:
         return
@@ -140,7 +169,9 @@ async def _merge_into_what_goes(bench: ClientBench) -> None:
         return
     source = bench.stage.source(target, bench.life, bench.index, bench.made)
     bench.made += 1
-    if not await bench.try_to(bench.store.create(source, (Update(COUNTER, "ACCUMULATE", 5),)), *_REFUSED):
+    if not await bench.try_to(
+        bench.store.create(source, (Update(COUNTER, "ACCUMULATE", 5),)), *_REFUSED
+    ):
         return
     appends = [bench.store.append(name, (bench.length(),)) for name in (source, target, source)]
     store = bench.store
@@ -158,16 +189,22 @@ async def _merge_into_what_goes(bench: ClientBench) -> None:
 
 
 async def _take_back(bench: ClientBench) -> None:
-    """A creation, and what follows upon it, each taken back: then looks at what is there, and asks again."""
+    """A creation, and what follows upon it, each taken back: then looks at what is there, and asks
+    again.
+    """
     name = bench.stage.own("deleted", bench.life, bench.index, bench.made)
     bench.made += 1
     marked = (Update(MARK, "NONE", 3), Update(COUNTER, "ACCUMULATE", 1))
     await _at_once(bench, partial(bench.store.create, name, marked), cancelled=0.6)
     await bench.try_to(bench.store.create(name, marked), *_REFUSED)
-    await bench.try_to(bench.store.append(name, (bench.length(), bench.length()), updates=marked[1:]), *_REFUSED)
+    await bench.try_to(
+        bench.store.append(name, (bench.length(), bench.length()), updates=marked[1:]), *_REFUSED
+    )
     await _at_once(bench, partial(bench.store.update_attributes, name, marked[1:]), cancelled=0.3)
     await _at_once(bench, partial(bench.store.flush, name), cancelled=0.5)
-    await _at_once(bench, partial(bench.store.truncate, name, bench.random.randrange(60)), cancelled=0.5)
+    await _at_once(
+        bench, partial(bench.store.truncate, name, bench.random.randrange(60)), cancelled=0.5
+    )
     await bench.try_to(bench.store.attributes(name), *_REFUSED)
     await _at_once(bench, partial(bench.store.delete, name), cancelled=0.5)
     await bench.try_to(bench.store.info(name), *_REFUSED)
@@ -185,7 +222,9 @@ _SCENES: Final[Mapping[Callable[[ClientBench], Coroutine[Any, Any, None]], int]]
 
 
 async def _make(bench: ClientBench, role: str) -> str | None:
-    return await bench.make_segment(role, Update(MARK, "REPLACE", 3), Update(COUNTER, "ACCUMULATE", 1))
+    return await bench.make_segment(
+        role, Update(MARK, "REPLACE", 3), Update(COUNTER, "ACCUMULATE", 1)
+    )
 
 
 async def _remove(bench: ClientBench, name: str) -> None:
@@ -202,7 +241,10 @@ async def _append_later(bench: ClientBench, name: str, turns: int) -> None:
 
 
 async def _write_events(bench: ClientBench, name: str, number: int) -> None:
-    """One session: some that were sent already, and some new ones. Raises the first refusal once all have answered."""
+    """One session: some that were sent already, and some new ones.
+
+    Raises the first refusal once all have answered.
+    """
     session = bench.store.writer(name, number)
     event = session.last_event_number + 1 - bench.random.randrange(4)
     sent: list[asyncio.Future[int | None]] = []
@@ -256,7 +298,9 @@ async def _cancel_some(
 
 
 async def _outcome_of(asked: _Asked) -> BaseException | None:
-    """The error that an answer is; the task that waits for it ends well, so that the others of its group go on."""
+    """The error that an answer is; the task that waits for it ends well, so that the others of its
+    group go on.
+    """
     try:
         await (asked if isinstance(asked, asyncio.Future) else asked())
     except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - whoever waits for the group judges it

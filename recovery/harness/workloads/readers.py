@@ -33,7 +33,9 @@ async def read_anywhere(bench: ClientBench) -> None:
 
 
 async def read_tail(bench: ClientBench) -> None:
-    """Goes after the tail: waits there for what comes next, by single reads or with a following reader."""
+    """Goes after the tail: waits there for what comes next, by single reads or with a following
+    reader.
+    """
     while bench.goes_on():
         info = await _choose(bench)
         if info is None:
@@ -46,7 +48,9 @@ async def read_tail(bench: ClientBench) -> None:
 
 
 async def _choose(bench: ClientBench) -> SegmentInfo | None:
-    """A shared segment, or any that is there now: somebody may be about to delete it or merge it away."""
+    """A shared segment, or any that is there now: somebody may be about to delete it or merge it
+    away.
+    """
     name = bench.any_segment()
     if bench.chance(0.3):
         name = bench.random.choice(await bench.store.segment_names(f"{bench.stage.label}/"))
@@ -60,7 +64,9 @@ async def _read_on(bench: ClientBench, name: str, offset: int) -> None:
     for _ in range(bench.random.randrange(1, 8)):
         wait = bench.random.choice((None, 0.0, 0.05, 2.0))
         try:
-            data = await bench.store.read(name, offset, 200, wait if wait is None else wait * bench.pace)
+            data = await bench.store.read(
+                name, offset, 200, wait if wait is None else wait * bench.pace
+            )
         except SegmentTruncatedError as error:
             offset = error.start_offset
         except (EndOfSegmentError, SegmentNotFoundError):

@@ -1,6 +1,8 @@
-"""Running a workload for one life of a store: retire old segments, make what is missing, let the clients work.
+"""Running a workload for one life of a store: retire old segments, make what is missing, let the
+clients work.
 
-Ends when every client has done its part or the store has stopped; then every append has its answer too.
+Ends when every client has done its part or the store has stopped; then every append has its answer
+too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from recovery.harness.recorder import Listener, RecordedStore
 from recovery.harness.workloads.bench import STOPPED, ClientBench
 from recovery.harness.workloads.catalogue import Client, Workload, needs_of
 from recovery.harness.workloads.stage import Stage
-from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    SegmentExistsError,
+    SegmentNotFoundError,
+    TierUnavailableError,
+)
 
 if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
@@ -39,12 +45,14 @@ async def run_workload(
 ) -> None:
     """Run the clients of one life: about `operations` calls in all, noted in the history.
 
-    `random` decides everything that is not decided by the store. `pace` shortens pauses where time is real. Appends
-    of 4 KiB must be allowed. Raises an ExceptionGroup of what clients did not foresee; a store that stops is foreseen.
+    `random` decides everything that is not decided by the store. `pace` shortens pauses where time
+    is real. Appends of 4 KiB must be allowed. Raises an ExceptionGroup of what clients did not
+    foresee; a store that stops is foreseen.
     """
     cast = workload.cast(random)
     segments = {
-        role: [stage.shared(role, index, life) for index in range(number)] for role, number in needs_of(cast).items()
+        role: [stage.shared(role, index, life) for index in range(number)]
+        for role, number in needs_of(cast).items()
     }
     maker = RecordedStore(store, history, life, f"{life}.{_SETTING_UP}", listener)
     benches = [
@@ -69,7 +77,11 @@ async def run_workload(
     async with asyncio.TaskGroup() as group:
         for client, bench in zip(cast, benches, strict=True):
             group.create_task(_run_client(client, bench), name=bench.store.client)
-    unforeseen = [error for recorded in (maker, *(bench.store for bench in benches)) for error in recorded.unforeseen]
+    unforeseen = [
+        error
+        for recorded in (maker, *(bench.store for bench in benches))
+        for error in recorded.unforeseen
+    ]
     if unforeseen:
         raise BaseExceptionGroup("answers that nobody foresaw", unforeseen)
 

@@ -1,8 +1,9 @@
-"""Stage: the names that clients use in each life of a store, and the numbers and sizes of exactly-once events.
+"""Stage: the names that clients use in each life of a store, and the numbers and sizes of
+exactly-once events.
 
-Pure: everything follows from the number of the life, so a client in another process, or after a crash that left
-nothing but the store, knows what its predecessors knew. Lives come in generations; a new generation uses new
-segments, and those of the older ones are deleted when it begins.
+Pure: everything follows from the number of the life, so a client in another process, or after a
+crash that left nothing but the store, knows what its predecessors knew. Lives come in generations;
+a new generation uses new segments, and those of the older ones are deleted when it begins.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Stage:
         return found is not None and int(found[1]) < self.generation(life)
 
     def writer(self, place: int, life: int) -> int:
-        """Number of the exactly-once writer in the given place: never that of another generation, never 0."""
+        """Number of the exactly-once writer in the given place: never that of another generation,
+        never 0.
+        """
         return self.generation(life) * 1000 + place + 1
 
 

@@ -1,4 +1,6 @@
-"""One cluster and one tree of nodes in memory, and logs of one container on them, each in a process of its own."""
+"""One cluster and one tree of nodes in memory, and logs of one container on them, each in a process
+of its own.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def store_of(cluster: BookKeeperCluster, attach: str | None = None) -> GatewayLe
 
 
 @asynccontextmanager
-async def opened(cluster: BookKeeperCluster, attach: str | None = None) -> AsyncIterator[GatewayLedgerStore]:
+async def opened(
+    cluster: BookKeeperCluster, attach: str | None = None
+) -> AsyncIterator[GatewayLedgerStore]:
     store = store_of(cluster, attach)
     try:
         await store.open()
@@ -36,7 +38,8 @@ async def opened(cluster: BookKeeperCluster, attach: str | None = None) -> Async
 
 
 def run(
-    cluster: BookKeeperCluster, scenario: Callable[[GatewayLedgerStore, OwnGateway], Coroutine[None, None, None]]
+    cluster: BookKeeperCluster,
+    scenario: Callable[[GatewayLedgerStore, OwnGateway], Coroutine[None, None, None]],
 ) -> None:
     async def with_store() -> None:
         with kept_gateway() as gateway:

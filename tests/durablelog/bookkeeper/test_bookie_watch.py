@@ -1,4 +1,6 @@
-"""What is done about a bookie that does not keep up: its ledgers are told, until they are followed, and not too often."""
+"""What is done about a bookie that does not keep up: its ledgers are told, until they are followed,
+and not too often.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ BOOKIES = ("a:1", "b:1", "c:1")
 
 
 class Watched:
-    """A ledger on three of four bookies, of which the first gets no entries; a watch that is told so with each beat."""
+    """A ledger on three of four bookies, of which the first gets no entries; a watch that is told
+    so with each beat.
+    """
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
@@ -56,7 +60,9 @@ def run(scenario: Callable[[Watched], Coroutine[None, None, None]]) -> None:
     asyncio.run(watched())
 
 
-def test_a_ledger_that_was_made_ahead_is_told_when_it_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_was_made_ahead_is_told_when_it_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(bookie_watch, "FIRST_PAUSE_S", 0.0)
 
     async def scenario(it: Watched) -> None:

@@ -1,4 +1,6 @@
-"""What a bookkeeper:// URL may say, and that everything else is refused by a sentence that names it."""
+"""What a bookkeeper:// URL may say, and that everything else is refused by a sentence that names
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durablelog.bookkeeper.bookkeeper_location import GIB, KIB, MIB, BookKeeperLocation, is_bookkeeper_url
+from durablelog.bookkeeper.bookkeeper_location import (
+    GIB,
+    KIB,
+    MIB,
+    BookKeeperLocation,
+    is_bookkeeper_url,
+)
 from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.contracts.errors import ConfigError
 
@@ -15,7 +23,9 @@ parse = BookKeeperLocation.parse
 
 def test_hosts_and_a_path_are_enough() -> None:
     location = parse("bookkeeper://zoo1:2181,zoo2:2182,zoo3/stores/one")
-    assert location == BookKeeperLocation(hosts=("zoo1:2181", "zoo2:2182", "zoo3:2181"), path="/stores/one")
+    assert location == BookKeeperLocation(
+        hosts=("zoo1:2181", "zoo2:2182", "zoo3:2181"), path="/stores/one"
+    )
     assert location.replication == Replication(3, 3, 2)
     assert location.degraded is None
     assert location.ledger_bytes == GIB
@@ -60,7 +70,9 @@ def test_every_key_is_taken() -> None:
         ("ensemble=3&write_quorum=2", (3, 2, 2)),
     ],
 )
-def test_what_is_not_said_of_the_replication_follows(query: str, replication: tuple[int, int, int]) -> None:
+def test_what_is_not_said_of_the_replication_follows(
+    query: str, replication: tuple[int, int, int]
+) -> None:
     assert parse(f"bookkeeper://h/s?{query}".removesuffix("?")).replication == replication
 
 
@@ -124,7 +136,11 @@ def test_what_is_wrong_is_named(url: str, said: str | None) -> None:
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    for url in ("bookkeeper://user:secret@h/s", "bookkeeper://secret@h:1,i:2/s", "bookkeeper://h,u:secret@i/s"):
+    for url in (
+        "bookkeeper://user:secret@h/s",
+        "bookkeeper://secret@h:1,i:2/s",
+        "bookkeeper://h,u:secret@i/s",
+    ):
         with pytest.raises(ConfigError) as caught:
             parse(url)
         assert "holds no credentials" in caught.value.reason

@@ -1,7 +1,8 @@
-"""An owner that ends, or falls asleep, in any of its calls: nothing acknowledged is lost, nothing is doubled, nothing stays behind.
+"""An owner that ends, or falls asleep, in any of its calls: nothing acknowledged is lost, nothing
+is doubled, nothing stays behind.
 
-Each test runs a whole life of a log once, counts its calls, and then runs it again for every call, stopped there: before
-the call happened, and after it happened with its reply never heard.
+Each test runs a whole life of a log once, counts its calls, and then runs it again for every call,
+stopped there: before the call happened, and after it happened with its reply never heard.
 """
 
 from __future__ import annotations
@@ -75,10 +76,16 @@ class _Life:
 
 
 async def _settle_down(world: BookKeeperWorld, life: _Life, log: BookKeeperLog) -> None:
-    """Whoever is the owner now: everything promised is there, once, in order, and the cluster holds nothing else."""
+    """Whoever is the owner now: everything promised is there, once, in order, and the cluster holds
+    nothing else.
+    """
     frames = await read_all(log)
     numbers = [int(bytes(frame.payload)[:6]) for frame in frames]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else life.acknowledged == 0
+    assert (
+        numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        if numbers
+        else life.acknowledged == 0
+    )
     if numbers:
         assert numbers[0] <= life.wanted_start
         assert life.acknowledged <= numbers[-1] + 1 <= life.asked
@@ -88,7 +95,11 @@ async def _settle_down(world: BookKeeperWorld, life: _Life, log: BookKeeperLog) 
     await asyncio.sleep(200)
     await log.append([payload(925)])
     assert [bytes(frame.payload) for frame in await read_all(log)] == [payload(924), payload(925)]
-    orphans = [world.cluster.ledgers[number] for number in sorted(world.cluster.ledgers) if _orphan(world, number)]
+    orphans = [
+        world.cluster.ledgers[number]
+        for number in sorted(world.cluster.ledgers)
+        if _orphan(world, number)
+    ]
     assert len(orphans) <= 2, "one made ahead, one made for now"
     assert all(ledger.describe().last_entry == EMPTY for ledger in orphans)
     await log.close()
@@ -146,7 +157,9 @@ def _stopped_life(call: int, happens: bool, *, sleeps: bool) -> Coroutine[Any, A
             else:
                 assert await read_all(log) == frames
                 error = living.exception()
-                assert error is None or isinstance(error, NotPrimaryError | ContainerStoppedError), repr(error)
+                assert error is None or isinstance(
+                    error, NotPrimaryError | ContainerStoppedError
+                ), repr(error)
             await life.log.close()
         else:
             living.cancel()
@@ -161,7 +174,9 @@ def test_an_owner_that_dies_in_any_call(part: int) -> None:
         try:
             run(_stopped_life(call, happens, sleeps=False))
         except BaseException as error:
-            error.add_note(f"it died in call {call}, which {'happened' if happens else 'did not happen'}")
+            error.add_note(
+                f"it died in call {call}, which {'happened' if happens else 'did not happen'}"
+            )
             raise
 
 
@@ -171,5 +186,7 @@ def test_an_owner_that_sleeps_in_any_call_while_another_takes_over(part: int) ->
         try:
             run(_stopped_life(call, happens, sleeps=True))
         except BaseException as error:
-            error.add_note(f"it slept in call {call}, which {'happened' if happens else 'did not happen'}")
+            error.add_note(
+                f"it slept in call {call}, which {'happened' if happens else 'did not happen'}"
+            )
             raise

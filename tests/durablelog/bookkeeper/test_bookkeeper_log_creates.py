@@ -1,4 +1,6 @@
-"""Ledgers that are made in vain: how many a log leaves behind while the nodes, and so the ledgers, do not answer."""
+"""Ledgers that are made in vain: how many a log leaves behind while the nodes, and so the ledgers,
+do not answer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, num
 CREATE = "ledger create"
 
 
-async def outage_in_a_roll(world: BookKeeperWorld, process: MemoryProcess, first_frames: int) -> None:
+async def outage_in_a_roll(
+    world: BookKeeperWorld, process: MemoryProcess, first_frames: int
+) -> None:
     """Whose creates end without an answer, and are done later. Returns after a long time of it."""
     log = await world.opened(process)
     await append_all(log, range(first_frames))

@@ -1,4 +1,6 @@
-"""What a log does when its record's node, or the password of its ledgers, is the trouble: the other half of the tables."""
+"""What a log does when its record's node, or the password of its ledgers, is the trouble: the other
+half of the tables.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Literal
 
 import pytest
 
-from durablelog.bookkeeper.failure_codes import NODE_REACTIONS, LedgerCall, NodeAnswer, NodeCall, Reaction
+from durablelog.bookkeeper.failure_codes import (
+    NODE_REACTIONS,
+    LedgerCall,
+    NodeAnswer,
+    NodeCall,
+    Reaction,
+)
 from durablelog.bookkeeper.frame_reports import frame_reports
 from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_process import MemoryProcess
@@ -17,7 +25,7 @@ from tests.contracts.durable_data_log_contract import append_all, payload, read_
 from tests.durablelog.bookkeeper.bookkeeper_world import PATH, BookKeeperWorld, run
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, rows
 
-# --- what nobody foresaw -------------------------------------------------------------------------------------------------------
+# --- what nobody foresaw --------------------------------------------------------------------------
 
 
 def test_a_log_that_stopped_for_an_unexpected_code_deletes_nothing_any_more() -> None:
@@ -43,7 +51,7 @@ def test_a_log_that_stopped_for_an_unexpected_code_deletes_nothing_any_more() ->
     run(scenario())
 
 
-# --- another password ----------------------------------------------------------------------------------------------------------
+# --- another password -----------------------------------------------------------------------------
 
 ELSEWHERE = "that in /etc/elsewhere"
 PASSWORD = f"made with another password than {ELSEWHERE}"
@@ -55,18 +63,25 @@ def said(code: int) -> str:
 
 
 @pytest.mark.parametrize("code", rows(LedgerCall.RECOVER, Reaction.REFUSED))
-def test_an_opening_with_another_password_changes_nothing_but_the_epoch_and_says_what_to_mend(code: int) -> None:
+def test_an_opening_with_another_password_changes_nothing_but_the_epoch_and_says_what_to_mend(
+    code: int,
+) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
         await append_all(log, range(3))
         await log.close()
-        before, held = world.record, {number: list(ledger.entries) for number, ledger in world.cluster.ledgers.items()}
+        before, held = (
+            world.record,
+            {number: list(ledger.entries) for number, ledger in world.cluster.ledgers.items()},
+        )
         world.cluster.fail("recover", code)
         with pytest.raises(ConfigError, match=f"^setting tier1: .*{code} .*{said(code)}"):
             await world.opened(password_from=ELSEWHERE)
         after = world.record
-        assert after == replace(before, epoch=before.epoch + 1, written_by=after.written_by, change=after.change)
+        assert after == replace(
+            before, epoch=before.epoch + 1, written_by=after.written_by, change=after.change
+        )
         assert {number: ledger.entries for number, ledger in world.cluster.ledgers.items()} == held
         again = await world.opened()
         assert await read_payloads(again) == numbers(3)
@@ -118,23 +133,30 @@ def test_who_looks_at_a_stopped_log_with_another_password_is_told_what_to_mend()
         await append_all(log, range(3))
         await log.close()
         stranger = MemoryLedgerStore(world.cluster, password=b"sesame")
-        with pytest.raises(ConfigError, match="another password than the one given, by password_file") as caught:
+        with pytest.raises(
+            ConfigError, match="another password than the one given, by password_file"
+        ) as caught:
             await anext(frame_reports(stranger, world.record))
         assert "sesame" not in str(caught.value)
 
     run(scenario())
 
 
-# --- the record's node ---------------------------------------------------------------------------------------------------------
+# --- the record's node ----------------------------------------------------------------------------
 
 
 def node_rows(reaction: Reaction) -> list[tuple[NodeCall, NodeAnswer]]:
     return [
-        (call, answer) for call, answers in NODE_REACTIONS.items() for answer in answers if answers[answer] is reaction
+        (call, answer)
+        for call, answers in NODE_REACTIONS.items()
+        for answer in answers
+        if answers[answer] is reaction
     ]
 
 
-def plant(world: BookKeeperWorld, call: NodeCall, answer: NodeAnswer, *, happens: bool, times: int = 1) -> None:
+def plant(
+    world: BookKeeperWorld, call: NodeCall, answer: NodeAnswer, *, happens: bool, times: int = 1
+) -> None:
     """The next such call has this answer."""
     change: Literal["create", "write"] = "create" if call is NodeCall.CREATE else "write"
     name: Literal["read", "create", "write"] = "read" if call is NodeCall.READ else change
@@ -174,7 +196,9 @@ def test_after_a_doubtful_change_the_record_is_read_before_anything_else(
 
 
 async def first_roll() -> int:
-    """Where a process that appends 20 frames from the beginning lists its second ledger, among its calls."""
+    """Where a process that appends 20 frames from the beginning lists its second ledger, among its
+    calls.
+    """
     world, process = BookKeeperWorld(), MemoryProcess()
     log = await world.opened(process)
     begun = len(process.calls)
@@ -187,7 +211,9 @@ async def first_roll() -> int:
 @pytest.mark.parametrize(
     "answer", [answer for call, answer in node_rows(Reaction.READ_AGAIN) if call is NodeCall.WRITE]
 )
-def test_a_doubtful_change_that_another_owner_overtook_is_given_up(answer: NodeAnswer, happens: bool) -> None:
+def test_a_doubtful_change_that_another_owner_overtook_is_given_up(
+    answer: NodeAnswer, happens: bool
+) -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         old = await world.opened(process)

@@ -1,4 +1,6 @@
-"""Every row of the table of failure codes, met by a log: what it does, and what it says meanwhile."""
+"""Every row of the table of failure codes, met by a log: what it does, and what it says
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ async def until_said(log: BookKeeperLog, words: str) -> str:
     raise AssertionError(f"{words!r} was never said, but: {log.health()}")
 
 
-# --- appends ---------------------------------------------------------------------------------------------------------------
+# --- appends --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 9])
@@ -71,7 +73,9 @@ def test_who_owns_a_log_is_said_by_its_record_and_not_by_the_code(code: int) -> 
         new = await world.opened()
         world.cluster.fenced_code = code
         before = world.record
-        results = await asyncio.gather(*[log.append([payload(9)]) for _ in range(5)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[log.append([payload(9)]) for _ in range(5)], return_exceptions=True
+        )
         assert all(isinstance(result, NotPrimaryError) for result in results)
         assert world.record == before
         assert await read_payloads(new) == numbers(3)
@@ -90,9 +94,14 @@ def test_an_unexpected_code_stops_the_log_and_leaves_everything_as_it_is(code: i
         await append_all(log, range(3))
         before = world.record
         world.cluster.fail_add(code, after=1)
-        results = await asyncio.gather(*[log.append([payload(9)]) for _ in range(3)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[log.append([payload(9)]) for _ in range(3)], return_exceptions=True
+        )
         assert isinstance(results[0], int)
-        assert all(isinstance(result, TierUnavailableError) and str(code) in str(result) for result in results[1:])
+        assert all(
+            isinstance(result, TierUnavailableError) and str(code) in str(result)
+            for result in results[1:]
+        )
         with pytest.raises(TierUnavailableError):
             await log.append([payload(9)])
         with pytest.raises(TierUnavailableError):
@@ -155,14 +164,16 @@ def test_a_ledger_that_lost_what_was_acknowledged_is_corruption() -> None:
         ledger = world.cluster.ledgers[world.ids_listed()[0]]
         del ledger.entries[3:]
         world.cluster.fail_add(-6)
-        with pytest.raises(DataCorruptionError, match=f"ledger {ledger.ledger_id}.*entry 2; 5 entries"):
+        with pytest.raises(
+            DataCorruptionError, match=f"ledger {ledger.ledger_id}.*entry 2; 5 entries"
+        ):
             await log.append([payload(5)])
         await log.close()
 
     run(scenario())
 
 
-# --- too few bookies ---------------------------------------------------------------------------------------------------------
+# --- too few bookies ------------------------------------------------------------------------------
 
 
 def test_writers_wait_for_bookies_as_long_as_it_takes_and_health_says_so() -> None:
@@ -220,7 +231,10 @@ def test_a_smaller_ensemble_serves_until_the_next_roll_where_that_is_allowed() -
         said = log.health() or ""
         assert f"ledger {world.ids_listed()[-1]} is on 2/2/2" in said
         assert "too few bookies for 3/3/2" in said
-        assert [item.replication for item in world.record.ledgers] == [Replication(), Replication(2, 2, 2)]
+        assert [item.replication for item in world.record.ledgers] == [
+            Replication(),
+            Replication(2, 2, 2),
+        ]
         world.cluster.bookies_up = 3
         await append_all(log, range(6, 26))
         assert world.record.ledgers[-1].replication == Replication()
@@ -231,7 +245,7 @@ def test_a_smaller_ensemble_serves_until_the_next_roll_where_that_is_allowed() -
     run(scenario())
 
 
-# --- ledgers that cannot be made -----------------------------------------------------------------------------------------------
+# --- ledgers that cannot be made ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", rows(LedgerCall.CREATE, Reaction.RETRY, Reaction.TOO_FEW_BOOKIES))
@@ -257,10 +271,14 @@ def test_an_unexpected_code_of_making_a_ledger_stops_the_log(code: int) -> None:
         world = BookKeeperWorld()
         log = await world.opened()
         world.cluster.fail("create", code, times=2)
-        results = await asyncio.gather(*[log.append([payload(n)]) for n in range(20)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[log.append([payload(n)]) for n in range(20)], return_exceptions=True
+        )
         acknowledged = [result for result in results if isinstance(result, int)]
         assert results[: len(acknowledged)] == acknowledged
-        assert all(isinstance(result, TierUnavailableError) for result in results[len(acknowledged) :])
+        assert all(
+            isinstance(result, TierUnavailableError) for result in results[len(acknowledged) :]
+        )
         await log.close()
         world.cluster.fail("create", code)
         with pytest.raises(TierUnavailableError, match=str(code)):
@@ -272,7 +290,7 @@ def test_an_unexpected_code_of_making_a_ledger_stops_the_log(code: int) -> None:
     run(scenario())
 
 
-# --- recovering ----------------------------------------------------------------------------------------------------------------
+# --- recovering -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", rows(LedgerCall.RECOVER, Reaction.RETRY))
@@ -347,7 +365,7 @@ def test_an_unexpected_code_of_recovering_stops_the_log(code: int) -> None:
     run(scenario())
 
 
-# --- reading -------------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", rows(LedgerCall.READ, Reaction.RETRY, Reaction.MISSING))
@@ -368,9 +386,15 @@ def test_a_reading_goes_on_where_it_was_when_a_bookie_did_not_answer(code: int) 
     run(scenario())
 
 
-@pytest.mark.parametrize("code", rows(LedgerCall.READ, Reaction.RETRY, Reaction.MISSING, Reaction.GONE))
+@pytest.mark.parametrize(
+    "code", rows(LedgerCall.READ, Reaction.RETRY, Reaction.MISSING, Reaction.GONE)
+)
 def test_a_reading_that_gets_nothing_ends_with_the_reason(code: int) -> None:
-    expected = TierUnavailableError if REACTIONS[LedgerCall.READ][code] is Reaction.RETRY else DataCorruptionError
+    expected = (
+        TierUnavailableError
+        if REACTIONS[LedgerCall.READ][code] is Reaction.RETRY
+        else DataCorruptionError
+    )
 
     async def scenario() -> None:
         world = BookKeeperWorld()
@@ -386,7 +410,9 @@ def test_a_reading_that_gets_nothing_ends_with_the_reason(code: int) -> None:
 
 @pytest.mark.parametrize("code", FATAL_CODES)
 @pytest.mark.parametrize("outage", [False, True])
-def test_an_unexpected_code_of_reading_stops_the_log_and_leaves_everything_as_it_is(code: int, outage: bool) -> None:
+def test_an_unexpected_code_of_reading_stops_the_log_and_leaves_everything_as_it_is(
+    code: int, outage: bool
+) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -412,7 +438,9 @@ def test_an_unexpected_code_of_reading_stops_the_log_and_leaves_everything_as_it
 
 
 @pytest.mark.parametrize("code", [*FATAL_CODES, *rows(LedgerCall.READ, Reaction.REFUSED)])
-def test_a_reader_that_is_the_owner_no_more_hears_that_and_not_of_an_unexpected_code(code: int) -> None:
+def test_a_reader_that_is_the_owner_no_more_hears_that_and_not_of_an_unexpected_code(
+    code: int,
+) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         old = await world.opened()
@@ -444,12 +472,14 @@ def test_a_reader_whose_ledger_a_new_owner_has_truncated_hears_that_and_not_of_c
     run(scenario())
 
 
-# --- deleting ------------------------------------------------------------------------------------------------------------------
+# --- deleting -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["delete", "recover"])
 @pytest.mark.parametrize("code", [*REACTIONS[LedgerCall.DELETE], *FATAL_CODES, -102])
-def test_a_truncated_ledger_is_deleted_in_the_end_whatever_comes_between(code: int, call: LedgerCallName) -> None:
+def test_a_truncated_ledger_is_deleted_in_the_end_whatever_comes_between(
+    code: int, call: LedgerCallName
+) -> None:
     gone = REACTIONS[LedgerCall.DELETE].get(code) is Reaction.GONE
 
     async def scenario() -> None:

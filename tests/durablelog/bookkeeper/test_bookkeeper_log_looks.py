@@ -1,4 +1,6 @@
-"""When an owner may acknowledge, and when a later one may delete: of the two one sees the other, whatever bookies forget."""
+"""When an owner may acknowledge, and when a later one may delete: of the two one sees the other,
+whatever bookies forget.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_two_ages_fit_together() -> None:
 
 @pytest.mark.parametrize("idle_s", [1.0, SURE_S / 2 + 1, SURE_S + 1, REMOVE_AFTER_S + 1, LONG_S])
 @pytest.mark.parametrize("asleep", [False, True])
-def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothing(idle_s: float, asleep: bool) -> None:
+def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothing(
+    idle_s: float, asleep: bool
+) -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         old = await world.opened(process)
@@ -59,7 +63,9 @@ def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothi
 
 
 @pytest.mark.parametrize("claimed_after_s", [0.0, SURE_S / 2, SURE_S - 1])
-def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(claimed_after_s: float) -> None:
+def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(
+    claimed_after_s: float,
+) -> None:
     """The ages are counted from the last look, and from the claim: whatever lies between them."""
 
     async def scenario() -> None:
@@ -159,7 +165,9 @@ def test_a_short_outage_of_the_nodes_is_not_seen_and_in_a_long_one_acknowledgeme
         begun, number = loop.time(), 0
         while loop.time() < begun + SURE_S - 2:
             await log.append([payload(number)])
-            assert log.health() == "the nodes do not answer"  # that is what the nodes themselves say
+            assert (
+                log.health() == "the nodes do not answer"
+            )  # that is what the nodes themselves say
             number += 1
             await asyncio.sleep(1)
         await asyncio.sleep(2)
@@ -274,7 +282,9 @@ def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_
         log = await world.opened()
         await asyncio.sleep(LONG_S)
         await log.truncate(await log.append([payload(5)]))
-        assert world.record.removing == tuple(sorted(set(world.cluster.ledgers) - set(world.ids_listed())))
+        assert world.record.removing == tuple(
+            sorted(set(world.cluster.ledgers) - set(world.ids_listed()))
+        )
         await asyncio.sleep(LONG_S)
         assert sorted(world.cluster.ledgers) == world.ids_listed()
         await log.close()
@@ -284,7 +294,9 @@ def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_
     run(scenario())
 
 
-def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken_and_finds_no_corruption() -> None:
+def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken_and_finds_no_corruption() -> (
+    None
+):
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         first = await world.opened()
@@ -308,7 +320,9 @@ def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken_and_find
 
 @pytest.mark.parametrize("code", [-23, -13])
 def test_a_last_frame_that_cannot_be_read_does_not_stop_the_container_for_ever(code: int) -> None:
-    """While a log opens its reader looks at the record as later; without an answer nothing is taken for corruption."""
+    """While a log opens its reader looks at the record as later; without an answer nothing is taken
+    for corruption.
+    """
 
     async def scenario() -> None:
         world = BookKeeperWorld()

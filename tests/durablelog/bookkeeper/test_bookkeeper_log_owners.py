@@ -1,7 +1,8 @@
-"""Three owners that compete for one log, in any interleaving, with everything failing: checked against a plain model.
+"""Three owners that compete for one log, in any interleaving, with everything failing: checked
+against a plain model.
 
-What is promised: an acknowledged frame is in every later owner's log, once, in order, without a hole; after another
-owner's opening has returned nothing is acknowledged that he did not find.
+What is promised: an acknowledged frame is in every later owner's log, once, in order, without a
+hole; after another owner's opening has returned nothing is acknowledged that he did not find.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from durablelog.bookkeeper.ledger_store import EMPTY
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.durable_data_log import LogAddress, LogFrame
 from recovery.harness.simulation.virtual_loop import VirtualLoop
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 from tests.contracts.durable_data_log_contract import payload, read_all
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, options
 
@@ -96,12 +101,19 @@ class CompetingOwners(RuleBasedStateMachine):
             addresses = sorted(owner.acknowledged.values())
             self.spawn(self.truncating(owner, addresses[min(index, len(addresses) - 1)]))
 
-    @rule(slot=st.integers(0, SLOTS - 1), call=st.integers(0, 12), happens=st.booleans(), dies=st.booleans())
+    @rule(
+        slot=st.integers(0, SLOTS - 1),
+        call=st.integers(0, 12),
+        happens=st.booleans(),
+        dies=st.booleans(),
+    )
     def stop_soon(self, slot: int, call: int, happens: bool, dies: bool) -> None:
         owner = self.slots[slot]
         if owner is not None and not owner.process.stopped:
             process = owner.process
-            (process.die_in if dies else process.sleep_in)(len(process.calls) + call, happens=happens)
+            (process.die_in if dies else process.sleep_in)(
+                len(process.calls) + call, happens=happens
+            )
 
     @rule(slot=st.integers(0, SLOTS - 1))
     def wake(self, slot: int) -> None:
@@ -111,15 +123,27 @@ class CompetingOwners(RuleBasedStateMachine):
 
     # --- the world -------------------------------------------------------------------------------
 
-    @rule(code=st.sampled_from([-6, -11, -12, -21, -101, -19, -999]), after=st.integers(0, 12), kept=st.integers(0, 4))
+    @rule(
+        code=st.sampled_from([-6, -11, -12, -21, -101, -19, -999]),
+        after=st.integers(0, 12),
+        kept=st.integers(0, 4),
+    )
     def fail_add(self, code: int, after: int, kept: int) -> None:
         self.world.cluster.fail_add(code, after=after, kept=kept)
 
-    @rule(call=st.sampled_from(["create", "recover", "read", "delete"]), times=st.integers(1, 4), happens=st.booleans())
+    @rule(
+        call=st.sampled_from(["create", "recover", "read", "delete"]),
+        times=st.integers(1, 4),
+        happens=st.booleans(),
+    )
     def fail_call(self, call: Any, times: int, happens: bool) -> None:
         self.world.cluster.fail(call, -23, times=times, happens=happens)
 
-    @rule(call=st.sampled_from(["read", "write", "create"]), times=st.integers(1, 3), happens=st.booleans())
+    @rule(
+        call=st.sampled_from(["read", "write", "create"]),
+        times=st.integers(1, 3),
+        happens=st.booleans(),
+    )
     def fail_node(self, call: Any, times: int, happens: bool) -> None:
         self.world.tree.fail(call, times=times, happens=happens)
 
@@ -152,7 +176,9 @@ class CompetingOwners(RuleBasedStateMachine):
             if older is not owner and older.log.epoch < owner.log.epoch:
                 for number, address in older.acknowledged.items():
                     if number not in found and address >= max(self.truncation_asked):
-                        self.wrong.append(f"{number} was acknowledged, and its successor did not find it")
+                        self.wrong.append(
+                            f"{number} was acknowledged, and its successor did not find it"
+                        )
         owner.found = found
 
     async def closing(self, owner: _Owner) -> None:
@@ -164,7 +190,9 @@ class CompetingOwners(RuleBasedStateMachine):
             self.next_number += 1
             owner.asked.append(number)
             future = owner.log.append([payload(number)])
-            future.add_done_callback(lambda future, number=number: self.appended(owner, number, future))  # type: ignore[misc]
+            future.add_done_callback(
+                lambda future, number=number: self.appended(owner, number, future)
+            )  # type: ignore[misc]
 
     async def truncating(self, owner: _Owner, address: LogAddress) -> None:
         self.truncation_asked.append(address)
@@ -191,8 +219,14 @@ class CompetingOwners(RuleBasedStateMachine):
             return
         owner.acknowledged[number] = future.result()
         for other in self.owners:
-            if other.found is not None and other.log.epoch > owner.log.epoch and number not in other.found:
-                self.wrong.append(f"{number} was acknowledged after epoch {other.log.epoch} had opened without it")
+            if (
+                other.found is not None
+                and other.log.epoch > owner.log.epoch
+                and number not in other.found
+            ):
+                self.wrong.append(
+                    f"{number} was acknowledged after epoch {other.log.epoch} had opened without it"
+                )
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -227,7 +261,9 @@ class CompetingOwners(RuleBasedStateMachine):
         await log.append([payload(999_999)])
         for ledger_id in sorted(world.cluster.ledgers):
             if ledger_id not in world.ids_listed():
-                assert world.cluster.ledgers[ledger_id].describe().last_entry == EMPTY, "an orphan holds something"
+                assert world.cluster.ledgers[ledger_id].describe().last_entry == EMPTY, (
+                    "an orphan holds something"
+                )
         await log.close()
 
     def check(self, frames: list[LogFrame]) -> None:
@@ -242,13 +278,17 @@ class CompetingOwners(RuleBasedStateMachine):
         places = {number: place for place, number in enumerate(numbers)}
         for owner in self.owners:
             inside = [number for number in owner.asked if number in places]
-            assert [places[number] for number in inside] == sorted(places[number] for number in inside)
+            assert [places[number] for number in inside] == sorted(
+                places[number] for number in inside
+            )
             if inside:
                 first = owner.asked.index(inside[0])
                 assert owner.asked[first : first + len(inside)] == inside, "a hole"
                 assert first == 0 or frames[0].sequence > 1
             for number, address in owner.acknowledged.items():
-                assert number in places or (frames and address < frames[0].address), f"{number} is lost"
+                assert number in places or (frames and address < frames[0].address), (
+                    f"{number} is lost"
+                )
                 if number in places:
                     assert frames[places[number]].address == address
 
@@ -263,5 +303,7 @@ class CompetingOwners(RuleBasedStateMachine):
 
 
 TestCompetingOwners = CompetingOwners.TestCase
-TestCompetingOwners.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+TestCompetingOwners.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None
+)
 TestCompetingOwners.pytestmark = [pytest.mark.timeout(60 + 2 * EXAMPLES)]  # type: ignore[attr-defined]

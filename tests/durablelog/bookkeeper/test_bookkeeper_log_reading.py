@@ -48,7 +48,11 @@ def insert(at: int, *entries: bytes) -> Damage:
 
 def test_frames_that_are_there_twice_are_dropped() -> None:
     world = damaged(
-        insert(5, *[frame(sequence, payload(sequence - 1)) for sequence in (3, 4, 5)], frame(6, payload(5)))
+        insert(
+            5,
+            *[frame(sequence, payload(sequence - 1)) for sequence in (3, 4, 5)],
+            frame(6, payload(5)),
+        )
     )
 
     async def scenario() -> None:
@@ -66,7 +70,10 @@ def test_frames_that_are_there_twice_are_dropped() -> None:
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
-        (insert(3, frame(3, payload(99))), "entry 3 .*frame 3 was there already, with other content"),
+        (
+            insert(3, frame(3, payload(99))),
+            "entry 3 .*frame 3 was there already, with other content",
+        ),
         (insert(3, frame(5, payload(4))), "entry 3 .*frame 5 lies where frame 4 is due"),
         (insert(0, frame(3, payload(2))), "entry 1 .*frame 1 lies where frame 4 is due"),
         (insert(3, frame(4, payload(3), epoch=2)), "entry 3 .*epoch 2 in a ledger of epoch 1"),
@@ -143,7 +150,10 @@ def test_truncated_ledgers_stay_as_long_as_somebody_reads_them() -> None:
         log = await world.opened()
         addresses = await append_all(log, range(60))
         one, other = log.read(), log.read()
-        seen = {id(batches): [bytes(found.payload) for found in await anext(batches)] for batches in (one, other)}
+        seen = {
+            id(batches): [bytes(found.payload) for found in await anext(batches)]
+            for batches in (one, other)
+        }
         await log.truncate(addresses[59])
         for batches in (one, other):
             await asyncio.sleep(LONG_S)

@@ -1,4 +1,6 @@
-"""The log on a real cluster: BookKeeper, ZooKeeper and the gateway together keep the contract of logs."""
+"""The log on a real cluster: BookKeeper, ZooKeeper and the gateway together keep the contract of
+logs.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +192,9 @@ def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) 
     asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
-def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(cluster: BookKeeperCluster) -> None:
+def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(
+    cluster: BookKeeperCluster,
+) -> None:
     log_options = options(degraded_replication=Replication(2, 2, 2))
     numbers = itertools.count()
 
@@ -215,7 +219,8 @@ def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(cluster
             newest = log._keeper.record.ledgers[-1]
             assert newest.sequence > item.sequence
             assert newest.replication == Replication(3, 3, 2)
-            # The bookie is well once it has answered an entry of that ledger; the next beat says so.
+            # The bookie is well once it has answered an entry of that ledger; the next beat says
+            # so.
             while log.health() is not None:
                 await log.append([payload(next(numbers))])
             assert await read_payloads(log) == [payload(number) for number in range(next(numbers))]

@@ -1,4 +1,6 @@
-"""The log and its record: lost replies, outages, tools, other stores; and that `close` works at any moment."""
+"""The log and its record: lost replies, outages, tools, other stores; and that `close` works at any
+moment.
+"""
 
 from __future__ import annotations
 
@@ -263,7 +265,12 @@ def test_an_empty_ledger_that_is_gone_is_no_matter() -> None:
         await log.close()
         record = world.record
         gone = LedgerItem(
-            sequence=2, ledger_id=77, epoch=1, replication=record.ledgers[0].replication, last_entry=-1, length=0
+            sequence=2,
+            ledger_id=77,
+            epoch=1,
+            replication=record.ledgers[0].replication,
+            last_entry=-1,
+            length=0,
         )
         closed = replace(record.ledgers[0], last_entry=2, length=504)
         world.put_record(replace(record, ledgers=(closed, gone)))
@@ -285,7 +292,9 @@ def test_a_ledger_that_is_shorter_than_the_record_says_is_corruption(entries: in
         first, second = (world.cluster.ledgers[ledger_id] for ledger_id in world.ids_listed())
         kept = list(first.entries)
         del first.entries[entries:]
-        with pytest.raises(DataCorruptionError, match=f"ledger {first.ledger_id} .*the record says 10"):
+        with pytest.raises(
+            DataCorruptionError, match=f"ledger {first.ledger_id} .*the record says 10"
+        ):
             await world.opened()
         first.entries[:] = kept
         log = await world.opened()
@@ -298,7 +307,9 @@ def test_a_ledger_that_is_shorter_than_the_record_says_is_corruption(entries: in
     run(scenario())
 
 
-@pytest.mark.parametrize("moment", ["opening", "rolling", "settling", "truncating", "waiting", "removing"])
+@pytest.mark.parametrize(
+    "moment", ["opening", "rolling", "settling", "truncating", "waiting", "removing"]
+)
 def test_close_works_at_any_moment_and_ends_every_task(moment: str) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
@@ -427,8 +438,15 @@ def test_ledgers_say_whose_they_are() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
         await append_all(log, range(20))
-        expected = {"application": b"segmentstore", "store": b"5d0c", "container": b"3", "epoch": b"1"}
-        assert [ledger.custom for ledger in world.cluster.ledgers.values()] == [expected] * len(world.cluster.ledgers)
+        expected = {
+            "application": b"segmentstore",
+            "store": b"5d0c",
+            "container": b"3",
+            "epoch": b"1",
+        }
+        assert [ledger.custom for ledger in world.cluster.ledgers.values()] == [expected] * len(
+            world.cluster.ledgers
+        )
         await log.close()
 
     run(scenario())

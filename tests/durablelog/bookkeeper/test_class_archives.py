@@ -14,7 +14,11 @@ import pytest
 from durablelog.bookkeeper import installation
 from durablelog.bookkeeper.archiving.class_archiving import LOCK, make_class_archives
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
-from durablelog.bookkeeper.installation import JavaProgram, archive_options, programs_without_archive
+from durablelog.bookkeeper.installation import (
+    JavaProgram,
+    archive_options,
+    programs_without_archive,
+)
 from durablelog.bookkeeper.installation.class_archives import recording_options
 
 MAINS = {
@@ -78,7 +82,9 @@ def gateways() -> Iterator[list[GatewayProcess]]:
 
 
 @pytest.mark.parametrize("program", JavaProgram)
-def test_every_program_loads_its_classes_from_its_archive(program: JavaProgram, archives: Path, tmp_path: Path) -> None:
+def test_every_program_loads_its_classes_from_its_archive(
+    program: JavaProgram, archives: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "loaded"
     options = [*archive_options(program), f"-Xlog:class+load=info:file={log}"]
     subprocess.run(java_command(program, options, MAINS[program]), capture_output=True, check=False)
@@ -120,9 +126,13 @@ def test_an_archive_that_is_cut_short_is_not_shown_to_java(archives: Path, tmp_p
     assert archive_options(JavaProgram.GATEWAY, tmp_path / "absent") == []
 
 
-def test_two_who_install_at_once_make_archives_once_and_again_for_another_jar(own_folder: Path) -> None:
+def test_two_who_install_at_once_make_archives_once_and_again_for_another_jar(
+    own_folder: Path,
+) -> None:
     said: list[str] = []
-    with ThreadPoolExecutor(2) as pool:  # each with the lock file open for itself, as two processes have it
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # each with the lock file open for itself, as two processes have it
         asked = [pool.submit(make_class_archives, said.append, record_little) for _ in range(2)]
     assert [made.result() for made in asked] == [None, None]
     assert len(said) == 1
@@ -153,7 +163,9 @@ def test_archives_of_which_one_is_not_whole_are_not_taken(own_folder: Path) -> N
     said: list[str] = []
     make_class_archives(said.append, record_and_tear)
     assert len(said) == 2
-    assert said[1].endswith("starts more slowly without: Java does not take the archive that it left of bookie")
+    assert said[1].endswith(
+        "starts more slowly without: Java does not take the archive that it left of bookie"
+    )
     assert names(own_folder) == pieces()
 
 
@@ -168,7 +180,10 @@ def test_a_recording_that_fails_is_one_line_and_leaves_nothing(
     said: list[str] = []
     make_class_archives(said.append)
     assert len(said) == 2
-    assert "starts more slowly without: ZooKeeper ended while starting: this machine is not for coffee" in said[1]
+    assert (
+        "starts more slowly without: ZooKeeper ended while starting: this machine is not for coffee"
+        in said[1]
+    )
     assert "\n" not in said[1]
     assert names(own_folder) == pieces()
 

@@ -1,4 +1,6 @@
-"""A file of client settings: what is passed on, and that what is ours is refused by name, and no value ever shown."""
+"""A file of client settings: what is passed on, and that what is ours is refused by name, and no
+value ever shown.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,26 @@ def test_settings_and_system_properties_are_told_apart_and_override_ours() -> No
         "clientTrustStore": "/etc/trust.p12",
         "ensemblePlacementPolicy": policy,
     }
-    assert given.system == {"java.security.auth.login.config": "/etc/jaas.conf", "zookeeper.sasl.client": "true"}
+    assert given.system == {
+        "java.security.auth.login.config": "/etc/jaas.conf",
+        "zookeeper.sasl.client": "true",
+    }
     settings = GatewaySettings(metadata_uri="zk+null://h/ledgers", given=given)
     lines = settings.client_settings().splitlines()
     assert f"ensemblePlacementPolicy={policy}" in lines
     assert len([line for line in lines if line.startswith("ensemblePlacementPolicy=")]) == 1
     assert "delayEnsembleChange=true" in lines
-    assert settings.system_properties().splitlines() == [f"{name}={value}" for name, value in given.system.items()]
+    assert settings.system_properties().splitlines() == [
+        f"{name}={value}" for name, value in given.system.items()
+    ]
     assert "/etc/jaas.conf" not in repr(settings)
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_what_the_log_depends_on_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"client_settings: /f: {name} is set by the store itself") as caught:
+    with pytest.raises(
+        ConfigError, match=f"client_settings: /f: {name} is set by the store itself"
+    ) as caught:
         parse_client_settings(f"{name}=sesame\n", "/f")
     assert "sesame" not in str(caught.value)
 

@@ -49,21 +49,37 @@ def test_codes_are_said_with_their_names() -> None:
 def test_the_page_has_the_same_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (-\d+) (\w+) \| (.*) \|$", text, flags=re.MULTILINE)
-    calls = (LedgerCall.ADD, LedgerCall.CREATE, LedgerCall.RECOVER, LedgerCall.READ, LedgerCall.DELETE)
+    calls = (
+        LedgerCall.ADD,
+        LedgerCall.CREATE,
+        LedgerCall.RECOVER,
+        LedgerCall.READ,
+        LedgerCall.DELETE,
+    )
     on_page: dict[LedgerCall, dict[int, str]] = {call: {} for call in calls}
     for code, name, cells in rows:
         assert CODE_NAMES[int(code)] == name
         for call, cell in zip(calls, cells.split(" | "), strict=True):
             if cell.strip():
                 on_page[call][int(code)] = cell.strip()
-    assert on_page == {call: {code: REACTIONS[call][code].value for code in REACTIONS[call]} for call in calls}
+    assert on_page == {
+        call: {code: REACTIONS[call][code].value for code in REACTIONS[call]} for call in calls
+    }
     answers = "|".join(answer.value for answer in NodeAnswer)
     nodes = re.findall(rf"^\| ({answers}) \([^|]*\) \| (.*) \|$", text, flags=re.MULTILINE)
     assert [
-        {call: cell.strip() for call, cell in zip(NodeCall, cells.split("|"), strict=True) if cell.strip()}
+        {
+            call: cell.strip()
+            for call, cell in zip(NodeCall, cells.split("|"), strict=True)
+            if cell.strip()
+        }
         for _, cells in nodes
     ] == [
-        {call: rows[NodeAnswer(answer)].value for call, rows in NODE_REACTIONS.items() if NodeAnswer(answer) in rows}
+        {
+            call: rows[NodeAnswer(answer)].value
+            for call, rows in NODE_REACTIONS.items()
+            if NodeAnswer(answer) in rows
+        }
         for answer, _ in nodes
     ]
     assert [answer for answer, _ in nodes] == [answer.value for answer in NodeAnswer]

@@ -1,4 +1,6 @@
-"""The first connection of a store: what may pass is tried again, as long as an opening is patient."""
+"""The first connection of a store: what may pass is tried again, as long as an opening is
+patient.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,8 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
 def test_who_is_not_there_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
     monkeypatch.setattr(tier1, "OPEN_PATIENCE_S", 0.2)
-    location = BookKeeperLocation.parse(f"bookkeeper://127.0.0.1:1/x?gateway=127.0.0.1:{free_port()}")
+    location = BookKeeperLocation.parse(
+        f"bookkeeper://127.0.0.1:1/x?gateway=127.0.0.1:{free_port()}"
+    )
     with pytest.raises(TierUnavailableError, match="gateway"):
         asyncio.run(open_clients(location, {}, Runtime()))

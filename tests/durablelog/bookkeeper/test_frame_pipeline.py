@@ -44,7 +44,12 @@ class Row:
     def __init__(self) -> None:
         self.sure = True
         self.pipeline = FramePipeline(
-            7, 1 << 20, sure=lambda: self.sure, finished=lambda: None, nearly_full=lambda: None, settled=lambda: None
+            7,
+            1 << 20,
+            sure=lambda: self.sure,
+            finished=lambda: None,
+            nearly_full=lambda: None,
+            settled=lambda: None,
         )
         self.writer = self.attach(1, self.begin)
 
@@ -55,7 +60,10 @@ class Row:
         writer = Writer(100 + number)
         how(
             WrittenLedger(
-                LedgerItem(sequence=number, ledger_id=writer.ledger_id, epoch=3, replication=Replication()), writer
+                LedgerItem(
+                    sequence=number, ledger_id=writer.ledger_id, epoch=3, replication=Replication()
+                ),
+                writer,
             )
         )
         return writer
@@ -86,7 +94,11 @@ def test_one_result_acknowledges_all_frames_it_speaks_of_each_at_its_place() -> 
         row.writer.on_results([AddResult(OK, 3), AddResult(OK, 4)])
         assert addresses(futures)[3:] == [make_address(1, 3), make_address(1, 4)]
         assert list(row.pipeline.ledger.ends) == [49, 99, 150, 202, 255]
-        assert (row.pipeline.bytes_in_flight, row.pipeline.frames_appended, row.pipeline.bytes_appended) == (0, 5, 15)
+        assert (
+            row.pipeline.bytes_in_flight,
+            row.pipeline.frames_appended,
+            row.pipeline.bytes_appended,
+        ) == (0, 5, 15)
 
     run(scenario)
 
@@ -99,7 +111,12 @@ def test_what_a_settled_ledger_has_beyond_what_was_confirmed_is_not_acknowledged
         row.writer.on_results([AddResult(OK, 0, 4), AddResult(TIMEOUT, EMPTY, 6)])
         row.pipeline.settle(6)
         row.pipeline.acknowledge_held()
-        assert addresses(futures) == [*(make_address(1, number) for number in range(7)), None, None, None]
+        assert addresses(futures) == [
+            *(make_address(1, number) for number in range(7)),
+            None,
+            None,
+            None,
+        ]
         assert row.pipeline.frames_appended == 7
         second = row.attach(2, row.pipeline.attach)
         assert second.sent == row.writer.sent[7:]
@@ -126,7 +143,9 @@ def test_a_frame_that_cannot_be_sealed_leaves_no_hole() -> None:
     def scenario(row: Row) -> None:
         first = row.append(b"first")
         with pytest.raises(BufferError):
-            row.pipeline.append(asyncio.get_running_loop().create_future(), [memoryview(b"abcdef")[::2]], 3)
+            row.pipeline.append(
+                asyncio.get_running_loop().create_future(), [memoryview(b"abcdef")[::2]], 3
+            )
         second = row.append(b"second")
         headers = [parse_header(memoryview(entry), 0) for entry in row.writer.sent]
         assert [header.sequence for header in headers if header is not None] == [1, 2]

@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from durablelog.bookkeeper.gateway.add_connection import SILENCE_S, STALL_S, AddConnection, Beat, GatewayWriter
+from durablelog.bookkeeper.gateway.add_connection import (
+    SILENCE_S,
+    STALL_S,
+    AddConnection,
+    Beat,
+    GatewayWriter,
+)
 from durablelog.bookkeeper.gateway.gateway_protocol import ACK, BEAT, ENTRY, ENTRY_BYTES_MAX
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult
@@ -37,7 +43,9 @@ class Pair:
     async def take(self, count: int) -> bytes:
         got = b""
         while len(got) < count:
-            piece = await asyncio.get_running_loop().sock_recv(self.theirs, min(count - len(got), 50_000))
+            piece = await asyncio.get_running_loop().sock_recv(
+                self.theirs, min(count - len(got), 50_000)
+            )
             assert piece
             got += piece
         return got
@@ -64,7 +72,10 @@ def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
 def oks(handle: int, first: int, count: int, together: int = 1) -> bytes:
     """Acknowledgements of so many entries, of `together` at a time."""
     end = first + count
-    return b"".join(ACK.pack(handle, one, min(together, end - one), OK, one) for one in range(first, end, together))
+    return b"".join(
+        ACK.pack(handle, one, min(together, end - one), OK, one)
+        for one in range(first, end, together)
+    )
 
 
 def test_entries_go_out_whole_and_in_order_even_if_the_other_end_is_slow() -> None:
@@ -73,7 +84,10 @@ def test_entries_go_out_whole_and_in_order_even_if_the_other_end_is_slow() -> No
         rng = random.Random(6)
         expected = b""
         for number in range(60):
-            parts = [rng.randbytes(rng.choice((0, 1, 700, 100_000))) for _ in range(rng.choice((1, 3, 1500)) % 50 + 1)]
+            parts = [
+                rng.randbytes(rng.choice((0, 1, 700, 100_000)))
+                for _ in range(rng.choice((1, 3, 1500)) % 50 + 1)
+            ]
             writers[number % 2].append(parts)
             payload = b"".join(parts)
             expected += ENTRY.pack(len(payload), number % 2 + 1, number // 2) + payload

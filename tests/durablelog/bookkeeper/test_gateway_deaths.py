@@ -1,4 +1,6 @@
-"""What the gateway promises about ends: its own, its parent's, and the patience of those who use it."""
+"""What the gateway promises about ends: its own, its parent's, and the patience of those who use
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,25 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     GatewaySettings,
 )
 from durablelog.bookkeeper.gateway.greeting import connect
-from durablelog.bookkeeper.gateway.shared_gateway import DEATHS_MAX, DEATHS_WITHIN_S, Deaths, OwnGateway
+from durablelog.bookkeeper.gateway.shared_gateway import (
+    DEATHS_MAX,
+    DEATHS_WITHIN_S,
+    Deaths,
+    OwnGateway,
+)
 from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerState, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
-from tests.durablelog.bookkeeper.gateway_world import ENDING_S, TellingExecutor, Watched, opened, run, store_of
+from tests.durablelog.bookkeeper.gateway_world import (
+    ENDING_S,
+    TellingExecutor,
+    Watched,
+    opened,
+    run,
+    store_of,
+)
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,7 +121,9 @@ def test_entries_for_a_fenced_ledger_are_not_kept(cluster: BookKeeperCluster) ->
     run(cluster, scenario)
 
 
-def test_stores_of_a_process_share_one_gateway_that_ends_with_the_last(cluster: BookKeeperCluster) -> None:
+def test_stores_of_a_process_share_one_gateway_that_ends_with_the_last(
+    cluster: BookKeeperCluster,
+) -> None:
     async def scenario() -> None:
         async with opened(cluster) as other:
             async with opened(cluster) as one:
@@ -142,7 +158,9 @@ def test_a_gateway_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> No
         "print(gateway.pid, gateway.data_socket, flush=True)\n"
         "gateway.wait()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     with parent.stdout:
         pid, _, path = parent.stdout.readline().strip().partition(" ")
@@ -167,7 +185,9 @@ def test_a_gateway_ends_with_its_parent_though_a_forked_child_of_that_holds_the_
         "print(gateway.pid, child, gateway.data_socket, flush=True)\n"
         "signal.pause()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     with parent.stdout:
         pid, child, path = parent.stdout.readline().strip().split(" ")
@@ -192,7 +212,9 @@ def pipes(pid: int) -> set[str]:
     return {link for link in links if link.startswith("pipe:")}
 
 
-def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(LOG_VARIABLE, str(tmp_path))
     with pytest.raises(LedgerError, match=f"{TOKEN_VARIABLE} is not set") as failure:
         GatewayProcess("")
@@ -257,7 +279,12 @@ def test_an_address_that_is_none_is_refused(
 def test_the_data_socket_takes_nobody_without_the_token() -> None:
     async def scenario() -> None:
         with kept_gateway() as gateway:
-            for greeting in (hello(b"A", "guess"), hello(b"R", ""), b"GET / HTTP/1.1\r\n\r\n", bytes(100)):
+            for greeting in (
+                hello(b"A", "guess"),
+                hello(b"R", ""),
+                b"GET / HTTP/1.1\r\n\r\n",
+                bytes(100),
+            ):
                 stranger = await connect(gateway.data_socket, greeting)
                 with stranger:
                     try:
@@ -307,7 +334,9 @@ def test_closing_does_not_wait_for_a_cluster_that_does_not_answer() -> None:
         executor = TellingExecutor("connect")
         with socket.create_server(("127.0.0.1", 0)) as silent, kept_gateway():
             uri = f"zk+hierarchical://127.0.0.1:{silent.getsockname()[1]}/ledgers"
-            store = GatewayLedgerStore(GatewaySettings(metadata_uri=uri), Runtime(executor=lambda *_: executor))
+            store = GatewayLedgerStore(
+                GatewaySettings(metadata_uri=uri), Runtime(executor=lambda *_: executor)
+            )
             opening = asyncio.gather(store.open(), return_exceptions=True)
             await executor.begun.wait()
             await store.close()

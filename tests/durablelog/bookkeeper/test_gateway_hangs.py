@@ -1,4 +1,6 @@
-"""Gateways that hang, that cannot be started, and services that are away: every call ends, and closing always works."""
+"""Gateways that hang, that cannot be started, and services that are away: every call ends, and
+closing always works.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from typing import Any, cast
 
 import pytest
 
-from durablelog.bookkeeper.gateway import add_connection, gateway_ledger_store, gateway_settings, shared_gateway
+from durablelog.bookkeeper.gateway import (
+    add_connection,
+    gateway_ledger_store,
+    gateway_settings,
+    shared_gateway,
+)
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl, GatewayHangsError
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_settings import (
@@ -98,18 +105,24 @@ def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(cluster: BookKeeperCluster) -> None:
+def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
+    cluster: BookKeeperCluster,
+) -> None:
     async def scenario() -> None:
         executor = TellingExecutor("describe")
         lanes = {"bookkeeper-gateway": executor}
         settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
-        runtime = Runtime(executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads))
+        runtime = Runtime(
+            executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads)
+        )
         store = GatewayLedgerStore(settings, runtime)
         await store.open()
         pid = pid_of_gateway()
         hung = Watched(pid)
         os.kill(pid, signal.SIGSTOP)
-        calls = asyncio.gather(*(store.describe(number) for number in range(20)), return_exceptions=True)
+        calls = asyncio.gather(
+            *(store.describe(number) for number in range(20)), return_exceptions=True
+        )
         await executor.begun.wait()
         await store.close()
         assert await asyncio.to_thread(hung.ends)
@@ -118,7 +131,9 @@ def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(cluste
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_no_thread_waits_without_an_end_for_a_gateway_that_takes_connections_and_says_nothing() -> None:
+def test_no_thread_waits_without_an_end_for_a_gateway_that_takes_connections_and_says_nothing() -> (
+    None
+):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         control = GatewayControl("127.0.0.1", silent.getsockname()[1], "token")
         with pytest.raises(GatewayHangsError) as failure:
@@ -201,7 +216,9 @@ def test_a_gateway_that_comes_just_as_its_opener_leaves_is_given_back_by_a_threa
     async def scenario() -> None:
         executor = KeepingExecutor()
         lanes = {"bookkeeper-gateway": executor}
-        runtime = Runtime(executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads))
+        runtime = Runtime(
+            executor=lambda name, threads: lanes.get(name) or thread_executor(name, threads)
+        )
         store = GatewayLedgerStore(GatewaySettings(metadata_uri="zk://nowhere/ledgers"), runtime)
         opening = asyncio.gather(store.open())
         # The loop stands still meanwhile: it does not know yet that the gateway is there.
@@ -216,8 +233,12 @@ def test_a_gateway_that_comes_just_as_its_opener_leaves_is_given_back_by_a_threa
     assert gateway.by != [threading.get_ident()]
 
 
-def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cast("dict[str, str]", gateway_settings.CLIENT_SETTINGS), "zkTimeout", "500")
+def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        cast("dict[str, str]", gateway_settings.CLIENT_SETTINGS), "zkTimeout", "500"
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -233,14 +254,17 @@ def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(monke
     asyncio.run(scenario())
 
 
-def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(cluster: BookKeeperCluster) -> None:
+def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(
+    cluster: BookKeeperCluster,
+) -> None:
     async def scenario() -> None:
         async with opened(cluster) as greedy, opened(cluster) as other:
             writer = await greedy.create(Replication(), {})
             await append_all(writer, Results(writer), [[bytes(1 << 20)]] * 12)
             await writer.close()
             readings = [
-                cast("AsyncGenerator[Sequence[memoryview]]", greedy.read(writer.ledger_id, 0, 11)) for _ in range(4)
+                cast("AsyncGenerator[Sequence[memoryview]]", greedy.read(writer.ledger_id, 0, 11))
+                for _ in range(4)
             ]
             for reading in readings:
                 await anext(reading)
@@ -312,9 +336,10 @@ def test_entries_for_bookies_that_take_nothing_fill_the_gateway_no_further_than_
             _, direct, held = await store.gateway_usage()
             most = max(most, direct)
             assert held <= fit
-        # The client has a copy for each of three bookies besides. The pool rounds those, which are a
-        # little over 1 MiB, to a third of its chunks of 4 MiB: five windows. One bookie may be half a
-        # window behind when they go on (the entry and its copy), and each thread has chunks of its own.
+        # The client has a copy for each of three bookies besides. The pool rounds those, which are
+        # a little over 1 MiB, to a third of its chunks of 4 MiB: five windows. One bookie may be
+        # half a window behind when they go on (the entry and its copy), and each thread has chunks
+        # of its own.
         assert most <= 7 * WINDOW_BYTES < sent * 4 * ENTRY_BYTES
 
     run(cluster, scenario)

@@ -31,7 +31,10 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "bookkeeper-da
 
 def test_the_example_of_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    said = [bytes.fromhex(line) for line in re.findall(r"^[<>] ((?:[0-9a-f]{2} ?)+)$", text, re.MULTILINE)]
+    said = [
+        bytes.fromhex(line)
+        for line in re.findall(r"^[<>] ((?:[0-9a-f]{2} ?)+)$", text, re.MULTILINE)
+    ]
     assert said == [
         hello(b"A", "sesame"),
         WELCOME.pack(OK, 1),
@@ -54,9 +57,23 @@ def test_custom_metadata_may_hold_any_bytes() -> None:
 
 
 def test_a_description_is_read() -> None:
-    lines = ["12", "CLOSED", "41", "4242", "3 3 2", "127.0.0.1:3181 127.0.0.1:3182 ", "c3RvcmU= eCB5Cg==", "YQ== "]
+    lines = [
+        "12",
+        "CLOSED",
+        "41",
+        "4242",
+        "3 3 2",
+        "127.0.0.1:3181 127.0.0.1:3182 ",
+        "c3RvcmU= eCB5Cg==",
+        "YQ== ",
+    ]
     ledger = parse_description(lines)
-    assert (ledger.ledger_id, ledger.state, ledger.last_entry, ledger.length) == (12, LedgerState.CLOSED, 41, 4242)
+    assert (ledger.ledger_id, ledger.state, ledger.last_entry, ledger.length) == (
+        12,
+        LedgerState.CLOSED,
+        41,
+        4242,
+    )
     assert ledger.replication == Replication(3, 3, 2)
     assert ledger.bookies == ("127.0.0.1:3181", "127.0.0.1:3182")
     assert ledger.custom == {"store": b"x y\n", "a": b""}
@@ -65,9 +82,14 @@ def test_a_description_is_read() -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    settings = GatewaySettings(metadata_uri="zk+hierarchical://somewhere:2181/ledgers", password=b"sesame")
+    settings = GatewaySettings(
+        metadata_uri="zk+hierarchical://somewhere:2181/ledgers", password=b"sesame"
+    )
     assert "sesame" not in repr(settings)
-    assert settings.client_settings().splitlines()[0] == "metadataServiceUri=zk+hierarchical://somewhere:2181/ledgers"
+    assert (
+        settings.client_settings().splitlines()[0]
+        == "metadataServiceUri=zk+hierarchical://somewhere:2181/ledgers"
+    )
 
 
 def test_a_gateway_of_another_version_is_told_as_what_it_may_be() -> None:
@@ -79,7 +101,9 @@ def test_a_gateway_of_another_version_is_told_as_what_it_may_be() -> None:
 
     async def scenario(path: str) -> None:
         server = await asyncio.start_unix_server(hang_up, path)
-        with pytest.raises(LedgerError, match=f"does not speak version {VERSION} of the protocol.*start it anew"):
+        with pytest.raises(
+            LedgerError, match=f"does not speak version {VERSION} of the protocol.*start it anew"
+        ):
             await greet(path, "sesame")
         server.close()
         await server.wait_closed()

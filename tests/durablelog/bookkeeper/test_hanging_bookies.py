@@ -1,4 +1,6 @@
-"""Bookies that hang while a log is written: what is kept for them is bounded, and the next ledger leaves them out."""
+"""Bookies that hang while a log is written: what is kept for them is bounded, and the next ledger
+leaves them out.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperClus
 @pytest.fixture(autouse=True)
 def _small_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     lag = f"-Dsegmentstore.gateway.lag.bytes={LAG_BYTES}"
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{lag} -Dsegmentstore.gateway.trouble.millis={PASSES_MS}")
+    monkeypatch.setenv(
+        "JAVA_TOOL_OPTIONS", f"{lag} -Dsegmentstore.gateway.trouble.millis={PASSES_MS}"
+    )
 
 
 async def states(store: GatewayLedgerStore) -> dict[str, BookieState]:
@@ -45,7 +49,9 @@ async def states(store: GatewayLedgerStore) -> dict[str, BookieState]:
     return {state.bookie: state for state in parse_states(await store.ask(link, "bookies"))}
 
 
-async def write(store: GatewayLedgerStore, writer: LedgerWriter, results: Results, entries: int) -> int:
+async def write(
+    store: GatewayLedgerStore, writer: LedgerWriter, results: Results, entries: int
+) -> int:
     """So many more, few in flight; the most that any bookie owed meanwhile."""
     most = 0
     begun = sum(result.entries for result in results.got)
@@ -73,7 +79,9 @@ def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_whe
             try:
                 most = await write(store, writer, results, 8 * LAG_BYTES // ENTRY_BYTES)
                 assert all(result.code == 0 for result in results.got)
-                assert LAG_BYTES / 2 < most <= LAG_BYTES + (IN_FLIGHT + 1) * (ENTRY_BYTES + OVERHEAD)
+                assert (
+                    LAG_BYTES / 2 < most <= LAG_BYTES + (IN_FLIGHT + 1) * (ENTRY_BYTES + OVERHEAD)
+                )
                 while hung not in (store.health() or ""):
                     await write(store, writer, results, IN_FLIGHT)
                 assert store.bookies().behind == 1
@@ -87,12 +95,17 @@ def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_whe
             assert short == []
             await writer.close()
             count = writer.sent  # type: ignore[attr-defined]
-            assert await read_all(store, writer.ledger_id, count - 3, count - 1) == [bytes(ENTRY_BYTES)] * 3
+            assert (
+                await read_all(store, writer.ledger_id, count - 3, count - 1)
+                == [bytes(ENTRY_BYTES)] * 3
+            )
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(cluster: BookKeeperCluster) -> None:
+def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(
+    cluster: BookKeeperCluster,
+) -> None:
     async def scenario() -> None:
         nodes = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
         await nodes.open()
@@ -114,7 +127,9 @@ def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(clus
                 cluster.pause_bookie(hung)
                 try:
                     while len(log._keeper.record.ledgers) == 1:
-                        await asyncio.gather(*(log.append([bytes(ENTRY_BYTES)]) for _ in range(IN_FLIGHT)))
+                        await asyncio.gather(
+                            *(log.append([bytes(ENTRY_BYTES)]) for _ in range(IN_FLIGHT))
+                        )
                     second = log._keeper.record.ledgers[-1]
                     after = (await store.describe(second.ledger_id)).bookies
                     assert len(after) == 3
@@ -122,10 +137,13 @@ def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(clus
                     await log.append([b"goes on"])
                 finally:
                     cluster.resume_bookie(hung)
-                # It is given nothing by which it could show that it is well: its trouble passes by itself.
+                # It is given nothing by which it could show that it is well: its trouble passes by
+                # itself.
                 while store.bookies().behind or store.health() is not None:
                     await log.append([b"goes on"])
-                assert cluster.bookie_id(hung) not in (await store.describe(second.ledger_id)).bookies
+                assert (
+                    cluster.bookie_id(hung) not in (await store.describe(second.ledger_id)).bookies
+                )
             finally:
                 await log.close()
         await nodes.close()

@@ -1,4 +1,6 @@
-"""The jars and classes of BookKeeper: refused if they are not the pinned ones, compiled again when a source changed."""
+"""The jars and classes of BookKeeper: refused if they are not the pinned ones, compiled again when
+a source changed.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,14 @@ def sources(tmp_path: Path) -> Path:
 
 
 def fake_maven(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Maven that does what the test says instead of asking a network; `$target` is where it is to put the jars."""
+    """A Maven that does what the test says instead of asking a network; `$target` is where it is to
+    put the jars.
+    """
     folder.mkdir()
     program = folder / "mvn"
     program.write_text(
-        f'#!{sys.executable}\nimport sys\noptions = dict(o[2:].partition("=")[::2] for o in sys.argv if o[:2] == "-D")\n'
+        f'#!{sys.executable}\nimport sys\noptions = dict(o[2:].partition("=")[::2] for o '
+        'in sys.argv if o[:2] == "-D")\n'
         f'target = options["outputDirectory"]\nassert "--strict-checksums" in sys.argv\n{script}\n'
     )
     program.chmod(0o755)
@@ -59,9 +64,11 @@ def fake_maven(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_installed_is_what_was_pinned() -> None:
     assert damaged_jars(installation.jars_folder()) == []
-    assert {"bookkeeper-server-4.17.3.jar", "metrics-core-4.1.12.1.jar", "snappy-java-1.1.10.5.jar"} <= set(
-        pinned_sums()
-    )
+    assert {
+        "bookkeeper-server-4.17.3.jar",
+        "metrics-core-4.1.12.1.jar",
+        "snappy-java-1.1.10.5.jar",
+    } <= set(pinned_sums())
 
 
 def test_the_gateway_of_the_jars_is_the_one_of_the_python_side() -> None:
@@ -89,9 +96,14 @@ def test_jars_with_other_sums_are_refused_and_nothing_of_them_stays(
     folder = tmp_path / "installation"
     monkeypatch.setenv(installation.FOLDER_VARIABLE, str(folder))
     name = min(pinned_sums())
-    made = f'import pathlib\npathlib.Path(target).mkdir()\n(pathlib.Path(target) / "{name}").write_bytes(b"evil")'
+    made = (
+        "import pathlib\npathlib.Path(target).mkdir()\n(pathlib.Path(target) / "
+        f'"{name}").write_bytes(b"evil")'
+    )
     fake_maven(tmp_path / "bin", made, monkeypatch)
-    with pytest.raises(GatewayMissingError, match=f"not those of jars.sha256.*{name} has another SHA-256 sum"):
+    with pytest.raises(
+        GatewayMissingError, match=f"not those of jars.sha256.*{name} has another SHA-256 sum"
+    ):
         installation.install(silent)
     assert [path.name for path in folder.iterdir()] == ["installing.lock"]
 
@@ -113,7 +125,9 @@ def test_what_is_installed_is_not_fetched_again(
     assert said == []
 
 
-def test_without_jars_the_command_that_brings_them_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jars_the_command_that_brings_them_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(installation.FOLDER_VARIABLE, str(tmp_path))
     for asked in (installation.cluster_classpath, installation.gateway_classpath):
         with pytest.raises(GatewayMissingError, match=installation.INSTALL_COMMAND) as refused:
@@ -126,9 +140,14 @@ def test_missing_programs_are_one_sentence_each(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    for asked, name in ((installation.java, "java"), (installation.javac, "javac"), (installation.maven, "mvn")):
+    for asked, name in (
+        (installation.java, "java"),
+        (installation.javac, "javac"),
+        (installation.maven, "mvn"),
+    ):
         with pytest.raises(
-            GatewayMissingError, match=f"{name} is needed .* was not found: install .*apt-get install"
+            GatewayMissingError,
+            match=f"{name} is needed .* was not found: install .*apt-get install",
         ) as it:
             asked()
         assert "\n" not in str(it.value)
@@ -151,10 +170,17 @@ def test_an_old_java_is_refused(
         installation.gateway_classpath(sources=sources)
 
 
-def test_classes_are_compiled_once_for_each_state_of_the_sources(own_folder: Path, sources: Path) -> None:
+def test_classes_are_compiled_once_for_each_state_of_the_sources(
+    own_folder: Path, sources: Path
+) -> None:
     said: list[str] = []
-    with ThreadPoolExecutor(2) as pool:  # each with the lock file open for itself, as two processes have it
-        asked = [pool.submit(installation.gateway_classpath, said.append, sources=sources) for _ in range(2)]
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # each with the lock file open for itself, as two processes have it
+        asked = [
+            pool.submit(installation.gateway_classpath, said.append, sources=sources)
+            for _ in range(2)
+        ]
     first = asked[0].result()
     assert asked[1].result() == first
     jar = Path(first.split(":")[0])

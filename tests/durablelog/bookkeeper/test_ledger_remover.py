@@ -35,7 +35,9 @@ async def record_of(cluster: MemoryCluster, ledgers: int) -> LogRecord:
     """All of them ours, none of them needed."""
     store = MemoryLedgerStore(cluster)
     ids = [(await store.create(Replication(), {})).ledger_id for _ in range(ledgers)]
-    items = tuple(LedgerItem(sequence=i, ledger_id=i, epoch=1, replication=Replication()) for i in ids)
+    items = tuple(
+        LedgerItem(sequence=i, ledger_id=i, epoch=1, replication=Replication()) for i in ids
+    )
     return LogRecord(store_id=STORE_ID, container_id=3, epoch=1, ledgers=items)
 
 

@@ -1,4 +1,6 @@
-"""A real cluster on this machine: it starts, is found again by its folder, survives what is done to it, and leaves nothing."""
+"""A real cluster on this machine: it starts, is found again by its folder, survives what is done to
+it, and leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from tests.contracts.ledger_store_contract import Results, append_all, entry, re
 from tests.durablelog.bookkeeper.gateway_world import opened
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
-SLEEPER = (sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read(); import signal; signal.pause()")
+SLEEPER = (
+    sys.executable,
+    "-c",
+    "import sys; print('up', flush=True); sys.stdin.read(); import signal; signal.pause()",
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +116,15 @@ def test_a_wiped_bookie_comes_back_empty(cluster: BookKeeperCluster) -> None:
     assert states(cluster) == ["running"] * 4
 
 
-def test_a_bookie_that_refuses_to_start_says_why_and_the_others_stay(cluster: BookKeeperCluster) -> None:
+def test_a_bookie_that_refuses_to_start_says_why_and_the_others_stay(
+    cluster: BookKeeperCluster,
+) -> None:
     cluster.wipe_bookie(2)
     for cookie in cluster.bookie_folder(2).glob("*/current/VERSION"):
         cookie.unlink()
-    with pytest.raises(ServerFailedError, match=r"bookie 2 ended while starting(?s:.*)directories without a cookie"):
+    with pytest.raises(
+        ServerFailedError, match=r"bookie 2 ended while starting(?s:.*)directories without a cookie"
+    ):
         cluster.start_bookie(2)
     assert states(cluster) == ["running", "running", "running", "stopped"]
     cluster.wipe_bookie(2, replaced=True)
@@ -123,7 +133,10 @@ def test_a_bookie_that_refuses_to_start_says_why_and_the_others_stay(cluster: Bo
 def test_a_bookie_whose_port_was_taken_is_not_started_elsewhere(cluster: BookKeeperCluster) -> None:
     cluster.stop_bookie(1)
     host, _, port = cluster.bookie_id(1).partition(":")
-    with socket.create_server((host, int(port))), pytest.raises(ServerFailedError, match=f"port {port} .* is in use"):
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(ServerFailedError, match=f"port {port} .* is in use"),
+    ):
         cluster.start_bookie(1)
     assert states(cluster) == ["running", "running", "stopped", "running"]
 
@@ -144,14 +157,18 @@ def test_a_killed_zookeeper_comes_back_and_finds_the_bookies(cluster: BookKeeper
     assert states(cluster) == ["running"] * 4
 
 
-def test_what_was_acknowledged_outlives_the_death_of_all_of_it_at_once(cluster: BookKeeperCluster) -> None:
+def test_what_was_acknowledged_outlives_the_death_of_all_of_it_at_once(
+    cluster: BookKeeperCluster,
+) -> None:
     custom = {"application": b"somebody"}
 
     async def scenario() -> None:
         with kept_gateway():
             async with opened(cluster) as store:
                 writer = await store.create(Replication(), custom)
-                await append_all(writer, Results(writer), [[entry(number, 1000)] for number in range(300)])
+                await append_all(
+                    writer, Results(writer), [[entry(number, 1000)] for number in range(300)]
+                )
                 await asyncio.to_thread(cluster.kill)
                 assert states(cluster) == ["stopped"] * 4
             await asyncio.to_thread(cluster.start)
@@ -177,7 +194,9 @@ def test_a_cluster_dies_with_the_program_that_watches_it(tmp_path: Path) -> None
         "cluster.start_zookeeper()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    died = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr
     zookeeper = LocalCluster(tmp_path).zookeeper_process()
     assert zookeeper.wait(30), "nobody ended it"
@@ -198,7 +217,9 @@ def test_a_process_outlives_the_program_that_launched_it(tmp_path: Path) -> None
     assert process.process_id is None
 
 
-def test_a_process_that_got_a_recorded_id_later_is_never_signalled(sleeper: ServiceProcess, tmp_path: Path) -> None:
+def test_a_process_that_got_a_recorded_id_later_is_never_signalled(
+    sleeper: ServiceProcess, tmp_path: Path
+) -> None:
     record = sleeper.folder / "process"
     told, boot = record.read_text().splitlines()
     name, _, numbers = told.rpartition(")")
@@ -206,7 +227,12 @@ def test_a_process_that_got_a_recorded_id_later_is_never_signalled(sleeper: Serv
     began_earlier = [*words[:19], str(int(words[19]) - 1), *words[20:]]
     other = ServiceProcess("other", tmp_path / "other")
     other.folder.mkdir()
-    for stale in (f"{name}) {' '.join(began_earlier)}\n{boot}\n", f"{told}\nanother-boot\n", "", "damaged\n"):
+    for stale in (
+        f"{name}) {' '.join(began_earlier)}\n{boot}\n",
+        f"{told}\nanother-boot\n",
+        "",
+        "damaged\n",
+    ):
         (other.folder / "process").write_text(stale)
         assert other.process_id is None
         assert not other.send(signal.SIGKILL)

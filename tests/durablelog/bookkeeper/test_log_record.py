@@ -1,4 +1,6 @@
-"""The record's bytes: golden, read back, and everything that is no record refused with the node named."""
+"""The record's bytes: golden, read back, and everything that is no record refused with the node
+named.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ RECORD = LogRecord(
     truncation_address=make_address(4, 120),
     ledgers=(
         LedgerItem(
-            sequence=4, ledger_id=17, epoch=5, replication=Replication(3, 3, 2), last_entry=999, length=1_073_000_000
+            sequence=4,
+            ledger_id=17,
+            epoch=5,
+            replication=Replication(3, 3, 2),
+            last_entry=999,
+            length=1_073_000_000,
         ),
         LedgerItem(sequence=6, ledger_id=21, epoch=7, replication=Replication(2, 2, 2)),
     ),
@@ -66,7 +73,8 @@ def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
         container_id=st.integers(0, 2**31),
         enabled=st.booleans(),
         epoch=st.just(2**40),
-        owner=st.none() | st.builds(LogOwner, st.text(), st.integers(0, 2**31), st.text(), st.text()),
+        owner=st.none()
+        | st.builds(LogOwner, st.text(), st.integers(0, 2**31), st.text(), st.text()),
         removing=st.lists(st.integers(0, 2**62), unique=True).map(tuple),
         written_by=st.text(),
         change=st.integers(0, 2**50),
@@ -142,7 +150,11 @@ def _with(change: Callable[[dict[str, Any]], object]) -> bytes:
         _with(lambda fields: fields["ledgers"][1].update(ledger_id=17)),
         _with(lambda fields: fields["ledgers"][0].update(replication="3/3")),
         _with(lambda fields: fields["ledgers"][0].update(replication="3/3/x")),
-        _with(lambda fields: fields["ledgers"].insert(0, {**fields["ledgers"][1], "sequence": 1, "ledger_id": 1})),
+        _with(
+            lambda fields: fields["ledgers"].insert(
+                0, {**fields["ledgers"][1], "sequence": 1, "ledger_id": 1}
+            )
+        ),
     ],
 )
 def test_what_is_no_record_is_refused_and_the_node_is_named(data: bytes) -> None:

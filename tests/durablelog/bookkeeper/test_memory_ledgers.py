@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerStore, LedgerWriter, Replication
+from durablelog.bookkeeper.ledger_store import (
+    OK,
+    LedgerError,
+    LedgerStore,
+    LedgerWriter,
+    Replication,
+)
 from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.contracts.ledger_store_contract import LedgerStoreContract, LedgerWorld, Results
 
@@ -54,7 +60,10 @@ def test_too_few_bookies_fail_adds_creates_and_recoveries_until_they_are_back() 
         cluster.bookies_up = 1
         assert store.health() is not None
         assert await _codes(writer, 2) == [-6, -11]
-        for call, code in ((store.create(Replication(), {}), -6), (store.recover(writer.ledger_id), -10)):
+        for call, code in (
+            (store.create(Replication(), {}), -6),
+            (store.recover(writer.ledger_id), -10),
+        ):
             with pytest.raises(LedgerError) as caught:
                 await call
             assert caught.value.code == code

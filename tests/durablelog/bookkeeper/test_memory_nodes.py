@@ -9,7 +9,12 @@ import pytest
 
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent, NodeRefusedError, NodeUnavailableError
+from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
+    NodeContent,
+    NodeRefusedError,
+    NodeUnavailableError,
+)
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
 
 
@@ -46,7 +51,12 @@ def test_an_outage_fails_every_call_and_changes_nothing() -> None:
         nodes = MemoryNodes(tree)
         await nodes.create("/n", b"0")
         tree.outage = True
-        for call in (nodes.read("/n"), nodes.write("/n", b"1", 0), nodes.create("/m", b""), nodes.delete("/n", 0)):
+        for call in (
+            nodes.read("/n"),
+            nodes.write("/n", b"1", 0),
+            nodes.create("/m", b""),
+            nodes.delete("/n", 0),
+        ):
             with pytest.raises(NodeUnavailableError):
                 await call
         assert nodes.health() is not None
@@ -60,7 +70,9 @@ def test_an_outage_fails_every_call_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("happens", [False, True])
-def test_a_process_that_dies_in_a_call_never_returns_from_it_nor_does_anything_more(happens: bool) -> None:
+def test_a_process_that_dies_in_a_call_never_returns_from_it_nor_does_anything_more(
+    happens: bool,
+) -> None:
     async def scenario() -> None:
         tree = NodeTree()
         process = MemoryProcess()

@@ -1,4 +1,7 @@
-"""Manners between owners: who is followed without asking, who is waited for, who is left alone. Virtual time."""
+"""Manners between owners: who is followed without asking, who is waited for, who is left alone.
+
+Virtual time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durablelog.bookkeeper.log_owner import LogOwner, OwnerNode, decode_owner_node, encode_owner_node, owner_path
+from durablelog.bookkeeper.log_owner import (
+    LogOwner,
+    OwnerNode,
+    decode_owner_node,
+    encode_owner_node,
+    owner_path,
+)
 from durablelog.bookkeeper.log_record import LogRecord
 from durablelog.bookkeeper.memory_nodes import SESSION_S, MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
@@ -44,7 +53,9 @@ class _Seen:
         self._pid = pid
 
     def me(self) -> ProcessIdentity:
-        return ProcessIdentity("host", self._pid, self._machine.place, self._machine.running[self._pid])
+        return ProcessIdentity(
+            "host", self._pid, self._machine.place, self._machine.running[self._pid]
+        )
 
     def lives(self, identity: ProcessIdentity) -> bool | None:
         if identity.place != self._machine.place:
@@ -76,7 +87,9 @@ class World:
             take_over=take_over,
         )
 
-    async def owned(self, machine: Machine, process: MemoryProcess | None = None, folder: str = "") -> LogRecord:
+    async def owned(
+        self, machine: Machine, process: MemoryProcess | None = None, folder: str = ""
+    ) -> LogRecord:
         """The record of an owner that is process 1 there."""
         owner = await self.presence(machine, 1, process=process, folder=folder).announce(3, "tag")
         return LogRecord(store_id="s", container_id=3, epoch=1, owner=owner, written_by="tag")
@@ -102,7 +115,12 @@ def test_one_that_lives_on_this_machine_is_left_alone_at_once_and_named() -> Non
         assert asyncio.get_running_loop().time() - begun < 1.0
         error = caught.value
         assert isinstance(error, StoreInUseError)
-        assert (error.container_id, error.host, error.pid, error.address) == (3, "host", 1, "memory")
+        assert (error.container_id, error.host, error.pid, error.address) == (
+            3,
+            "host",
+            1,
+            "memory",
+        )
         assert record.owner is not None
         assert error.since == record.owner.since
         assert f"process 1 on host (memory) owns container 3 since {error.since}" in str(error)
@@ -130,7 +148,11 @@ def test_one_that_closed_or_left_is_followed_at_once_wherever_it_was() -> None:
         world = World()
         leaving = world.presence(world.there, 1)
         record = LogRecord(
-            store_id="s", container_id=3, owner=await leaving.announce(3, "tag"), written_by="tag", epoch=1
+            store_id="s",
+            container_id=3,
+            owner=await leaving.announce(3, "tag"),
+            written_by="tag",
+            epoch=1,
         )
         await leaving.leave(3, "tag")
         await leaving.leave(3, "tag")
@@ -144,7 +166,11 @@ def test_one_that_died_elsewhere_is_followed_when_its_session_has_ended() -> Non
         world, process = World(), MemoryProcess()
         record = await world.owned(world.there, process)
         process.die()
-        assert SESSION_S <= await seconds(world.presence(world.here, 2).ask(record)) < SESSION_S * SESSIONS_WAITED
+        assert (
+            SESSION_S
+            <= await seconds(world.presence(world.here, 2).ask(record))
+            < SESSION_S * SESSIONS_WAITED
+        )
 
     run(main())
 
@@ -205,7 +231,13 @@ def test_one_that_slept_past_its_session_is_seen_again_when_it_wakes() -> None:
 @given(
     st.builds(
         OwnerNode,
-        st.builds(LogOwner, st.text(max_size=99), st.integers(0, 2**31), st.text(max_size=99), st.text(max_size=99)),
+        st.builds(
+            LogOwner,
+            st.text(max_size=99),
+            st.integers(0, 2**31),
+            st.text(max_size=99),
+            st.text(max_size=99),
+        ),
         st.text(),
         st.text(),
         st.text(),

@@ -1,4 +1,6 @@
-"""A record that grows towards what a node of ZooKeeper can hold: said in time, refused before it is sent, mended by a truncation."""
+"""A record that grows towards what a node of ZooKeeper can hold: said in time, refused before it is
+sent, mended by a truncation.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,22 @@ ZOOKEEPER_TAKES = 0xFFFFF
 
 
 async def world_with_ledgers(record_bytes: int) -> BookKeeperWorld:
-    """A log of twenty frames whose record lists ledgers before them, until it has about so many bytes."""
+    """A log of twenty frames whose record lists ledgers before them, until it has about so many
+    bytes.
+    """
     world = BookKeeperWorld()
     log = await world.opened()
     await append_all(log, range(20))
     await log.close()
     record = world.record
     first, second = record.ledgers
-    before = [replace(first, ledger_id=100_000 + i, sequence=1000 + i, last_entry=11, length=1900) for i in range(7000)]
-    item_bytes = (len(encode_record(replace(record, ledgers=tuple(before)))) - len(encode_record(record))) / 7000
+    before = [
+        replace(first, ledger_id=100_000 + i, sequence=1000 + i, last_entry=11, length=1900)
+        for i in range(7000)
+    ]
+    item_bytes = (
+        len(encode_record(replace(record, ledgers=tuple(before)))) - len(encode_record(record))
+    ) / 7000
     count = int((record_bytes - len(encode_record(record))) / item_bytes)
     own = (replace(first, sequence=1000 + count), replace(second, sequence=1001 + count))
     world.put_record(replace(record, ledgers=(*before[:count], *own)))

@@ -1,4 +1,6 @@
-"""Settings that were each found necessary: whoever changes one of them finds its reason in docs/bookkeeper.md first."""
+"""Settings that were each found necessary: whoever changes one of them finds its reason in
+docs/bookkeeper.md first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_the_gateways_client_is_told_what_was_found_necessary() -> None:
     } <= set(told)
 
 
-def test_bookies_sync_what_they_acknowledge_wait_for_no_company_and_survive_a_short_outage_of_zookeeper() -> None:
+def test_bookies_sync_what_they_acknowledge_wait_for_no_company_and_survive_a_short_outage_of_zookeeper() -> (
+    None
+):
     bookie = bookie_settings(Path("bookie"), 3181, LOCATION.metadata_uri)
     expected = {
         "journalFlushWhenQueueEmpty": "true",
@@ -43,13 +47,21 @@ def test_bookies_sync_what_they_acknowledge_wait_for_no_company_and_survive_a_sh
 def test_zookeeper_grants_the_sessions_that_bookies_ask_for() -> None:
     bookie = bookie_settings(Path("bookie"), 3181, LOCATION.metadata_uri)
     zookeeper = zookeeper_settings(Path("zookeeper"), 2181)
-    assert not {"minSessionTimeout", "maxSessionTimeout"} & set(zookeeper), "else those count, and not the ticks"
+    assert not {"minSessionTimeout", "maxSessionTimeout"} & set(zookeeper), (
+        "else those count, and not the ticks"
+    )
     tick_ms = int(zookeeper["tickTime"])
     assert 2 * tick_ms <= int(bookie["zkTimeout"]) <= 20 * tick_ms
 
 
-def test_three_copies_two_of_them_acknowledged_and_another_ledger_at_a_gibibyte_unless_told_otherwise() -> None:
-    assert (LOCATION.replication, LOCATION.degraded, LOCATION.ledger_bytes) == (Replication(3, 3, 2), None, GIB)
+def test_three_copies_two_of_them_acknowledged_and_another_ledger_at_a_gibibyte_unless_told_otherwise() -> (
+    None
+):
+    assert (LOCATION.replication, LOCATION.degraded, LOCATION.ledger_bytes) == (
+        Replication(3, 3, 2),
+        None,
+        GIB,
+    )
     options = BookKeeperLogOptions()
     assert (options.replication, options.degraded_replication, options.ledger_bytes) == (
         Replication(3, 3, 2),
@@ -61,5 +73,9 @@ def test_three_copies_two_of_them_acknowledged_and_another_ledger_at_a_gibibyte_
 def test_every_ledger_is_made_and_opened_with_crc32c() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(JAVA.rglob("*.java")))
     calls = re.findall(r"new(?:Create|Open)LedgerOp\(\)(.*?)\.execute\(\)", text, flags=re.DOTALL)
-    assert len(calls) == len(re.findall(r"new(?:Create|Open)LedgerOp|(?:create|open)Ledger\w*\(", text)) > 2
+    assert (
+        len(calls)
+        == len(re.findall(r"new(?:Create|Open)LedgerOp|(?:create|open)Ledger\w*\(", text))
+        > 2
+    )
     assert [re.findall(r"DigestType\.(\w+)", call) for call in calls] == [["CRC32C"]] * len(calls)

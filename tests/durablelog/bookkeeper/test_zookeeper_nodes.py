@@ -1,4 +1,6 @@
-"""ZookeeperNodes against a real ZooKeeper: the contract, and what only a real service does to its clients."""
+"""ZookeeperNodes against a real ZooKeeper: the contract, and what only a real service does to its
+clients.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class TestContract(MetadataNodeContract):
         return _World(self.cluster)
 
 
-def test_an_expired_session_is_replaced_and_work_goes_on(zookeeper: BookKeeperCluster, root: str) -> None:
+def test_an_expired_session_is_replaced_and_work_goes_on(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
     async def scenario() -> None:
         nodes = await connect(zookeeper)
         await nodes.create(root, b"0")
@@ -87,7 +91,9 @@ def test_an_expired_session_is_replaced_and_work_goes_on(zookeeper: BookKeeperCl
         before = client.client_id
         lost = asyncio.Event()
         loop = asyncio.get_running_loop()
-        client.add_listener(lambda state: loop.call_soon_threadsafe(lost.set) if state == "LOST" else None)
+        client.add_listener(
+            lambda state: loop.call_soon_threadsafe(lost.set) if state == "LOST" else None
+        )
         await loop.run_in_executor(None, expire, zookeeper, before)
         await lost.wait()
         assert await nodes.read(root) == NodeContent(b"0", 0)
@@ -131,7 +137,9 @@ def test_a_write_that_gets_no_answer_is_unavailable_and_may_have_happened(
     run(scenario())
 
 
-def test_a_server_killed_and_restarted_is_waited_for(zookeeper: BookKeeperCluster, root: str) -> None:
+def test_a_server_killed_and_restarted_is_waited_for(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
     async def scenario() -> None:
         nodes = await connect(zookeeper, deadline_s=30)
         await nodes.create(root, b"0")
@@ -189,7 +197,9 @@ def test_changes_under_way_when_the_server_is_killed_end_in_doubt_or_in_order(
     run(scenario())
 
 
-def test_an_acl_keeps_strangers_and_wrong_passwords_out(zookeeper: BookKeeperCluster, root: str) -> None:
+def test_an_acl_keeps_strangers_and_wrong_passwords_out(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
     async def scenario() -> None:
         owner = await connect(zookeeper, credentials="store:secret", creator_only=True)
         await owner.create(f"{root}/deep/node", b"0")
@@ -266,7 +276,9 @@ def test_a_client_whose_thread_died_is_replaced(zookeeper: BookKeeperCluster, ro
     run(scenario())
 
 
-def test_calls_in_flight_end_when_the_session_is_closed(zookeeper: BookKeeperCluster, root: str) -> None:
+def test_calls_in_flight_end_when_the_session_is_closed(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
     async def scenario() -> None:
         nodes = await connect(zookeeper)
         await nodes.create(root, b"0")
@@ -303,7 +315,9 @@ def test_conflicts_name_the_node(zookeeper: BookKeeperCluster, root: str) -> Non
     run(scenario())
 
 
-def test_what_is_held_is_held_again_in_the_next_session(zookeeper: BookKeeperCluster, root: str) -> None:
+def test_what_is_held_is_held_again_in_the_next_session(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
     async def scenario() -> None:
         holder = await connect(zookeeper, session_timeout_s=4)
         other = await connect(zookeeper)

@@ -1,4 +1,6 @@
-"""Random schedules on the small store: many clients at once, deaths, takeovers, stale owners, observations."""
+"""Random schedules on the small store: many clients at once, deaths, takeovers, stale owners,
+observations.
+"""
 
 from __future__ import annotations
 
@@ -91,11 +93,20 @@ class Schedule:
         elif what < 0.82:
             offset = chance.randrange(400)
             kind = chance.choice((Kind.READ, Kind.READ, Kind.INFO, Kind.ATTRIBUTES))
-            self.begin(owner, kind, name, client, offset=offset, max_length=chance.choice((1, 50, 1000)))
+            self.begin(
+                owner, kind, name, client, offset=offset, max_length=chance.choice((1, 50, 1000))
+            )
         elif what < 0.88 and name not in SOURCES:
             self.begin(owner, Kind.TRUNCATE, name, client, offset=chance.randrange(300))
         elif what < 0.93:
-            self.begin(owner, Kind.MERGE, TARGET, client, source=chance.choice(SOURCES), updates=self.updates())
+            self.begin(
+                owner,
+                Kind.MERGE,
+                TARGET,
+                client,
+                source=chance.choice(SOURCES),
+                updates=self.updates(),
+            )
         elif what < 0.97:
             removing = chance.choice((Kind.DELETE, Kind.CREATE))
             self.begin(owner, removing, chance.choice((DELETED, DELETED, *SOURCES)), client)
@@ -108,12 +119,16 @@ class Schedule:
 
     def append(self, owner: Owner, name: str, client: str) -> None:
         chance = self.chance
-        lengths = tuple(chance.choice((0, 5, 20, 60)) for _ in range(chance.choice((0, 1, 1, 1, 3))))
+        lengths = tuple(
+            chance.choice((0, 5, 20, 60)) for _ in range(chance.choice((0, 1, 1, 1, 3)))
+        )
         expected = None
         if chance.random() < 0.4 and name in owner.taken:
             expected = len(owner.taken[name].content) - chance.choice((0, 0, 28))
         updates = self.updates() if chance.random() < 0.3 else ()
-        self.begin(owner, Kind.APPEND, name, client, lengths=lengths, expected=expected, updates=updates)
+        self.begin(
+            owner, Kind.APPEND, name, client, lengths=lengths, expected=expected, updates=updates
+        )
 
     def updates(self) -> tuple[Update, ...]:
         chance = self.chance
@@ -126,7 +141,11 @@ class Schedule:
     def event(self, owner: Owner, name: str, writer: int, client: str) -> None:
         session = (owner.life.number, name, writer)
         last = self.sessions.get(session, -2)
-        if last == -2 or name not in owner.taken or owner.taken[name].attributes.get(UUID(int=writer).bytes, -1) < last:
+        if (
+            last == -2
+            or name not in owner.taken
+            or owner.taken[name].attributes.get(UUID(int=writer).bytes, -1) < last
+        ):
             # A session looks at what is durable, and sometimes sends everything again.
             there = owner.durable.get(name)
             last = -1 if there is None else there.attributes.get(UUID(int=writer).bytes, -1)

@@ -1,7 +1,8 @@
 """A tiny store in memory that keeps every promise, and writes the history of what was asked of it.
 
-It takes calls in order against what it has taken (as the engine does), makes them durable in that order, answers when
-it is told to, and can die or be overtaken in between: what was taken and is not durable is lost then.
+It takes calls in order against what it has taken (as the engine does), makes them durable in that
+order, answers when it is told to, and can die or be overtaken in between: what was taken and is not
+durable is lost then.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from typing import Any
 from uuid import UUID
 
 from recovery.harness.checkers.registers import way_of
-from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment, Update
+from recovery.harness.history import (
+    Call,
+    History,
+    Kind,
+    Life,
+    Observation,
+    Outcome,
+    SeenSegment,
+    Update,
+)
 from recovery.harness.records import HEADER_BYTES, append_record, event_record
 from segmentstore.contracts.attributes import AttributeConditionError, resolve_updates
 
@@ -54,7 +64,9 @@ class SmallStore:
     # --- owners -----------------------------------------------------------------------------------
 
     def open(self, keep: int = 0) -> Owner:
-        """A new owner; if the one before is still there it is overtaken, with `keep` of what it has taken made durable."""
+        """A new owner; if the one before is still there it is overtaken, with `keep` of what it has
+        taken made durable.
+        """
         history = self.history
         life = Life(len(history.lives), f"process-{len(history.lives)}", history.next_stamp())
         history.lives.append(life)
@@ -80,12 +92,25 @@ class SmallStore:
     # --- calls ------------------------------------------------------------------------------------
 
     def begin(
-        self, kind: Kind, segment: str, client: str = "one", owner: Owner | None = None, **arguments: Any
+        self,
+        kind: Kind,
+        segment: str,
+        client: str = "one",
+        owner: Owner | None = None,
+        **arguments: Any,
     ) -> Call:
         """Ask; the answer is there once it is durable (or refused), and given by `finish`."""
         owner = owner or self.owner
         history = self.history
-        call = Call(len(history.calls), owner.life.number, client, kind, segment, history.next_stamp(), **arguments)
+        call = Call(
+            len(history.calls),
+            owner.life.number,
+            client,
+            kind,
+            segment,
+            history.next_stamp(),
+            **arguments,
+        )
         if kind in {Kind.APPEND, Kind.EVENT}:
             call.size = sum(call.lengths) + HEADER_BYTES * len(call.lengths)
         history.calls.append(call)
@@ -140,7 +165,9 @@ class SmallStore:
         return self.call(Kind.APPEND, name, lengths=lengths or (10,), **arguments)
 
     def event(self, name: str, writer: int, number: int) -> Call:
-        return self.call(Kind.EVENT, name, writer=writer, event=number, lengths=(event_length(writer, number),))
+        return self.call(
+            Kind.EVENT, name, writer=writer, event=number, lengths=(event_length(writer, number),)
+        )
 
     def lost(self, name: str, *lengths: int, **arguments: Any) -> Call:
         """An append that nobody hears of again. `reopen(1)` lets it land."""
@@ -164,7 +191,12 @@ class SmallStore:
             for name, segment in sorted(self.state.items())
         }
         seen = Observation(
-            begun, history.next_stamp(), self.owner.life.number, segments, again=again, findings=tuple(findings)
+            begun,
+            history.next_stamp(),
+            self.owner.life.number,
+            segments,
+            again=again,
+            findings=tuple(findings),
         )
         history.observations.append(seen)
         return seen
@@ -217,7 +249,9 @@ class SmallStore:
         if call.kind is Kind.APPEND:
             if call.expected not in {None, length}:
                 raise RefusedError("BadOffsetError")
-            data = b"".join(append_record(call.number, item, size) for item, size in enumerate(call.lengths))
+            data = b"".join(
+                append_record(call.number, item, size) for item, size in enumerate(call.lengths)
+            )
         elif call.kind is Kind.MERGE:
             source = _find(state, call.source)
             if source.start:

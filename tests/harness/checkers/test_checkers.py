@@ -1,4 +1,6 @@
-"""Whole histories pass, calls that were answered wrongly are told, and what a right store may do is not."""
+"""Whole histories pass, calls that were answered wrongly are told, and what a right store may do is
+not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_what_the_search_for_an_order_leaves_alone_is_counted() -> None:
         store = SmallStore()
         store.create("a")
         store.append("a", 10, expected=0)
-        calls = [store.begin(Kind.APPEND, "a", f"c{n}", lengths=(10,), expected=7) for n in range(count)]
+        calls = [
+            store.begin(Kind.APPEND, "a", f"c{n}", lengths=(10,), expected=7) for n in range(count)
+        ]
         store.commit(9)
         for call in calls:
             store.finish(call.number)
@@ -39,7 +43,7 @@ def test_every_checker_is_run() -> None:
     assert len(CHECKERS) == len(set(CHECKERS)) == 14
 
 
-# --- planted in what was asked ----------------------------------------------------------------------------
+# --- planted in what was asked --------------------------------------------------------------------
 
 
 def test_an_append_after_a_seal_is_told() -> None:
@@ -85,7 +89,9 @@ def test_a_refusal_at_the_right_offset_is_told() -> None:
 def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
     store = SmallStore()
     store.create("a")
-    calls = [store.begin(Kind.APPEND, "a", client, lengths=(10,), expected=0) for client in ("x", "y")]
+    calls = [
+        store.begin(Kind.APPEND, "a", client, lengths=(10,), expected=0) for client in ("x", "y")
+    ]
     store.commit(9)
     for call in calls:
         store.finish(call.number)
@@ -99,9 +105,22 @@ def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
     ("updates", "checkers"),
     [
         ((Update(VALUE, "REPLACE_IF_EQUALS", 5, 3),), []),
-        ((Update(COUNTER, "ACCUMULATE", 1), Update(VALUE, "REPLACE", 2), Update(VALUE, "REPLACE_IF_GREATER", 3)), []),
-        ((Update(COUNTER, "ACCUMULATE", 1), Update(VALUE, "REPLACE_IF_EQUALS", 5, 4)), ["linearizability"]),
-        ((Update(VALUE, "REPLACE", 9), Update(VALUE, "NONE", 8)), ["conditional", "linearizability"]),
+        (
+            (
+                Update(COUNTER, "ACCUMULATE", 1),
+                Update(VALUE, "REPLACE", 2),
+                Update(VALUE, "REPLACE_IF_GREATER", 3),
+            ),
+            [],
+        ),
+        (
+            (Update(COUNTER, "ACCUMULATE", 1), Update(VALUE, "REPLACE_IF_EQUALS", 5, 4)),
+            ["linearizability"],
+        ),
+        (
+            (Update(VALUE, "REPLACE", 9), Update(VALUE, "NONE", 8)),
+            ["conditional", "linearizability"],
+        ),
     ],
 )
 def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_told(
@@ -169,14 +188,21 @@ def test_a_sum_beyond_the_unknown_ones_is_told() -> None:
         store = SmallStore()
         store.create("a")
         calls = [
-            store.begin(Kind.UPDATE, "a", f"client-{number % 3}", updates=(Update(COUNTER, "ACCUMULATE", 1),))
+            store.begin(
+                Kind.UPDATE,
+                "a",
+                f"client-{number % 3}",
+                updates=(Update(COUNTER, "ACCUMULATE", 1),),
+            )
             for number in range(30)
         ]
         store.commit(99)
         for call in calls:
             store.finish(call.number)
         for number in range(3):
-            store.begin(Kind.UPDATE, "a", f"client-{number}", updates=(Update(COUNTER, "ACCUMULATE", 1),))
+            store.begin(
+                Kind.UPDATE, "a", f"client-{number}", updates=(Update(COUNTER, "ACCUMULATE", 1),)
+            )
         store.reopen(3)
         store.observe()
         see(store, 0, "a", attributes={COUNTER: value})
@@ -252,7 +278,7 @@ def test_a_stale_owners_reader_proves_nothing() -> None:
     assert told(store.history) == {}
 
 
-# --- room that a history leaves -----------------------------------------------------------------------------
+# --- room that a history leaves -------------------------------------------------------------------
 
 
 def test_a_truncation_inside_a_record_leaves_its_tail() -> None:

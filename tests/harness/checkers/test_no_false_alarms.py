@@ -1,4 +1,6 @@
-"""A right store is never accused, whatever its clients do at once, however it dies, whoever overtakes it."""
+"""A right store is never accused, whatever its clients do at once, however it dies, whoever
+overtakes it.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,25 @@ from tests.harness.checkers.schedules import random_history
 
 @settings(max_examples=120, deadline=None)
 @given(chance=st.randoms(use_true_random=False), steps=st.integers(5, 120))
-def test_random_schedules_on_a_right_store_are_no_violation(chance: random.Random, steps: int) -> None:
+def test_random_schedules_on_a_right_store_are_no_violation(
+    chance: random.Random, steps: int
+) -> None:
     assert [str(violation) for violation in check_history(random_history(chance, steps))] == []
 
 
 def test_long_schedules_on_a_right_store_are_no_violation() -> None:
     for seed in range(60):
-        assert [str(violation) for violation in check_history(random_history(random.Random(seed), 500))] == [], seed
+        assert [
+            str(violation) for violation in check_history(random_history(random.Random(seed), 500))
+        ] == [], seed
 
 
 def test_the_same_history_is_judged_the_same() -> None:
     history = random_history(random.Random(3), 300)
     for call in history.calls[::7]:
         call.result = None if call.result is None else call.result + 1
-    assert [str(found) for found in check_history(history)] == [str(found) for found in check_history(history)] != []
+    assert (
+        [str(found) for found in check_history(history)]
+        == [str(found) for found in check_history(history)]
+        != []
+    )

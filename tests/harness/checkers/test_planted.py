@@ -1,4 +1,6 @@
-"""What was seen is changed in one place, and the checker that the broken rule belongs to must say so."""
+"""What was seen is changed in one place, and the checker that the broken rule belongs to must say
+so.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 
 from recovery.harness.history import Kind, Outcome
 from recovery.harness.records import append_record, event_record
-from tests.harness.checkers.histories import COUNTER, VALUE, calls_of, content, good, see, see_from, told
+from tests.harness.checkers.histories import (
+    COUNTER,
+    VALUE,
+    calls_of,
+    content,
+    good,
+    see,
+    see_from,
+    told,
+)
 from tests.harness.checkers.small_store import SmallStore, event_length
 
 
@@ -113,14 +124,25 @@ def refused_event_there(store: SmallStore) -> None:
 
 
 def landed_after_its_life(store: SmallStore) -> None:
-    lost = next(call for call in store.history.calls if call.outcome is Outcome.UNKNOWN and call.lengths == (12,))
+    lost = next(
+        call
+        for call in store.history.calls
+        if call.outcome is Outcome.UNKNOWN and call.lengths == (12,)
+    )
     see_from(store, 3, "a", content=content(store, 3, "a") + append_record(lost.number, 0, 12))
 
 
 def events_in_wrong_order(store: SmallStore) -> None:
     sizes = [28 + event_length(1, number) for number in range(4)]
     data = content(store, 3, "e")
-    see(store, 3, "e", content=data[sizes[0] : sizes[0] + sizes[1]] + data[: sizes[0]] + data[sizes[0] + sizes[1] :])
+    see(
+        store,
+        3,
+        "e",
+        content=data[sizes[0] : sizes[0] + sizes[1]]
+        + data[: sizes[0]]
+        + data[sizes[0] + sizes[1] :],
+    )
 
 
 def event_number_lost(store: SmallStore) -> None:
@@ -200,7 +222,9 @@ def gone_without_reason(store: SmallStore) -> None:
 
 def nobodys_segment(store: SmallStore) -> None:
     for observation in store.history.observations:
-        observation.segments["x"] = replace(observation.segments["a"], name="x", segment_id=999, content=b"", length=0)
+        observation.segments["x"] = replace(
+            observation.segments["a"], name="x", segment_id=999, content=b"", length=0
+        )
 
 
 def foreign_id(store: SmallStore) -> None:
@@ -388,9 +412,13 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("checker", "plant", "words"), PLANTED, ids=[f"{entry[1].__name__}-{entry[0]}" for entry in PLANTED]
+    ("checker", "plant", "words"),
+    PLANTED,
+    ids=[f"{entry[1].__name__}-{entry[0]}" for entry in PLANTED],
 )
-def test_a_planted_violation_is_told(checker: str, plant: Callable[[SmallStore], object], words: str) -> None:
+def test_a_planted_violation_is_told(
+    checker: str, plant: Callable[[SmallStore], object], words: str
+) -> None:
     store = good()
     plant(store)
     found = told(store.history)

@@ -1,4 +1,6 @@
-"""What lies in the tiers is changed in one place, and the checker that the broken rule belongs to must say so."""
+"""What lies in the tiers is changed in one place, and the checker that the broken rule belongs to
+must say so.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def named(epoch: int, kind: ObjectKind = "flush", container_id: int = 0) -> str:
 
 
 def history() -> History:
-    """A history with two looks at its tiers in the end, the last one deep; nothing of it is a violation."""
+    """A history with two looks at its tiers in the end, the last one deep; nothing of it is a
+    violation.
+    """
     made = good().history
     shown = made.observations[-1].segments["a"]
     data = shown.content
@@ -36,7 +40,10 @@ def history() -> History:
         0,
         len(data),
         TIER2_HAS,
-        chunks=[SeenChunk(0, 20, FLUSHED, data[:20]), SeenChunk(20, TIER2_HAS, COPIED, data[20:TIER2_HAS])],
+        chunks=[
+            SeenChunk(0, 20, FLUSHED, data[:20]),
+            SeenChunk(20, TIER2_HAS, COPIED, data[20:TIER2_HAS]),
+        ],
     )
     log = SeenLog(
         container_id=shown.container_id,
@@ -49,10 +56,14 @@ def history() -> History:
         garbage={GARBAGE: 50},
     )
     for _ in range(2):
-        made.lives.append(Life(len(made.lives), "owner", made.next_stamp(), opened=made.next_stamp()))
+        made.lives.append(
+            Life(len(made.lives), "owner", made.next_stamp(), opened=made.next_stamp())
+        )
         made.lives[-1].ended, made.lives[-1].ending = made.next_stamp(), "closed"
         made.tiers.append(
-            SeenTiers(made.next_stamp(), {0: log}, {FLUSHED: 200, COPIED: 300, GARBAGE: 50}, settled=True)
+            SeenTiers(
+                made.next_stamp(), {0: log}, {FLUSHED: 200, COPIED: 300, GARBAGE: 50}, settled=True
+            )
         )
     return made
 
@@ -87,7 +98,7 @@ def test_right_tiers_are_no_violation() -> None:
     assert told(history()) == {}
 
 
-# --- the log ------------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 def test_a_log_that_begins_with_another_operation_is_told() -> None:
@@ -132,7 +143,7 @@ def test_what_is_truncated_or_in_a_merged_source_need_not_be_held() -> None:
     assert told(made) == {}
 
 
-# --- Tier 2 -------------------------------------------------------------------------------------------
+# --- Tier 2 ---------------------------------------------------------------------------------------
 
 
 def test_a_referenced_object_that_is_not_there_is_told() -> None:
@@ -189,9 +200,14 @@ def test_bytes_that_were_not_read_are_not_judged() -> None:
 def test_an_object_that_the_log_forgets_before_it_is_gone_is_told(name: str) -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
-    change_log(made, objects={}, garbage={GARBAGE: 50} if name == FLUSHED else {FLUSHED: 200, COPIED: 300})
+    change_log(
+        made, objects={}, garbage={GARBAGE: 50} if name == FLUSHED else {FLUSHED: 200, COPIED: 300}
+    )
     found = told(made)["tier2"]
-    assert any(f"{name} is there, and the log, which named it at {made.tiers[0].stamp}" in each for each in found)
+    assert any(
+        f"{name} is there, and the log, which named it at {made.tiers[0].stamp}" in each
+        for each in found
+    )
 
 
 def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_forgotten() -> None:
@@ -236,14 +252,16 @@ def test_a_flush_nobody_committed_is_told_of_an_owner_without_trouble_alone() ->
 @pytest.mark.parametrize(
     "name", [named(2), named(3, "consolidation"), named(3, "compaction"), named(9, container_id=7)]
 )
-def test_orphans_of_dead_owners_of_consolidations_and_of_jobs_are_counted_and_right(name: str) -> None:
+def test_orphans_of_dead_owners_of_consolidations_and_of_jobs_are_counted_and_right(
+    name: str,
+) -> None:
     made = history()
     list_also(made, name)
     assert told(made) == {}
     assert orphans(made.tiers[-1]) == ([] if "00000007" in name else [name])
 
 
-# --- spans --------------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

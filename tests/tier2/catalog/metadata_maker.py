@@ -7,7 +7,12 @@ import random
 from hypothesis import strategies as st
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    SegmentMetadata,
+)
 from tier2.object_names import object_name
 
 STORE_ID = "12345678-1234-1234-1234-123456789abc"
@@ -23,9 +28,14 @@ def make_metadata(
     garbage: int = 0,
     container_id: int = 0,
 ) -> ContainerMetadata:
-    """Valid metadata: contiguous chunks, each in one of a few objects, at a place of its own there."""
+    """Valid metadata: contiguous chunks, each in one of a few objects, at a place of its own
+    there.
+    """
     metadata = ContainerMetadata(container_id)
-    names = [object_name(container_id, 1 + source.randrange(3), "flush", source.randbytes(16)) for _ in range(objects)]
+    names = [
+        object_name(container_id, 1 + source.randrange(3), "flush", source.randbytes(16))
+        for _ in range(objects)
+    ]
     ends = dict.fromkeys(names, 0)
     placed: list[tuple[SegmentMetadata, int, int, str]] = []
     last_id = 0
@@ -50,11 +60,15 @@ def make_metadata(
         metadata.segments[last_id] = segment
     for segment, position, length, name in placed:
         block_id = source.choice((segment.segment_id, 10_000))
-        segment.chunks.append(ChunkRecord(position, length, name, ends[name], block_id, source.randrange(1000)))
+        segment.chunks.append(
+            ChunkRecord(position, length, name, ends[name], block_id, source.randrange(1000))
+        )
         ends[name] += length + 100
         live = metadata.objects.get(name)
         if live is None:
-            live = metadata.objects[name] = LiveObject(ObjectRecord(name, 0, source.randrange(10**12)))
+            live = metadata.objects[name] = LiveObject(
+                ObjectRecord(name, 0, source.randrange(10**12))
+            )
         live.record = live.record._replace(size=ends[name])
         live.live_chunks += 1
         live.live_bytes += length

@@ -40,7 +40,12 @@ class Place:
         self.storage = MemoryObjectStorage(self.runtime, page_objects=7)
 
     async def write(
-        self, metadata: ContainerMetadata, *, epoch: int = 1, store_id: str = STORE_ID, after_ms: int = 1000
+        self,
+        metadata: ContainerMetadata,
+        *,
+        epoch: int = 1,
+        store_id: str = STORE_ID,
+        after_ms: int = 1000,
     ) -> Manifest:
         self.clock.now_ms += after_ms
         return await write_snapshot(
@@ -56,7 +61,11 @@ class Place:
 
     async def delete_old(self, container_id: int = 0, epoch: int = 9, **options: Any) -> int:
         return await delete_old_snapshots(
-            self.storage, container_id, epoch, self.clock.now_ms, **{"store_id": STORE_ID, **options}
+            self.storage,
+            container_id,
+            epoch,
+            self.clock.now_ms,
+            **{"store_id": STORE_ID, **options},
         )
 
     @property
@@ -72,9 +81,16 @@ class Place:
         self.storage.bucket.objects[name] = MemoryObject(data, there.unique_id, there.modified_ms)
 
 
-def some_metadata(sequence_number: int = 1000, container_id: int = 0, seed: int = 1) -> ContainerMetadata:
+def some_metadata(
+    sequence_number: int = 1000, container_id: int = 0, seed: int = 1
+) -> ContainerMetadata:
     metadata = make_metadata(
-        random.Random(seed), segments=20, chunks_max=20, objects=60, garbage=3, container_id=container_id
+        random.Random(seed),
+        segments=20,
+        chunks_max=20,
+        objects=60,
+        garbage=3,
+        container_id=container_id,
     )
     metadata.sequence_number = sequence_number
     return metadata

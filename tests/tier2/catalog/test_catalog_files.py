@@ -1,4 +1,6 @@
-"""Parquet files of tables: the same bytes for the same table, cut at shards, readable in part by a footer and ranges."""
+"""Parquet files of tables: the same bytes for the same table, cut at shards, readable in part by a
+footer and ranges.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_equal_tables_are_equal_bytes() -> None:
 
 def test_a_row_group_of_objects_is_of_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_files, "SHARD_ROWS_MAX", 2)
-    objects = build_tables(make_metadata(random.Random(3), segments=40, chunks_max=40, objects=900)).objects
+    objects = build_tables(
+        make_metadata(random.Random(3), segments=40, chunks_max=40, objects=900)
+    ).objects
     file = pq.ParquetFile(pa.BufferReader(encoded("objects", objects)))
     groups = [file.read_row_group(index) for index in range(file.num_row_groups)]
     assert all(len(set(group["shard"].to_pylist())) == 1 for group in groups)
@@ -75,7 +79,9 @@ def test_chunks_are_cut_by_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = row_groups("chunks", chunks)
     assert groups[:-1] == [10] * (len(groups) - 1)
     assert sum(groups) == chunks.num_rows
-    assert row_groups("chunks", chunks.slice(0, 0)) == row_groups("objects", chunks.slice(0, 0)) == []
+    assert (
+        row_groups("chunks", chunks.slice(0, 0)) == row_groups("objects", chunks.slice(0, 0)) == []
+    )
 
 
 def test_some_columns_are_read_in_the_order_asked_for() -> None:
@@ -87,22 +93,32 @@ def test_some_columns_are_read_in_the_order_asked_for() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 255), max_size=4), st.sampled_from([None, ["name"], ["blocks", "shard"]]))
-def test_shards_are_read_from_their_row_groups_alone(wanted: list[int], columns: list[str] | None) -> None:
+@given(
+    st.lists(st.integers(0, 255), max_size=4),
+    st.sampled_from([None, ["name"], ["blocks", "shard"]]),
+)
+def test_shards_are_read_from_their_row_groups_alone(
+    wanted: list[int], columns: list[str] | None
+) -> None:
     objects = some_tables(5)["objects"]
     data = encoded("objects", objects)
     partial = PartialFile(len(data), footer_of(data), OBJECTS, columns)
     for shard in wanted:
         groups = partial.choose_shards(range(shard, shard + 1))
         ranges = partial.ranges(groups)
-        table = partial.read(groups, [(each.offset, data[each.offset : each.offset + each.length]) for each in ranges])
+        table = partial.read(
+            groups,
+            [(each.offset, data[each.offset : each.offset + each.length]) for each in ranges],
+        )
         rows = [row["name"][:2] == f"{shard:02x}" for row in objects.to_pylist()]
         assert table == objects.filter(pa.array(rows, pa.bool_())).select(table.column_names)
         assert len(groups) <= 1
         assert len(ranges) <= 1
 
 
-def test_far_ranges_are_fetched_apart_and_near_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_ranges_are_fetched_apart_and_near_ones_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(catalog_files, "_MERGED_GAP_BYTES", 64 * 1024)
     source = random.Random(8)
     rows = 3 * 256
@@ -122,7 +138,13 @@ def test_far_ranges_are_fetched_apart_and_near_ones_together(monkeypatch: pytest
     )
     data = encoded("objects", table)
     partial = PartialFile(len(data), footer_of(data), OBJECTS)
-    assert [len(partial.ranges(groups)) for groups in ([0], [0, 1], [0, 2], [0, 1, 2], [])] == [1, 1, 2, 1, 0]
+    assert [len(partial.ranges(groups)) for groups in ([0], [0, 1], [0, 2], [0, 1, 2], [])] == [
+        1,
+        1,
+        2,
+        1,
+        0,
+    ]
     assert sum(each.length for each in partial.ranges([0, 2])) < len(data) * 0.7
 
 
@@ -132,9 +154,16 @@ def test_row_groups_of_chunks_are_chosen_by_segment(monkeypatch: pytest.MonkeyPa
     data = encoded("chunks", chunks)
     partial = PartialFile(len(data), footer_of(data), CHUNKS)
     ids: list[Any] = chunks["segment_id"].to_pylist()
-    bounds = [(min(ids[start : start + 10]), max(ids[start : start + 10])) for start in range(0, len(ids), 10)]
+    bounds = [
+        (min(ids[start : start + 10]), max(ids[start : start + 10]))
+        for start in range(0, len(ids), 10)
+    ]
     for wanted in ([ids[0]], [ids[25], ids[26], ids[90]], [], [0], [10**9], sorted(set(ids))):
-        expected = [group for group, (low, high) in enumerate(bounds) if any(low <= each <= high for each in wanted)]
+        expected = [
+            group
+            for group, (low, high) in enumerate(bounds)
+            if any(low <= each <= high for each in wanted)
+        ]
         assert partial.choose_segments(wanted) == expected
 
 
@@ -153,7 +182,8 @@ def test_bytes_that_are_no_such_table_are_refused_whatever_they_are(name: str) -
         except CatalogFormatError:
             refused += 1
         else:
-            # A bit that means nothing to a reader, as of statistics; what is read is what was written.
+            # A bit that means nothing to a reader, as of statistics; what is read is what was
+            # written.
             assert table.num_rows == tables[name].num_rows
     assert refused > 20
     for broken in (b"", b"PAR1", data[:-1], data[: len(data) // 2], data[4:], b"PAR1" * 10):

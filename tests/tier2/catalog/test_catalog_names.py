@@ -31,11 +31,17 @@ from tier2.catalog.catalog_names import (
 from tier2.object_names import check_object_name
 
 U64 = st.integers(0, 2**64 - 1)
-NAMES = st.builds(SnapshotName, st.integers(0, 2**32 - 1), U64, U64, st.binary(min_size=16, max_size=16))
+NAMES = st.builds(
+    SnapshotName, st.integers(0, 2**32 - 1), U64, U64, st.binary(min_size=16, max_size=16)
+)
 
 
 def some_manifest(name: SnapshotName | None = None, **changes: Any) -> Manifest:
-    name = name if name is not None else SnapshotName(3, 4, 5, new_snapshot_id(STORE_ID, random.Random(1)))
+    name = (
+        name
+        if name is not None
+        else SnapshotName(3, 4, 5, new_snapshot_id(STORE_ID, random.Random(1)))
+    )
     tables = {
         table: TableFile(
             object=table_name(name, table),
@@ -76,7 +82,9 @@ def test_names_are_read_back(name: SnapshotName) -> None:
 @settings(deadline=None)
 @given(st.lists(NAMES, min_size=2, max_size=5))
 def test_names_sort_as_what_they_name(names: list[SnapshotName]) -> None:
-    assert [manifest_name(name) for name in sorted(names)] == sorted(manifest_name(name) for name in names)
+    assert [manifest_name(name) for name in sorted(names)] == sorted(
+        manifest_name(name) for name in names
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +106,13 @@ def test_other_names_are_not_the_catalogs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [(-1, 0, 0, bytes(16)), (2**32, 0, 0, bytes(16)), (0, 2**64, 0, bytes(16)), (0, 0, -1, bytes(16))]
+    "parts",
+    [
+        (-1, 0, 0, bytes(16)),
+        (2**32, 0, 0, bytes(16)),
+        (0, 2**64, 0, bytes(16)),
+        (0, 0, -1, bytes(16)),
+    ],
 )
 def test_numbers_out_of_range_make_no_name(parts: tuple[int, int, int, bytes]) -> None:
     with pytest.raises(ValueError, match="is not 0 to"):
@@ -160,7 +174,10 @@ def changed(**changes: Any) -> bytes:
 
 def test_members_that_are_not_known_are_skipped() -> None:
     manifest = some_manifest()
-    assert catalog_manifest.parse(changed(colour="red", tables__segments__codec=[1]), manifest.name) == manifest
+    assert (
+        catalog_manifest.parse(changed(colour="red", tables__segments__codec=[1]), manifest.name)
+        == manifest
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +199,10 @@ def test_members_that_are_not_known_are_skipped() -> None:
         (changed(tables__chunks=None), "chunks is None"),
         (changed(tables__chunks__rows=1.5), "rows is 1.5"),
         (changed(tables__chunks__footer_size=102), "a footer of 102 bytes of 101"),
-        (changed(tables__chunks__object="elsewhere"), "table chunks is elsewhere, of another snapshot"),
+        (
+            changed(tables__chunks__object="elsewhere"),
+            "table chunks is elsewhere, of another snapshot",
+        ),
         (catalog_manifest.encode(some_manifest()).replace(b"1700", b"1701"), "checksum"),
     ],
 )

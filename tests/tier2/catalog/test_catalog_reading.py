@@ -26,9 +26,14 @@ def test_a_shard_is_read_by_the_footer_and_its_own_bytes() -> None:
         file = manifest.tables["objects"]
         for shard in (0, 17, 255, range(16, 32), range(255, 15, -100), range(0), range(256)):
             numbers = range(shard, shard + 1) if isinstance(shard, int) else shard
-            wanted = [bool(numbers) and min(numbers) <= int(str(each), 16) <= max(numbers) for each in shards]
+            wanted = [
+                bool(numbers) and min(numbers) <= int(str(each), 16) <= max(numbers)
+                for each in shards
+            ]
             before = place.storage.statistics()
-            table = await read_table(place.storage, manifest, "objects", shard=shard, columns=["name", "blocks"])
+            table = await read_table(
+                place.storage, manifest, "objects", shard=shard, columns=["name", "blocks"]
+            )
             after = place.storage.statistics()
             assert table == objects.filter(pa.array(wanted, pa.bool_())).select(["name", "blocks"])
             assert after.requests() - before.requests() <= 2
@@ -66,12 +71,20 @@ def test_chunks_of_some_segments_are_read() -> None:
         tables: CatalogTables = build_tables(metadata)
         ids = sorted(metadata.segments)
         for wanted in ([], ids[:1], ids[3:9], [ids[4], 10**6], ids, ids[1:], ids[2:-1], ids[::2]):
-            mask = pa.array([each in wanted for each in tables.chunks["segment_id"].to_pylist()], pa.bool_())
+            mask = pa.array(
+                [each in wanted for each in tables.chunks["segment_id"].to_pylist()], pa.bool_()
+            )
             expected = tables.chunks.filter(mask)
-            assert await read_table(place.storage, manifest, "chunks", segment_ids=wanted) == expected
-            some = await read_table(place.storage, manifest, "chunks", segment_ids=wanted, columns=["length"])
+            assert (
+                await read_table(place.storage, manifest, "chunks", segment_ids=wanted) == expected
+            )
+            some = await read_table(
+                place.storage, manifest, "chunks", segment_ids=wanted, columns=["length"]
+            )
             assert some == expected.select(["length"])
-            found = await read_table(place.storage, manifest, "segments", segment_ids=wanted, columns=["segment_id"])
+            found = await read_table(
+                place.storage, manifest, "segments", segment_ids=wanted, columns=["segment_id"]
+            )
             assert found["segment_id"].to_pylist() == [each for each in ids if each in wanted]
 
     run(main())
@@ -117,7 +130,9 @@ def test_a_table_that_is_gone_or_other_is_refused_by_name(name: str) -> None:
                 await read_table(place.storage, manifest, name, **options)
             other = dataclasses.replace(file, schema_version="2.0")
             newer = dataclasses.replace(manifest, tables={**manifest.tables, name: other})
-            with pytest.raises(CatalogFormatError, match=f"{file.object}: table: schema version 2.0"):
+            with pytest.raises(
+                CatalogFormatError, match=f"{file.object}: table: schema version 2.0"
+            ):
                 await read_table(place.storage, newer, name, **options)
             place.damage(file.object, whole)
             await read_table(place.storage, manifest, name, **options)

@@ -90,7 +90,9 @@ def test_without_a_manifest_there_is_no_snapshot() -> None:
 
 
 @pytest.mark.parametrize("lost_reply", [False, True])
-def test_a_write_that_fails_at_any_request_leaves_no_snapshot_without_its_tables(lost_reply: bool) -> None:
+def test_a_write_that_fails_at_any_request_leaves_no_snapshot_without_its_tables(
+    lost_reply: bool,
+) -> None:
     async def main() -> None:
         for request in range(4):
             place = Place()
@@ -112,7 +114,9 @@ def test_a_write_that_fails_at_any_request_leaves_no_snapshot_without_its_tables
             found = await newest_snapshots(place.storage)
             assert bool(found) == (request == 3 and lost_reply)
             for manifest in found.values():
-                assert (await read_table(place.storage, manifest, "chunks")).num_rows == manifest.tables["chunks"].rows
+                assert (
+                    await read_table(place.storage, manifest, "chunks")
+                ).num_rows == manifest.tables["chunks"].rows
             # What it left goes with the old ones.
             place.clock.now_ms += 2 * AGE_MS
             await place.delete_old(keep=0)
@@ -162,7 +166,10 @@ def test_a_manifest_that_is_damaged_is_refused_and_not_passed_over() -> None:
 def test_the_newest_three_stay_and_what_is_younger_than_a_day() -> None:
     async def main() -> None:
         place = Place()
-        written = [await place.write(some_metadata(10 + number), after_ms=AGE_MS // 4) for number in range(8)]
+        written = [
+            await place.write(some_metadata(10 + number), after_ms=AGE_MS // 4)
+            for number in range(8)
+        ]
         # Ages in quarters of a day: 7, 6, 5, 4, 3, 2, 1, 0.
         assert await place.delete_old() == 3
         assert place.manifests == [manifest.name for manifest in written[3:]]
@@ -218,7 +225,9 @@ def test_a_manifest_that_a_listing_does_not_show_yet_keeps_its_tables() -> None:
     class Lagging(MemoryObjectStorage):
         hidden = ""
 
-        async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        async def list(
+            self, prefix: str = "", start_after: str = ""
+        ) -> AsyncIterator[Sequence[StoredObject]]:
             async for page in super().list(prefix, start_after):
                 yield [stored for stored in page if stored.name != self.hidden]
 
@@ -238,12 +247,16 @@ def test_a_manifest_that_a_listing_does_not_show_yet_keeps_its_tables() -> None:
 
 
 def test_a_snapshot_that_a_listing_still_shows_is_passed_over() -> None:
-    """Found by simulated jobs: a listing that lagged behind by the whole cleaning up, and the job ended with an error."""
+    """Found by simulated jobs: a listing that lagged behind by the whole cleaning up, and the job
+    ended with an error.
+    """
 
     class Lagging(MemoryObjectStorage):
         shown: list[StoredObject] | None = None
 
-        async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        async def list(
+            self, prefix: str = "", start_after: str = ""
+        ) -> AsyncIterator[Sequence[StoredObject]]:
             if self.shown is not None:
                 yield self.shown
                 return
@@ -262,14 +275,18 @@ def test_a_snapshot_that_a_listing_still_shows_is_passed_over() -> None:
         assert await place.delete_old(keep=1) == 2
         lagging.shown = before
         assert await newest_snapshots(lagging) == {}
-        lagging.shown = before[:4] + [stored async for page in super(Lagging, lagging).list() for stored in page]
+        lagging.shown = before[:4] + [
+            stored async for page in super(Lagging, lagging).list() for stored in page
+        ]
         assert await newest_snapshots(lagging) == {0: newest}
         # Of two stores, the one whose snapshots are only shown does not count.
         lagging.shown = None
         theirs = await place.write(some_metadata(), store_id=OTHER_STORE_ID)
         await StoreMarkers(lagging, OTHER_STORE_ID).put()
         await lagging.delete(newest.name)
-        lagging.shown = before + [stored async for page in super(Lagging, lagging).list() for stored in page]
+        lagging.shown = before + [
+            stored async for page in super(Lagging, lagging).list() for stored in page
+        ]
         assert await newest_snapshots(lagging) == {0: theirs}
 
     run(main())

@@ -25,12 +25,18 @@ def rebuilt(tables: CatalogTables) -> dict[str, Any]:
     chunks: dict[int, list[ChunkRecord]] = {segment_id: [] for segment_id in segments}
     for row in tables.chunks.to_pylist():
         chunks[row["segment_id"]].append(ChunkRecord(*(row[name] for name in ChunkRecord._fields)))
-    return {"segments": segments, "chunks": chunks, "objects": {row["name"]: row for row in tables.objects.to_pylist()}}
+    return {
+        "segments": segments,
+        "chunks": chunks,
+        "objects": {row["name"]: row for row in tables.objects.to_pylist()},
+    }
 
 
 @settings(deadline=None)
 @given(containers())
-def test_every_record_is_in_the_tables_as_it_is_in_the_metadata(metadata: ContainerMetadata) -> None:
+def test_every_record_is_in_the_tables_as_it_is_in_the_metadata(
+    metadata: ContainerMetadata,
+) -> None:
     tables = build_tables(metadata)
     assert [table.schema for table in tables] == [SEGMENTS, CHUNKS, OBJECTS]
     said = rebuilt(tables)
@@ -52,12 +58,16 @@ def test_every_record_is_in_the_tables_as_it_is_in_the_metadata(metadata: Contai
         assert said["chunks"][segment_id] == segment.chunks
     for row in tables.chunks.to_pylist():
         record = metadata.objects[row["object_name"]].record
-        assert ObjectRecord(row["object_name"], row["object_size"], row["object_created_ms"]) == record
+        assert (
+            ObjectRecord(row["object_name"], row["object_size"], row["object_created_ms"]) == record
+        )
 
 
 @settings(deadline=None)
 @given(containers())
-def test_an_object_lists_the_chunks_that_lie_in_it_by_their_place(metadata: ContainerMetadata) -> None:
+def test_an_object_lists_the_chunks_that_lie_in_it_by_their_place(
+    metadata: ContainerMetadata,
+) -> None:
     rows = build_tables(metadata).objects.to_pylist()
     assert [row["name"] for row in rows] == sorted([*metadata.objects, *metadata.garbage])
     for row in rows:
@@ -83,7 +93,9 @@ def test_an_object_lists_the_chunks_that_lie_in_it_by_their_place(metadata: Cont
 
 @settings(deadline=None)
 @given(containers())
-def test_equal_metadata_make_equal_tables_in_whatever_order_they_came_about(metadata: ContainerMetadata) -> None:
+def test_equal_metadata_make_equal_tables_in_whatever_order_they_came_about(
+    metadata: ContainerMetadata,
+) -> None:
     tables = build_tables(metadata)
     copy = decode_checkpoint(encode_checkpoint(metadata))
     for table in (copy.segments, copy.objects, copy.garbage):
@@ -116,7 +128,11 @@ def test_ten_thousand_chunks_are_all_there() -> None:
     metadata = make_metadata(random.Random(4), segments=100, chunks_max=200, objects=2000)
     metadata.check()
     tables = build_tables(metadata)
-    assert tables.chunks.num_rows == sum(len(each.chunks) for each in metadata.segments.values()) > 5_000
+    assert (
+        tables.chunks.num_rows
+        == sum(len(each.chunks) for each in metadata.segments.values())
+        > 5_000
+    )
     blocks: list[Any] = tables.objects["blocks"].to_pylist()
     assert sum(map(len, blocks)) == tables.chunks.num_rows
 
@@ -126,26 +142,34 @@ def test_ten_thousand_chunks_are_all_there() -> None:
 
 def test_columns_that_are_not_known_are_left_out_and_the_order_does_not_matter() -> None:
     tables = build_tables(make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3))
-    newer = tables.chunks.append_column("storage_class", pa.array(["cold"] * tables.chunks.num_rows))
+    newer = tables.chunks.append_column(
+        "storage_class", pa.array(["cold"] * tables.chunks.num_rows)
+    )
     newer = newer.select(sorted(newer.column_names))
     assert conform(newer, CHUNKS) == tables.chunks
 
 
 def test_a_column_that_came_later_is_null_in_a_table_from_before() -> None:
-    table = build_tables(make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)).segments
+    table = build_tables(
+        make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)
+    ).segments
     newer = SEGMENTS.append(pa.field("owner", pa.string(), metadata={ADDED_IN: b"1.1"}))
     assert conform(table, newer)["owner"].to_pylist() == [None] * 3
     assert conform(conform(table, newer), SEGMENTS) == table
 
 
 def test_a_table_that_lacks_a_column_is_refused() -> None:
-    table = build_tables(make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)).objects
+    table = build_tables(
+        make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)
+    ).objects
     with pytest.raises(CatalogFormatError, match="column state is missing"):
         conform(table.drop_columns(["state"]), OBJECTS)
 
 
 def test_types_are_widened_and_others_refused() -> None:
-    table = build_tables(make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)).segments
+    table = build_tables(
+        make_metadata(random.Random(1), segments=3, chunks_max=3, objects=3)
+    ).segments
     place = table.schema.get_field_index("length")
     narrow = table.set_column(place, "length", table["length"].cast(pa.int32()))
     assert conform(narrow, SEGMENTS) == table

@@ -1,4 +1,6 @@
-"""The mailbox in an object storage: who was first, what is there, waiting for answers, taking away."""
+"""The mailbox in an object storage: who was first, what is there, waiting for answers, taking
+away.
+"""
 
 from __future__ import annotations
 
@@ -128,9 +130,14 @@ def test_a_listing_joins_answers_to_their_messages(page_objects: int) -> None:
         await put_message(storage, runtime, _export("other", OTHER_JOB))
         await storage.delete(message_name(_export("a0").key))
         await storage.delete(message_name(_export("b").key))
-        storage.bucket.objects[f"mailbox/00000003/{JOB}/not one.json"] = MemoryObject(b"x", bytes(16), 0)
+        storage.bucket.objects[f"mailbox/00000003/{JOB}/not one.json"] = MemoryObject(
+            b"x", bytes(16), 0
+        )
         found = {
-            (entry.key.job_id, entry.key.message_id): (entry.message is not None, entry.answer is not None)
+            (entry.key.job_id, entry.key.message_id): (
+                entry.message is not None,
+                entry.answer is not None,
+            )
             for entry in await list_messages(storage, 3)
         }
         assert found == {
@@ -194,7 +201,10 @@ def test_a_message_is_taken_away_before_its_answer() -> None:
             storage.fail("delete", 1, after_effect=after_effect)
             with pytest.raises(StorageUnavailableError):
                 await remove_entry(storage, entry)
-            found = [(each.message is not None, each.answer is not None) for each in await list_messages(storage, 3)]
+            found = [
+                (each.message is not None, each.answer is not None)
+                for each in await list_messages(storage, 3)
+            ]
             assert found == ([left] if left else [])
 
     in_mailbox(body)

@@ -1,4 +1,6 @@
-"""Messages: what is written is read, the page's examples are right, and whatever else stands there is a MessageFormatError."""
+"""Messages: what is written is read, the page's examples are right, and whatever else stands there
+is a MessageFormatError.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,17 @@ from tier2.object_names import check_object_name, parse_object_name
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "mailbox.md"
 JOB = "00000000feedbeef"
 NAME = f"be/00000003/0000000000000005/compaction-{JOB}-000102030405060708090a0b0c0d0e0f"
-OLD = tuple(ChunkRecord(start, 100, name, 0, 9, start) for start, name in ((0, "old/a"), (100, "old/b")))
+OLD = tuple(
+    ChunkRecord(start, 100, name, 0, 9, start) for start, name in ((0, "old/a"), (100, "old/b"))
+)
 NEW = (ChunkRecord(0, 200, NAME, 0, 9, 0),)
 PROPOSAL = ReplaceProposal(
-    3, JOB, "group-1", ObjectRecord(NAME, 472, 1_700_000_000_000), (Replacement(9, OLD, NEW),), 1_700_000_000_123
+    3,
+    JOB,
+    "group-1",
+    ObjectRecord(NAME, 472, 1_700_000_000_000),
+    (Replacement(9, OLD, NEW),),
+    1_700_000_000_123,
 )
 ANSWER = Answer(3, JOB, "group-1", "committed", "", {"replacements": 1, "taken": 1, "refused": []})
 
@@ -69,7 +78,9 @@ def _neighbours(draw: st.DrawFn) -> tuple[ChunkRecord, ...]:
     return tuple(chunks)
 
 
-def _proposal(key: MessageKey, size: int, many: list[Replacement], created_ms: int) -> ReplaceProposal:
+def _proposal(
+    key: MessageKey, size: int, many: list[Replacement], created_ms: int
+) -> ReplaceProposal:
     return ReplaceProposal(*key, ObjectRecord(NAME, size, 5), tuple(many), created_ms)
 
 
@@ -83,15 +94,27 @@ def _answer(key: MessageKey, verdict: Verdict, reason: str, detail: dict[str, An
 
 REPLACEMENTS = st.builds(Replacement, NUMBERS, _neighbours(), _neighbours())
 PROPOSALS = st.builds(
-    _proposal, IDS, st.integers(1, INTEGER_MAX), st.lists(REPLACEMENTS, min_size=1, max_size=3), NUMBERS
+    _proposal,
+    IDS,
+    st.integers(1, INTEGER_MAX),
+    st.lists(REPLACEMENTS, min_size=1, max_size=3),
+    NUMBERS,
 )
 CONDEMNS = st.builds(_condemn, IDS, st.lists(TEXTS, min_size=1, max_size=5), NUMBERS)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-ANSWERS = st.builds(_answer, IDS, st.sampled_from(get_args(Verdict)), TEXTS, st.dictionaries(TEXTS, JSON, max_size=3))
+ANSWERS = st.builds(
+    _answer,
+    IDS,
+    st.sampled_from(get_args(Verdict)),
+    TEXTS,
+    st.dictionaries(TEXTS, JSON, max_size=3),
+)
 ALL = PROPOSALS | CONDEMNS | st.builds(lambda key: ExportRequest(*key), IDS) | ANSWERS
 
 
@@ -101,8 +124,13 @@ def test_what_is_written_is_read(message: Message | Answer) -> None:
 
 
 @given(ALL)
-def test_names_round_trip_and_an_answer_sorts_right_before_its_message(message: Message | Answer) -> None:
-    name, answer = check_object_name(message_name(message.key)), check_object_name(answer_name(message.key))
+def test_names_round_trip_and_an_answer_sorts_right_before_its_message(
+    message: Message | Answer,
+) -> None:
+    name, answer = (
+        check_object_name(message_name(message.key)),
+        check_object_name(answer_name(message.key)),
+    )
     assert parse_mailbox_name(name) == (message.key, False)
     assert parse_mailbox_name(answer) == (message.key, True)
     assert answer < name
@@ -111,18 +139,26 @@ def test_names_round_trip_and_an_answer_sorts_right_before_its_message(message: 
 
 
 @given(IDS, st.text("a0-", min_size=1, max_size=5), st.text("a0-", min_size=1, max_size=5))
-def test_no_other_name_sorts_between_an_answer_and_its_message(key: tuple[int, str, str], one: str, other: str) -> None:
+def test_no_other_name_sorts_between_an_answer_and_its_message(
+    key: tuple[int, str, str], one: str, other: str
+) -> None:
     mine, theirs = (MessageKey(*key[:2], message_id) for message_id in (one, other))
-    names = sorted({named(each) for each in (mine, theirs) for named in (message_name, answer_name)})
+    names = sorted(
+        {named(each) for each in (mine, theirs) for named in (message_name, answer_name)}
+    )
     assert names.index(message_name(mine)) == names.index(answer_name(mine)) + 1
 
 
-@pytest.mark.parametrize("name", ["mailbox/", "mailbox/x", "mailbox/00000003/00000000feedbeef/A.json", NAME, ""])
+@pytest.mark.parametrize(
+    "name", ["mailbox/", "mailbox/x", "mailbox/00000003/00000000feedbeef/A.json", NAME, ""]
+)
 def test_what_is_called_otherwise_is_no_message(name: str) -> None:
     assert parse_mailbox_name(name) is None
 
 
-@pytest.mark.parametrize("key", [(-1, JOB, "m"), (2**32, JOB, "m"), (3, "feed", "m"), (3, JOB, ""), (3, JOB, "a/b")])
+@pytest.mark.parametrize(
+    "key", [(-1, JOB, "m"), (2**32, JOB, "m"), (3, "feed", "m"), (3, JOB, ""), (3, JOB, "a/b")]
+)
 def test_keys_that_break_the_rules_have_no_name(key: tuple[int, str, str]) -> None:
     with pytest.raises(ValueError):
         message_name(MessageKey(*key))
@@ -132,22 +168,33 @@ def test_keys_that_break_the_rules_have_no_name(key: tuple[int, str, str]) -> No
 
 def test_the_examples_of_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    shown = re.findall(r"^    (\{.*?\}\})$", page.partition("## Example")[2], flags=re.DOTALL | re.MULTILINE)
+    shown = re.findall(
+        r"^    (\{.*?\}\})$", page.partition("## Example")[2], flags=re.DOTALL | re.MULTILINE
+    )
     found = [parse(re.sub(r"\n    ", "", text).encode()) for text in shown]
     assert found == [PROPOSAL, ANSWER]
-    assert [encode(each).decode() for each in found] == [re.sub(r"\n    ", "", text) for text in shown]
+    assert [encode(each).decode() for each in found] == [
+        re.sub(r"\n    ", "", text) for text in shown
+    ]
     assert message_name(PROPOSAL.key) in page
     assert answer_name(PROPOSAL.key) in page
     assert all(f"`{verdict}`" in page for verdict in VERDICTS)
 
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
-def _written(body: Any, kind: object = "replace", version: object = 1, checksum: str | None = None) -> bytes:
+def _written(
+    body: Any, kind: object = "replace", version: object = 1, checksum: str | None = None
+) -> bytes:
     data = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     return json.dumps(
-        {"version": version, "type": kind, "crc32c": checksum or f"{crc32c(data):08x}", "body": body}
+        {
+            "version": version,
+            "type": kind,
+            "crc32c": checksum or f"{crc32c(data):08x}",
+            "body": body,
+        }
     ).encode()
 
 
@@ -198,9 +245,13 @@ SPOILED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "row type": lambda body: body["replacements"][0].update(new=[{"start": 0}]),
     "name number": lambda body: body["replacements"][0].update(new=[[0, 200, 3, 0, 9, 0]]),
     "no length": lambda body: body["replacements"][0].update(new=[[0, 0, 2, 0, 9, 0]]),
-    "gap": lambda body: body["replacements"][0].update(old=[[0, 100, 0, 0, 9, 0], [101, 99, 1, 0, 9, 100]]),
+    "gap": lambda body: body["replacements"][0].update(
+        old=[[0, 100, 0, 0, 9, 0], [101, 99, 1, 0, 9, 100]]
+    ),
     "beyond": lambda body: body["replacements"][0].update(new=[[1, INTEGER_MAX, 2, 0, 9, 0]]),
-    "beyond in block": lambda body: body["replacements"][0].update(new=[[0, 200, 2, 0, 9, INTEGER_MAX]]),
+    "beyond in block": lambda body: body["replacements"][0].update(
+        new=[[0, 200, 2, 0, 9, INTEGER_MAX]]
+    ),
 }
 
 
@@ -237,7 +288,11 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_lengths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode(PROPOSAL)
-    for bound, value in (("MESSAGE_BYTES_MAX", len(encoded) - 1), ("REPLACEMENT_CHUNKS_MAX", 1), ("CHUNKS_MAX", 2)):
+    for bound, value in (
+        ("MESSAGE_BYTES_MAX", len(encoded) - 1),
+        ("REPLACEMENT_CHUNKS_MAX", 1),
+        ("CHUNKS_MAX", 2),
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(messages, bound, value)
             with pytest.raises(MessageFormatError):
@@ -268,7 +323,9 @@ def test_any_text_becomes_a_reason(text: str) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()) | JSON.map(_written))
+@given(
+    st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()) | JSON.map(_written)
+)
 def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
     with pytest.raises(MessageFormatError):
         parse(data)

@@ -1,4 +1,6 @@
-"""A container without an engine: objects with real blocks, metadata that know them, and an owner who believes every proposal."""
+"""A container without an engine: objects with real blocks, metadata that know them, and an owner
+who believes every proposal.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,23 @@ EXTENT = 16
 
 
 def options(target: int = 1000, **more: object) -> CompactionOptions:
-    chosen: dict[str, object] = {"older_than_ms": 0, "extent_bytes": EXTENT, "block_bytes": 400, "min_input_files": 2}
+    chosen: dict[str, object] = {
+        "older_than_ms": 0,
+        "extent_bytes": EXTENT,
+        "block_bytes": 400,
+        "min_input_files": 2,
+    }
     return CompactionOptions(target_file_size_bytes=target, **(chosen | more))  # type: ignore[arg-type] # by name
 
 
 class Bed:
-    """`put` writes objects, `compact` plans and works, `commit` takes up what was proposed, `check` reads everything back."""
+    """`put` writes objects, `compact` plans and works, `commit` takes up what was proposed, `check`
+    reads everything back.
+    """
 
-    def __init__(self, storage: ObjectStorage, runtime: Runtime | None = None, seed: int = 1) -> None:
+    def __init__(
+        self, storage: ObjectStorage, runtime: Runtime | None = None, seed: int = 1
+    ) -> None:
         self.storage = storage
         self.runtime = runtime if runtime is not None else Runtime()
         self.random = random.Random(seed)
@@ -69,15 +80,17 @@ class Bed:
     ) -> str:
         """One object; blocks of segment 9 lie behind, for `dead`. Returns its name.
 
-        With `moved_by` its blocks say another segment and offset, as after a merge; with `cut` each block has so many bytes
-        before those that its chunk means.
+        With `moved_by` its blocks say another segment and offset, as after a merge; with `cut` each
+        block has so many bytes before those that its chunk means.
         """
         builder = ObjectBuilder(CONTAINER, EPOCH - 1, extent_bytes, codec=codec)
         for segment_id, data in blocks:
             segment = self.segment(segment_id)
             start = segment.storage_length + moved_by
             parts = [self.random_bytes(cut), data] if cut else [data]
-            builder.add(segment_id + (100 if moved_by else 0), start, parts, segment_name=segment.name)
+            builder.add(
+                segment_id + (100 if moved_by else 0), start, parts, segment_name=segment.name
+            )
         for data in dead:
             builder.add(9, 0, [data])
         unique_id = self.random_bytes(16)
@@ -119,10 +132,14 @@ class Bed:
 
     async def execute(self, group: Group, chosen: CompactionOptions, **more: bool) -> GroupResult:
         travelled = Group.decode(group.encode())
-        return await execute_group(self.storage, self.runtime, travelled, job_id=JOB, options=chosen, **more)
+        return await execute_group(
+            self.storage, self.runtime, travelled, job_id=JOB, options=chosen, **more
+        )
 
     async def compact(self, chosen: CompactionOptions, **more: bool) -> list[GroupResult]:
-        """One run: plan, work at everything, commit, and look whether all is as it was and nothing is left to do."""
+        """One run: plan, work at everything, commit, and look whether all is as it was and nothing
+        is left to do.
+        """
         results = [await self.execute(group, chosen, **more) for group in self.plan(chosen)]
         await self.commit()
         await self.check()
@@ -141,16 +158,26 @@ class Bed:
             assert stored.size == proposal.object.size
             named = parse_object_name(stored.name)
             assert named is not None
-            assert (named.container_id, named.epoch, named.kind, named.job_id) == (CONTAINER, EPOCH, "compaction", JOB)
+            assert (named.container_id, named.epoch, named.kind, named.job_id) == (
+                CONTAINER,
+                EPOCH,
+                "compaction",
+                JOB,
+            )
             replacements = [ChunkReplacement(*each) for each in proposal.replacements]
-            apply_replace_chunks(self.metadata, ReplaceChunksOperation((proposal.object,), replacements))
+            apply_replace_chunks(
+                self.metadata, ReplaceChunksOperation((proposal.object,), replacements)
+            )
             self.metadata.check()
 
     async def check(self) -> None:
         """Every byte of every segment is what it was."""
         reader = BlockReader(self.storage, CONTAINER, self.runtime, extent_bytes=EXTENT)
         for segment_id, segment in self.metadata.segments.items():
-            found = [await reader.read(chunk, chunk.start_offset, chunk.length) for chunk in segment.chunks]
+            found = [
+                await reader.read(chunk, chunk.start_offset, chunk.length)
+                for chunk in segment.chunks
+            ]
             assert b"".join(found) == self.content[segment_id]
         await reader.close()
 

@@ -1,4 +1,6 @@
-"""A real store in a folder, fragmented on purpose, and the compaction job over it; in this process."""
+"""A real store in a folder, fragmented on purpose, and the compaction job over it; in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ class Place:
 
     def content(self) -> dict[str, bytes]:
         return {
-            info.name: b"".join(self.store.reader(info.name, info.start_offset)) for info in self.store.list_segments()
+            info.name: b"".join(self.store.reader(info.name, info.start_offset))
+            for info in self.store.list_segments()
         }
 
     def objects(self, kind: str | None = None) -> list[str]:
@@ -81,7 +84,9 @@ class Place:
         """Proposals and answers to them."""
         messages = (path for path in files_below(self.tier2 / MAILBOX) if path.suffix == ".json")
         paths = [path for path in messages if not path.name.startswith("export")]
-        return Counter("answer" if path.name.endswith(".answer.json") else "proposal" for path in paths)
+        return Counter(
+            "answer" if path.name.endswith(".answer.json") else "proposal" for path in paths
+        )
 
     def compact(self, session: LocalSession | None = None, **options: Any) -> CompactionResult:
         session = session if session is not None else LocalSession()
@@ -92,7 +97,9 @@ class Place:
 
 
 class Caller:
-    """Somebody who appends, truncates, merges and deletes, knows what every segment must hold, and goes on until told to end."""
+    """Somebody who appends, truncates, merges and deletes, knows what every segment must hold, and
+    goes on until told to end.
+    """
 
     def __init__(self, place: Place, seed: int) -> None:
         self._place = place
@@ -112,7 +119,9 @@ class Caller:
 
     def _step(self) -> None:
         store, chance = self._place.store, self._random
-        kind = chance.choice(["append"] * 8 + ["truncate", "truncate", "merge", "delete", "create", "create"])
+        kind = chance.choice(
+            ["append"] * 8 + ["truncate", "truncate", "merge", "delete", "create", "create"]
+        )
         name = chance.choice(sorted(self._content)) if self._content else ""
         if kind == "create" or len(self._content) < 3:
             self._made += 1

@@ -1,7 +1,8 @@
-"""One Spark session for all tests of a pytest process: a session costs 5 s and more, a query a fraction of one.
+"""One Spark session for all tests of a pytest process: a session costs 5 s and more, a query a
+fraction of one.
 
-`local[2,4]`: two tasks at once, and four attempts each, or no test could see a task retried. Who needs a cluster, Connect or a
-kill starts processes (test_ways_to_run.py).
+`local[2,4]`: two tasks at once, and four attempts each, or no test could see a task retried. Who
+needs a cluster, Connect or a kill starts processes (test_ways_to_run.py).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(submit)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Tasks have the environment of the JVM: by it they find the credentials of the tests' S3 servers, and this process does not.
+    # Tasks have the environment of the JVM: by it they find the credentials of the tests' S3
+    # servers, and this process does not.
     os.environ.update(credentials())
     session = SparkSession.builder.appName("segmentstore tests").getOrCreate()
     for name in credentials():

@@ -1,4 +1,6 @@
-"""A driver of Spark as a process of its own: started with a terminal, listened to, and killed with what it has started."""
+"""A driver of Spark as a process of its own: started with a terminal, listened to, and killed with
+what it has started.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ LISTEN_S = 10.0
 
 
 class Driver:
-    """A process that speaks to Spark, with a terminal for what it tells: so verbs show their progress.
+    """A process that speaks to Spark, with a terminal for what it tells: so verbs show their
+    progress.
 
-    What it starts is in its session, so that a test can see it all end. Killed where the `with` ends, if it runs still.
+    What it starts is in its session, so that a test can see it all end. Killed where the `with`
+    ends, if it runs still.
     """
 
     def __init__(self, *command: str, environment: dict[str, str], cwd: Path) -> None:
@@ -43,7 +47,8 @@ class Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # With its JVM. Spark's Python workers have a group of their own, and end when they see that the JVM has.
+        # With its JVM. Spark's Python workers have a group of their own, and end when they see that
+        # the JVM has.
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -56,7 +61,9 @@ class Driver:
         out, _ = self.process.communicate(timeout=WAIT_S)
         # So that `told` has all of it; what it has started may have the terminal for a moment more.
         self._listener.join(LISTEN_S)
-        assert self.process.returncode == code, f"{self.process.returncode}\n{out.decode()}\n{self.told()[-6000:]}"
+        assert self.process.returncode == code, (
+            f"{self.process.returncode}\n{out.decode()}\n{self.told()[-6000:]}"
+        )
         return out.decode()
 
     def told(self) -> str:

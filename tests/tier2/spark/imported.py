@@ -1,4 +1,6 @@
-"""What the Spark jobs import from others, wherever in their modules: read from the sources, for a lazy import counts too."""
+"""What the Spark jobs import from others, wherever in their modules: read from the sources, for a
+lazy import counts too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def imported_by_the_jobs() -> set[str]:
-    """Top-level packages of others that tier2.spark's modules, and what of ours they import, import."""
+    """Top-level packages of others that tier2.spark's modules, and what of ours they import,
+    import.
+    """
     waiting = ["tier2.spark." + path.stem for path in (ROOT / "tier2" / "spark").glob("*.py")]
     seen: set[str] = set()
     found: set[str] = set()
@@ -31,7 +35,9 @@ def imported_by_the_jobs() -> set[str]:
 
 def _file_of(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split("."))
-    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+    return next(
+        (each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None
+    )
 
 
 def _imports(path: Path) -> list[str]:

@@ -1,8 +1,9 @@
-"""As much of a Spark session as compaction asks for, in this process: partitions, retries and speculation without a JVM.
+"""As much of a Spark session as compaction asks for, in this process: partitions, retries and
+speculation without a JVM.
 
-What it plays is what Spark does: a partition whose attempt is lost is run again from the beginning, whatever the lost one did;
-a speculative attempt runs at the same time, and the first to end counts; nothing runs before an action, and each action
-runs everything again.
+What it plays is what Spark does: a partition whose attempt is lost is run again from the beginning,
+whatever the lost one did; a speculative attempt runs at the same time, and the first to end counts;
+nothing runs before an action, and each action runs everything again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Function = Callable[[Batches], Batches]
 
 
 class LocalSession:
-    """`lost` partitions of each action lose their first attempt at its end; `twice`: each is run twice at once."""
+    """`lost` partitions of each action lose their first attempt at its end; `twice`: each is run
+    twice at once.
+    """
 
     def __init__(self, *, lost: int = 0, twice: bool = False) -> None:
         self.lost = lost
@@ -49,7 +52,9 @@ class LocalConf:
 class LocalFrame:
     """Partitions, and what is to be run over them."""
 
-    def __init__(self, session: LocalSession, partitions: list[pa.Table], function: Function | None) -> None:
+    def __init__(
+        self, session: LocalSession, partitions: list[pa.Table], function: Function | None
+    ) -> None:
         self._session = session
         self._partitions = partitions
         self._function = function
@@ -57,9 +62,13 @@ class LocalFrame:
     def repartition(self, number: int, column: str) -> LocalFrame:
         [table] = self._partitions
         assert table.schema.field(column).type == pa.int32(), "the hash is of another integer"
-        places = pa.array([partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32())
+        places = pa.array(
+            [partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32()
+        )
         return LocalFrame(
-            self._session, [table.filter(pc.equal(places, pa.scalar(each, pa.int32()))) for each in range(number)], None
+            self._session,
+            [table.filter(pc.equal(places, pa.scalar(each, pa.int32()))) for each in range(number)],
+            None,
         )
 
     def mapInArrow(self, function: Function, schema: str) -> LocalFrame:  # noqa: N802 - Spark's
@@ -72,7 +81,10 @@ class LocalFrame:
         self._session.actions += 1
         with ThreadPoolExecutor(2) as pool:
             return pa.concat_tables(
-                [self._run(pool, number, partition) for number, partition in enumerate(self._partitions)]
+                [
+                    self._run(pool, number, partition)
+                    for number, partition in enumerate(self._partitions)
+                ]
             )
 
     def _run(self, pool: ThreadPoolExecutor, number: int, partition: pa.Table) -> pa.Table:

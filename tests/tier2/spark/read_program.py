@@ -1,4 +1,5 @@
-"""A driver that reads a store and writes what it read into another segment: `python -m tests.tier2.spark.read_program URL STORE`.
+"""A driver that reads a store and writes what it read into another segment:
+`python -m tests.tier2.spark.read_program URL STORE`.
 
 Its session is whatever the environment says. See test_ways_to_run.py.
 """
@@ -16,7 +17,9 @@ COPY = "copy"
 
 
 def main(url: str, store: str) -> None:
-    """Print the digest of each segment's bytes by its name; append all of them to COPY, by name, through the store at `store`."""
+    """Print the digest of each segment's bytes by its name; append all of them to COPY, by name,
+    through the store at `store`.
+    """
     # Where tasks run elsewhere it sends the sources along.
     spark = spark_session("read program")
     register(spark)
@@ -27,7 +30,12 @@ def main(url: str, store: str) -> None:
     for row in rows.collect():
         contents[row["segment"]] = contents.get(row["segment"], b"") + row["payload"]
     print(json.dumps({name: sha256(data).hexdigest() for name, data in contents.items()}))
-    copy = rows.select("payload").write.format("segmentstore").option("store", store).option("segment", COPY)
+    copy = (
+        rows.select("payload")
+        .write.format("segmentstore")
+        .option("store", store)
+        .option("segment", COPY)
+    )
     copy.mode("append").save()
 
 

@@ -1,4 +1,6 @@
-"""Reconciliation without Spark: the tasks' functions over batches, with what the driver does between them, or by the driver itself."""
+"""Reconciliation without Spark: the tasks' functions over batches, with what the driver does
+between them, or by the driver itself.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,13 @@ def dry_run(
     untold: Sequence[int] = (),
     chunks_per_task: int = 4,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """FINDINGS and counters. `between` is what happens between the listing and snapshot B, which it gives."""
-    before = {number: manifest for number, manifest in world.snapshot().items() if number not in untold}
+    """FINDINGS and counters.
+
+    `between` is what happens between the listing and snapshot B, which it gives.
+    """
+    before = {
+        number: manifest for number, manifest in world.snapshot().items() if number not in untold
+    }
     site = Site(
         url=world.url,
         run_id="00000000000000aa",
@@ -59,11 +66,14 @@ def dry_run(
         bodies=check == "bodies",
         untold=tuple(untold),
     )
-    surveyed = _run(survey_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED)
+    surveyed = _run(
+        survey_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED
+    )
     after = between() if between is not None else before
     place = Place(
         epochs={
-            number: after[number].epoch if number in after and number in before else None for number in world.metadata
+            number: after[number].epoch if number in after and number in before else None
+            for number in world.metadata
         },
         listed_at_ms=world.now_ms,
         older_than_ms=int(older_than_s * 1000),
@@ -76,7 +86,9 @@ def dry_run(
     ]
     for number, manifest in after.items():
         tables = manifest.tables
-        work += coverage_work(number, tables["segments"].rows, tables["chunks"].rows, rows_per_task=chunks_per_task)
+        work += coverage_work(
+            number, tables["segments"].rows, tables["chunks"].rows, rows_per_task=chunks_per_task
+        )
     if check != "none":
         work += look_work(parts)
     by = Judge(before, after, place, site.run_id, confirm_all)
@@ -97,7 +109,9 @@ def dry_run(
 
 def _run(task: Callable[[Batches], Batches], rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """As Spark: some rows at a time, and one schema for all that comes."""
-    batches = [result for batch in rows.to_batches(max_chunksize=3) for result in task(iter([batch]))]
+    batches = [
+        result for batch in rows.to_batches(max_chunksize=3) for result in task(iter([batch]))
+    ]
     return pa.Table.from_batches(batches, schema)
 
 
@@ -114,10 +128,11 @@ def _place(row: Mapping[str, Any]) -> str | None:
 
 
 class LocalSpark:
-    """As much of a session as a run asks for that lists by itself: partitions and retries in this process.
+    """As much of a session as a run asks for that lists by itself: partitions and retries in this
+    process.
 
-    As in Spark nothing runs before an action, and each action runs everything; `lost` partitions of each lose their first
-    attempt at its end; `then` is called after each action.
+    As in Spark nothing runs before an action, and each action runs everything; `lost` partitions of
+    each lose their first attempt at its end; `then` is called after each action.
     """
 
     def __init__(self, *, lost: int = 0, then: Callable[[], None] = lambda: None) -> None:
@@ -130,7 +145,9 @@ class LocalSpark:
 
     def range(self, start: int, end: int, step: int, partitions: int) -> LocalFrame:
         assert (start, step, partitions) == (0, 1, end)
-        return LocalFrame(self, [pa.table({"id": pa.array([number], pa.int64())}) for number in range(end)])
+        return LocalFrame(
+            self, [pa.table({"id": pa.array([number], pa.int64())}) for number in range(end)]
+        )
 
     def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
         return LocalFrame(self, [table])
@@ -153,9 +170,12 @@ class LocalFrame:
 
     def repartition(self, number: int, column: str) -> LocalFrame:
         (table,) = self._partitions
-        by = pa.array([partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32())
+        by = pa.array(
+            [partition_of(int(each or 0), number) for each in table[column].to_pylist()], pa.int32()
+        )
         return LocalFrame(
-            self._session, [table.filter(pc.equal(by, pa.scalar(each, pa.int32()))) for each in range(number)]
+            self._session,
+            [table.filter(pc.equal(by, pa.scalar(each, pa.int32()))) for each in range(number)],
         )
 
     def mapInArrow(self, task: Callable[[Batches], Batches], schema: str) -> LocalFrame:  # noqa: N802 - Spark's

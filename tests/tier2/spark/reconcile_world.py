@@ -1,4 +1,6 @@
-"""A store's Tier 2 in a folder, without an engine: objects whose blocks are shared by segments, and its catalog."""
+"""A store's Tier 2 in a folder, without an engine: objects whose blocks are shared by segments, and
+its catalog.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from random import Random
 import pyarrow as pa
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    SegmentMetadata,
+)
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import encode_block, parse_block_header
 from tier2.catalog.catalog_manifest import Manifest
@@ -30,9 +37,14 @@ DAY_S = 24 * 3600
 
 
 class World:
-    """Containers 0 to n of one store. Each object holds a block of each segment of its container."""
+    """Containers 0 to n of one store.
 
-    def __init__(self, folder: Path, *, containers: int = 2, objects: int = 12, seed: int = 1) -> None:
+    Each object holds a block of each segment of its container.
+    """
+
+    def __init__(
+        self, folder: Path, *, containers: int = 2, objects: int = 12, seed: int = 1
+    ) -> None:
         self.folder = folder
         self.random = Random(seed)
         self.runtime = Runtime()
@@ -53,7 +65,9 @@ class World:
         metadata = self.metadata[container_id] = ContainerMetadata(container_id)
         metadata.sequence_number = 99
         for segment_id in SEGMENTS:
-            segment = metadata.segments[segment_id] = SegmentMetadata(segment_id, f"segment/{segment_id}", 1)
+            segment = metadata.segments[segment_id] = SegmentMetadata(
+                segment_id, f"segment/{segment_id}", 1
+            )
             metadata.names[segment.name] = segment_id
             segment.length = segment.storage_length = objects * len(PAYLOAD)
         for number in range(objects):
@@ -74,7 +88,12 @@ class World:
         return name
 
     def copy(
-        self, container_id: int, *, epoch: int = EPOCH, store_id: str = STORE_ID, blob: bytes = b"metadata"
+        self,
+        container_id: int,
+        *,
+        epoch: int = EPOCH,
+        store_id: str = STORE_ID,
+        blob: bytes = b"metadata",
     ) -> str:
         """Put a copy of the container's metadata."""
         metadata = self.metadata[container_id]
@@ -89,11 +108,15 @@ class World:
             time_ms=self.now_ms,
             blob=blob,
         )
-        name = checkpoint_name(container_id, epoch, sequence_number, new_checkpoint_id(owner, self.random))
+        name = checkpoint_name(
+            container_id, epoch, sequence_number, new_checkpoint_id(owner, self.random)
+        )
         return self.put(name, b"".join(parts))
 
     def new_name(self, container_id: int, epoch: int = EPOCH) -> str:
-        return object_name(container_id, epoch, "flush", new_tagged_id(store_tag(STORE_ID), self.random))
+        return object_name(
+            container_id, epoch, "flush", new_tagged_id(store_tag(STORE_ID), self.random)
+        )
 
     def put(self, name: str, data: bytes, age_s: float = 0) -> str:
         path = self.path(name)
@@ -118,7 +141,10 @@ class World:
         ]
 
     def snapshot(self, *, stopped: bool = False) -> dict[int, Manifest]:
-        """The catalog as it is now, newer than all before. `stopped`: exported while nobody had the store open."""
+        """The catalog as it is now, newer than all before.
+
+        `stopped`: exported while nobody had the store open.
+        """
         return {number: self.export(number, stopped=stopped) for number in self.metadata}
 
     def export(self, number: int, epoch: int = EPOCH, *, stopped: bool = False) -> Manifest:
@@ -153,7 +179,7 @@ class World:
                 metadata.objects[chunk.object_name].live_chunks += 1
                 metadata.objects[chunk.object_name].live_bytes += chunk.length
 
-    # --- what may be wrong ---------------------------------------------------------------------------------------
+    # --- what may be wrong ------------------------------------------------------------------------
 
     def lose(self, name: str) -> None:
         self.path(name).unlink()
@@ -183,11 +209,15 @@ class World:
             for field in ("container_id", "epoch", "segment_id", "start_offset", "extent_bytes")
         }
         payload = data[header.prefix_length : header.block_length]
-        block = b"".join(encode_block(**(fields | wrong), parts=[payload], segment_name=header.segment_name))
+        block = b"".join(
+            encode_block(**(fields | wrong), parts=[payload], segment_name=header.segment_name)
+        )
         assert len(block) == header.block_length
         self.path(name).write_bytes(block + data[header.block_length :])
 
-    def orphan(self, container_id: int, *, epoch: int = EPOCH - 1, age_s: float = 10 * DAY_S) -> str:
+    def orphan(
+        self, container_id: int, *, epoch: int = EPOCH - 1, age_s: float = 10 * DAY_S
+    ) -> str:
         return self.put(self.new_name(container_id, epoch), b"somebody's", age_s)
 
     def garbage(self, container_id: int) -> str:
@@ -208,7 +238,9 @@ class World:
         """A gap: the catalog lacks a chunk. Its object is as it was."""
         return self.metadata[container_id].segments[segment_id].chunks.pop(index)
 
-    def lengthen_chunk(self, container_id: int, segment_id: int, index: int, by: int = -10) -> ChunkRecord:
+    def lengthen_chunk(
+        self, container_id: int, segment_id: int, index: int, by: int = -10
+    ) -> ChunkRecord:
         """An overlap: a chunk begins before the one in front of it ends."""
         chunks = self.metadata[container_id].segments[segment_id].chunks
         chunks[index] = chunks[index]._replace(

@@ -1,4 +1,5 @@
-"""A Tier 2 with segments and catalog snapshots, made without an engine: every cut of the bytes is the test's to choose.
+"""A Tier 2 with segments and catalog snapshots, made without an engine: every cut of the bytes is
+the test's to choose.
 
 Metadata, objects and snapshots are real; only who decides is not. Blocks have extents of 16 bytes.
 """
@@ -14,7 +15,12 @@ from typing import TypeVar
 import pyarrow as pa
 
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import (
+    ContainerMetadata,
+    GarbageObject,
+    LiveObject,
+    SegmentMetadata,
+)
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import CODEC_NONE
 from tier2.catalog.catalog_snapshots import write_snapshot
@@ -65,8 +71,12 @@ class SourceWorld:
             container.names[name] = made.segment_id
         return container.segments[container.names[name]]
 
-    def append(self, name: str, data: bytes, cuts: Sequence[int] = (), container_id: int = 0) -> None:
-        """Bytes that come to Tier 2 at once, in chunks cut at these places; two chunks share an object."""
+    def append(
+        self, name: str, data: bytes, cuts: Sequence[int] = (), container_id: int = 0
+    ) -> None:
+        """Bytes that come to Tier 2 at once, in chunks cut at these places; two chunks share an
+        object.
+        """
         container = self._containers[container_id]
         segment = self.segment(name, container_id)
         borders = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
@@ -81,7 +91,9 @@ class SourceWorld:
         builder = ObjectBuilder(container_id, EPOCH, EXTENT_BYTES, codec=self.codec)
         segments = [self.segment(name, container_id) for name in data]
         for segment, written in zip(segments, data.values(), strict=True):
-            builder.add(segment.segment_id, segment.storage_length, [written], segment_name=segment.name)
+            builder.add(
+                segment.segment_id, segment.storage_length, [written], segment_name=segment.name
+            )
         unique_id = new_unique_id(self._random)
         name = object_name(container_id, EPOCH, "flush", unique_id)
         parts = builder.parts
@@ -90,11 +102,15 @@ class SourceWorld:
         for segment, (_, chunk) in zip(segments, placed, strict=True):
             segment.chunks.append(chunk)
             segment.storage_length = segment.length = chunk.end_offset
-        container.objects[name] = LiveObject(record, len(placed), sum(chunk.length for _, chunk in placed))
+        container.objects[name] = LiveObject(
+            record, len(placed), sum(chunk.length for _, chunk in placed)
+        )
         container.sequence_number += 1
         return name
 
-    def _put(self, container: ContainerMetadata, segment: SegmentMetadata, pieces: list[bytes]) -> list[ChunkRecord]:
+    def _put(
+        self, container: ContainerMetadata, segment: SegmentMetadata, pieces: list[bytes]
+    ) -> list[ChunkRecord]:
         builder = ObjectBuilder(container.container_id, EPOCH, EXTENT_BYTES, codec=self.codec)
         # Another segment's block in front, so that no place in an object is that in the segment.
         builder.add(10**6, 0, [b"somebody else's"])
@@ -110,7 +126,9 @@ class SourceWorld:
         chunks = [chunk for _, chunk in placed[1:]]
         segment.chunks += chunks
         segment.storage_length = position
-        container.objects[name] = LiveObject(record, len(chunks), sum(chunk.length for chunk in chunks))
+        container.objects[name] = LiveObject(
+            record, len(chunks), sum(chunk.length for chunk in chunks)
+        )
         container.sequence_number += 1
         return chunks
 
@@ -118,12 +136,19 @@ class SourceWorld:
         self.segment(name, container_id).sealed = True
         self._containers[container_id].sequence_number += 1
 
-    def truncate(self, name: str, offset: int, container_id: int = 0, *, delete: bool = False) -> None:
+    def truncate(
+        self, name: str, offset: int, container_id: int = 0, *, delete: bool = False
+    ) -> None:
         """Move StartOffset; `delete`: with the objects that are not needed any more."""
         container, segment = self._containers[container_id], self.segment(name, container_id)
         segment.start_offset = offset
         container.sequence_number += 1
-        self._drop(container, segment, [chunk for chunk in segment.chunks if chunk.end_offset <= offset], delete=delete)
+        self._drop(
+            container,
+            segment,
+            [chunk for chunk in segment.chunks if chunk.end_offset <= offset],
+            delete=delete,
+        )
 
     def delete(self, name: str, container_id: int = 0) -> None:
         """The segment and its objects."""
@@ -134,7 +159,9 @@ class SourceWorld:
         container.sequence_number += 1
 
     def rewrite(self, name: str, data: bytes, container_id: int = 0) -> None:
-        """All chunks of a segment that begins at 0 become one, as compaction does it; the old objects are deleted."""
+        """All chunks of a segment that begins at 0 become one, as compaction does it; the old
+        objects are deleted.
+        """
         container, segment = self._containers[container_id], self.segment(name, container_id)
         old = list(segment.chunks)
         assert sum(chunk.length for chunk in old) == len(data)
@@ -143,7 +170,12 @@ class SourceWorld:
         self._drop(container, segment, old, delete=True)
 
     def _drop(
-        self, container: ContainerMetadata, segment: SegmentMetadata, chunks: list[ChunkRecord], *, delete: bool
+        self,
+        container: ContainerMetadata,
+        segment: SegmentMetadata,
+        chunks: list[ChunkRecord],
+        *,
+        delete: bool,
     ) -> None:
         for chunk in chunks:
             segment.chunks.remove(chunk)
@@ -180,8 +212,12 @@ class SourceWorld:
 Row = dict[str, object]
 
 
-def read_batch(world: SourceWorld, *, columns: str = "segment,offset,payload", **options: object) -> list[Row]:
-    """What a batch reads, in the order of its partitions, without Spark but through what Spark calls."""
+def read_batch(
+    world: SourceWorld, *, columns: str = "segment,offset,payload", **options: object
+) -> list[Row]:
+    """What a batch reads, in the order of its partitions, without Spark but through what Spark
+    calls.
+    """
     source = source_of(world, columns=columns, **options)
     reader = source.reader(source.schema())
     return [row for partition in reader.partitions() for row in rows_of(reader.read(partition))]
@@ -200,9 +236,15 @@ def stream_of(world: SourceWorld, **options: object) -> SegmentStreamReader:
     return reader
 
 
-def read_stream(reader: SegmentStreamReader, start: dict[str, object], end: dict[str, object]) -> list[Row]:
+def read_stream(
+    reader: SegmentStreamReader, start: dict[str, object], end: dict[str, object]
+) -> list[Row]:
     """The rows of one batch of a stream."""
-    return [row for partition in reader.partitions(start, end) for row in rows_of(reader.read(partition))]
+    return [
+        row
+        for partition in reader.partitions(start, end)
+        for row in rows_of(reader.read(partition))
+    ]
 
 
 def rows_of(batches: Iterator[pa.RecordBatch] | Iterator[tuple[object, ...]]) -> Iterator[Row]:

@@ -1,7 +1,9 @@
-"""A driver that writes a stream into a running store: `python -m tests.tier2.spark.stream_program STORE CHECKPOINT ...`.
+"""A driver that writes a stream into a running store:
+`python -m tests.tier2.spark.stream_program STORE CHECKPOINT ...`.
 
-The stream is Spark's rate-micro-batch source: ROWS numbers a micro-batch, going on where the checkpoint says, each in the
-partition of its remainder; a replayed batch has the same rows. See test_killed_driver.py.
+The stream is Spark's rate-micro-batch source: ROWS numbers a micro-batch, going on where the
+checkpoint says, each in the partition of its remainder; a replayed batch has the same rows. See
+test_killed_driver.py.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ def main(store: str, checkpoint: str, inline_bytes: str, how: str) -> None:
         .option("numPartitions", PARTITIONS)
         .load()
     )
-    rows = numbers.selectExpr(f"concat('s', value % {SEGMENTS}) AS segment", "string(value) AS payload")
-    writer = rows.writeStream.format("segmentstore").option("store", store).option("format", "lines")
+    rows = numbers.selectExpr(
+        f"concat('s', value % {SEGMENTS}) AS segment", "string(value) AS payload"
+    )
+    writer = (
+        rows.writeStream.format("segmentstore").option("store", store).option("format", "lines")
+    )
     writer.option("inlineBytes", inline_bytes).option("checkpointLocation", checkpoint)
     (writer.trigger(availableNow=True) if how == "once" else writer).start().awaitTermination()
 

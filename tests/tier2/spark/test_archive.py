@@ -1,4 +1,6 @@
-"""The archive for spark-submit: what tasks load is in it, equal sources give equal bytes, and it runs without the tree."""
+"""The archive for spark-submit: what tasks load is in it, equal sources give equal bytes, and it
+runs without the tree.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from tier2.spark.commands import VERBS
 
 
 def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
-    assert build_archive(tmp_path / "a.zip").read_bytes() == build_archive(tmp_path / "b.zip").read_bytes()
+    assert (
+        build_archive(tmp_path / "a.zip").read_bytes()
+        == build_archive(tmp_path / "b.zip").read_bytes()
+    )
 
 
 def test_it_holds_every_module_of_its_packages_and_no_caches(tmp_path: Path) -> None:
@@ -33,14 +38,20 @@ def test_it_holds_every_module_of_its_packages_and_no_caches(tmp_path: Path) -> 
 def test_the_launcher_runs_from_the_archive_alone(tmp_path: Path) -> None:
     archive = build_archive(tmp_path / "a.zip")
     launcher = write_launcher(tmp_path / LAUNCHER_NAME)
-    # As spark-submit does it: the archive is in the path, before whatever is installed; -I keeps this tree out of it.
+    # As spark-submit does it: the archive is in the path, before whatever is installed; -I keeps
+    # this tree out of it.
     program = (
-        f"import runpy, sys; sys.path.insert(0, {str(archive)!r}); sys.argv = ['launcher', '--help']\n"
+        f"import runpy, sys; sys.path.insert(0, {str(archive)!r}); sys.argv = "
+        "['launcher', '--help']\n"
         f"try: runpy.run_path({str(launcher)!r}, run_name='__main__')\n"
         "finally: import tier2; print(tier2.__file__)"
     )
     shown = subprocess.run(
-        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert shown.returncode == 0, shown.stderr
     assert all(verb in shown.stdout for verb in VERBS)

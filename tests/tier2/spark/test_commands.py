@@ -56,22 +56,32 @@ def test_without_a_word_it_is_this_machine_with_retries() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("SPARK_REMOTE", "sc://host"), ("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell"), ("MASTER", "yarn")],
+    [
+        ("SPARK_REMOTE", "sc://host"),
+        ("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell"),
+        ("MASTER", "yarn"),
+    ],
 )
-def test_what_the_environment_says_stands(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_environment_says_stands(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, value)
     choose_master(None)
     assert {each: os.environ[each] for each in SAID if each in os.environ} == {name: value}
 
 
 def test_defaults_of_an_installation_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://host:7077\n", encoding="utf-8")
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.master spark://host:7077\n", encoding="utf-8"
+    )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     choose_master(None)
     assert "PYSPARK_SUBMIT_ARGS" not in os.environ
 
 
-def test_the_option_beats_the_environment_and_tells_connect_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_beats_the_environment_and_tells_connect_by_its_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     choose_master("spark://host:7077")
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--master spark://host:7077 pyspark-shell"
@@ -112,7 +122,9 @@ def test_what_breaks_is_told_and_is_never_taken_for_findings(
     assert told in capsys.readouterr().err
 
 
-def test_interrupting_ends_with_130_once_the_verb_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupting_ends_with_130_once_the_verb_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ended = threading.Event()
 
     def run(_: argparse.Namespace) -> int:
@@ -149,7 +161,12 @@ def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_verb_on_a_store_has_the_common_options() -> None:
     for name in ("reconcile", "compact"):
         parsed = parse([name, "file:///folder", "--json", "--timeout", "7"])
-        assert (parsed.verb, parsed.tier2_url, parsed.json, parsed.timeout) == (name, "file:///folder", True, 7.0)
+        assert (parsed.verb, parsed.tier2_url, parsed.json, parsed.timeout) == (
+            name,
+            "file:///folder",
+            True,
+            7.0,
+        )
 
 
 @pytest.mark.parametrize("timeout", ["-1", "soon", "inf", "nan"])

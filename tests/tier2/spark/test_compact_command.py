@@ -1,4 +1,7 @@
-"""The verb `compact`: what it takes, what it prints, and how it ends. Without Spark, but for what only Spark can show."""
+"""The verb `compact`: what it takes, what it prints, and how it ends.
+
+Without Spark, but for what only Spark can show.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,13 @@ def run(*arguments: str) -> int:
     return commands.execute(commands.parse(["compact", *arguments]))
 
 
-def test_a_dry_run_prints_the_plan_and_needs_no_session(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_plan_and_needs_no_session(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.fragment()
-    assert run(place.url, "--dry-run", "--older-than", "0 seconds", "--timeout", "30") == Exit.NOTHING
+    assert (
+        run(place.url, "--dry-run", "--older-than", "0 seconds", "--timeout", "30") == Exit.NOTHING
+    )
     said = capsys.readouterr()
     assert "would compact" in said.out
     assert f"{len(place.objects())} objects are freed" in said.out
@@ -38,7 +45,15 @@ def test_a_dry_run_prints_the_plan_and_needs_no_session(place: Place, capsys: py
 def test_as_json_there_is_nothing_else(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.fragment()
     code = run(
-        place.url, "--dry-run", "--json", "--older-than", "0s", "--job-id", "00000000000000aa", "--timeout", "30"
+        place.url,
+        "--dry-run",
+        "--json",
+        "--older-than",
+        "0s",
+        "--job-id",
+        "00000000000000aa",
+        "--timeout",
+        "30",
     )
     document = json.loads(capsys.readouterr().out)
     assert (code, document["exit_code"], document["job_id"]) == (0, 0, "00000000000000aa")
@@ -51,7 +66,9 @@ def test_what_is_young_is_left_alone(place: Place, capsys: pytest.CaptureFixture
     assert "nothing is worth rewriting" in capsys.readouterr().out
 
 
-def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_owner_that_does_not_answer_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = Place(tmp_path, mailbox_poll_s=0.0)
     assert run(place.url, "--dry-run", "--timeout", "0.1") == Exit.COULD_NOT_TELL
     assert "could not be told" in capsys.readouterr().out
@@ -76,7 +93,8 @@ def test_wrong_values_are_named_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--where-container", "a,b"], ["--rewrite-job-order", "size"], ["--timeout", "-1"]]
+    "arguments",
+    [["--where-container", "a,b"], ["--rewrite-job-order", "size"], ["--timeout", "-1"]],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -86,11 +104,16 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
 
 @pytest.mark.timeout(300)  # a session, and workers, on a machine that does other things too
 class TestOnSpark:
-    def test_all_is_committed(self, spark: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_all_is_committed(
+        self, spark: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert spark is not None
         place.fragment()
         before = place.content()
-        assert run(place.url, "--older-than", "0s", "--timeout", "60", "--where-container", "0,1") == Exit.NOTHING
+        assert (
+            run(place.url, "--older-than", "0s", "--timeout", "60", "--where-container", "0,1")
+            == Exit.NOTHING
+        )
         said = capsys.readouterr()
         assert "all committed" in said.out
         assert said.err.startswith("job ")

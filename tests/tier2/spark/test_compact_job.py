@@ -1,4 +1,6 @@
-"""The compaction job beside a real owner: the same bytes whoever writes, loses, doubles, refuses or goes away meanwhile."""
+"""The compaction job beside a real owner: the same bytes whoever writes, loses, doubles, refuses or
+goes away meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class TestBesideAnOwner:
         assert session.actions == 2, "a plan, and the work"
         assert place.content() == before
         numbers = result.summary
-        assert numbers.added_data_files_count == len(result.rows) == len(place.objects("compaction"))
+        assert (
+            numbers.added_data_files_count == len(result.rows) == len(place.objects("compaction"))
+        )
         assert numbers.rewritten_bytes_count == sum(map(len, before.values()))
         assert numbers.rewritten_data_files_count == numbers.removed_data_files_count == len(old)
         assert numbers.expected_removed_data_files_count == len(old)
@@ -80,7 +84,9 @@ class TestBesideAnOwner:
         text = summary_text(planned.summary, planned.rows)
         assert f"{len(old)} objects are freed" in text
 
-    def test_attempts_that_are_lost_or_doubled_leave_garbage_and_nothing_else(self, place: Place) -> None:
+    def test_attempts_that_are_lost_or_doubled_leave_garbage_and_nothing_else(
+        self, place: Place
+    ) -> None:
         place.fragment(rounds=8)
         before = place.content()
         result = place.compact(LocalSession(lost=1))
@@ -96,7 +102,9 @@ class TestBesideAnOwner:
         assert place.content() == before
         assert place.compact().rows == ()
 
-    def test_a_large_plan_takes_several_queries(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_large_plan_takes_several_queries(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(compaction_work, "ROUND_CHUNKS", 20)
         place.fragment()
         session = LocalSession()
@@ -112,7 +120,9 @@ class TestBesideAnOwner:
         assert result.summary.chunks_after > 0
 
     @pytest.mark.parametrize("compression", ["none", "zstd"])
-    def test_merged_truncated_compressed_and_deleted_segments(self, tmp_path: Path, compression: str) -> None:
+    def test_merged_truncated_compressed_and_deleted_segments(
+        self, tmp_path: Path, compression: str
+    ) -> None:
         place = Place(tmp_path, compression=compression, containers=1)
         place.fragment()
         place.store.create_segment("target")
@@ -140,8 +150,12 @@ class TestBesideAnOwner:
 
 class TestBesideCallers:
     @pytest.mark.parametrize("seed", [1, 2])
-    def test_every_byte_is_right_whatever_they_do_meanwhile(self, tmp_path: Path, seed: int) -> None:
-        place = Place(tmp_path, containers=1, consolidation=True, consolidation_bytes=2000, deletion_lag_s=0.5)
+    def test_every_byte_is_right_whatever_they_do_meanwhile(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        place = Place(
+            tmp_path, containers=1, consolidation=True, consolidation_bytes=2000, deletion_lag_s=0.5
+        )
         place.fragment(rounds=10)
         caller, ended = Caller(place, seed), threading.Event()
         outcomes: Counter[str] = Counter()
@@ -152,7 +166,8 @@ class TestBesideCallers:
                     result = place.compact(LocalSession(lost=number % 2, twice=number % 2 == 0))
                     outcomes += statuses(result)
                     outcomes["looked"] += len(result.groups.toArrow())
-                    # A machine may be so busy that the callers are always faster: then they are raced again.
+                    # A machine may be so busy that the callers are always faster: then they are
+                    # raced again.
                     if number >= 3 and outcomes["committed"] + outcomes["committed_in_part"]:
                         break
             finally:
@@ -187,13 +202,22 @@ class TestRefused:
         assert by_status == Counter(committed=len(first.rows), overtaken=len(second.rows))
         for each in outcomes:
             assert (each.summary.verdict, each.summary.failed_data_files_count) == (Exit.NOTHING, 0)
-            assert all(row.reason.startswith("refused_changed") for row in each.rows if row.status == "overtaken")
-        assert sum("changed meanwhile:" in summary_text(each.summary, each.rows) for each in outcomes) >= 1
+            assert all(
+                row.reason.startswith("refused_changed")
+                for row in each.rows
+                if row.status == "overtaken"
+            )
+        assert (
+            sum("changed meanwhile:" in summary_text(each.summary, each.rows) for each in outcomes)
+            >= 1
+        )
         assert len(place.objects("compaction")) == 2 * len(first.rows), "nobody did any work again"
         assert place.content() == before
         place.store.close()
 
-    def test_what_was_refused_under_a_jobs_id_is_told_again_and_a_new_job_works_at_it(self, tmp_path: Path) -> None:
+    def test_what_was_refused_under_a_jobs_id_is_told_again_and_a_new_job_works_at_it(
+        self, tmp_path: Path
+    ) -> None:
         place = Place(tmp_path, mailbox_poll_s=0.0)
         place.fragment()
         place.store.export_catalog()
@@ -256,7 +280,10 @@ class TestRefused:
                     for name in ("a", "b"):
                         place.store.delete(name)
                     give_up = time.monotonic() + 60
-                    while any((place.tier2 / each).exists() for each in sources) and time.monotonic() < give_up:
+                    while (
+                        any((place.tier2 / each).exists() for each in sources)
+                        and time.monotonic() < give_up
+                    ):
                         place.store.flush()
                 return super().createDataFrame(table, schema)
 
@@ -268,7 +295,10 @@ class TestRefused:
         else:
             assert set(statuses(result)) == {"overtaken"}
             assert all("the store itself has replaced it" in row.reason for row in result.rows)
-            assert (result.summary.verdict, result.summary.failed_data_files_count) == (Exit.NOTHING, 0)
+            assert (result.summary.verdict, result.summary.failed_data_files_count) == (
+                Exit.NOTHING,
+                0,
+            )
         place.store.close()
 
     def test_a_corrupt_source_fails_its_group_alone(self, place: Place) -> None:
@@ -332,20 +362,40 @@ class TestWhatIsSaid:
         assert document["rows"][0].keys() == set(GROUPS.names)
         assert document["requests"] == sum(row["requests"] for row in document["rows"]) > 0
 
-    @pytest.mark.parametrize("wrong", [{"job_id": "7"}, {"snapshots": "old"}, {"min_input_files": 0}])
+    @pytest.mark.parametrize(
+        "wrong", [{"job_id": "7"}, {"snapshots": "old"}, {"min_input_files": 0}]
+    )
     def test_wrong_options_are_named(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             plan_compaction("memory://", **wrong)
 
 
 def test_of_an_attempt_that_came_second_only_its_effort_is_told() -> None:
-    made = {"outcome": "proposed", "reason": "", "method": "rewrite", "object_name": "x", "object_bytes": 7}
-    effort = dict.fromkeys(("requests", "bytes_received", "bytes_sent", "bytes_copied", "milliseconds", "attempt"), 3)
+    made = {
+        "outcome": "proposed",
+        "reason": "",
+        "method": "rewrite",
+        "object_name": "x",
+        "object_bytes": 7,
+    }
+    effort = dict.fromkeys(
+        ("requests", "bytes_received", "bytes_sent", "bytes_copied", "milliseconds", "attempt"), 3
+    )
     row = GroupRow(job_id="00000000000000ab", container_id=1, group_id="g", chunks_before=9)
     first = row.with_result({**made, **effort, "chunks_after": 2, "first": True})
-    assert (first.object, first.object_bytes, first.method, first.requests) == ("x", 7, "rewrite", 3)
+    assert (first.object, first.object_bytes, first.method, first.requests) == (
+        "x",
+        7,
+        "rewrite",
+        3,
+    )
     second = row.with_result({**made, **effort, "chunks_after": 2, "first": False})
-    assert (second.status, second.object, second.object_bytes, second.chunks_after) == ("pending", "", 0, 0)
+    assert (second.status, second.object, second.object_bytes, second.chunks_after) == (
+        "pending",
+        "",
+        0,
+        0,
+    )
     assert (second.method, second.requests) == ("", 3)
 
 
@@ -367,7 +417,9 @@ class TestOnSpark:
         rows = arrow_of(result.groups, GROUPS)
         assert rows.column_names == GROUPS.names
         assert rows.to_pylist() == result.table.to_pylist()
-        assert place.messages() == Counter(proposal=len(result.rows), answer=len(result.rows)), "one action"
+        assert place.messages() == Counter(proposal=len(result.rows), answer=len(result.rows)), (
+            "one action"
+        )
         assert compact(spark, place.url, **OPTIONS).rows == ()
 
     def test_tasks_that_die_behind_their_work_are_run_again(

@@ -1,4 +1,6 @@
-"""What is chosen for compaction: from tables alone, and such that what came out of it is not chosen again."""
+"""What is chosen for compaction: from tables alone, and such that what came out of it is not chosen
+again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ EXTENT = 4096
 
 
 def options(target: int = 1000, **more: object) -> CompactionOptions:
-    given: dict[str, object] = {"block_bytes": target, "older_than_ms": 1000, "extent_bytes": EXTENT} | more
+    given: dict[str, object] = {
+        "block_bytes": target,
+        "older_than_ms": 1000,
+        "extent_bytes": EXTENT,
+    } | more
     return CompactionOptions(target_file_size_bytes=target, **given)  # type: ignore[arg-type] # by name
 
 
@@ -58,7 +64,9 @@ class Catalog:
         for segment_id, length in blocks:
             segment = self.segment(segment_id)
             segment.chunks.append(
-                ChunkRecord(segment.storage_length, length, name, place, segment_id, segment.storage_length)
+                ChunkRecord(
+                    segment.storage_length, length, name, place, segment_id, segment.storage_length
+                )
             )
             segment.storage_length += length
             segment.length = segment.storage_length
@@ -90,7 +98,9 @@ class Catalog:
                 new = ChunkRecord(start, length, name, place, run.segment_id, start)
                 replacements.append(ChunkReplacement(run.segment_id, old, (new,)))
                 place += block_prefix_length(length, EXTENT, group.names[run.segment_id]) + length
-        operation = ReplaceChunksOperation((ObjectRecord(name, place, 0),), replacements, timestamp_ms=1)
+        operation = ReplaceChunksOperation(
+            (ObjectRecord(name, place, 0),), replacements, timestamp_ms=1
+        )
         apply_replace_chunks(self.metadata, operation)
         assert self.metadata.objects[name].live_chunks == len(replacements), "all of it was taken"
         self.metadata.check()
@@ -99,7 +109,10 @@ class Catalog:
 def starts(plan: CompactionPlan) -> list[list[tuple[int, int]]]:
     """Segment and offset of every chunk, by group."""
     groups = [plan.group(planned) for planned in plan.groups]
-    return [[(run.segment_id, chunk.start_offset) for run in group.runs for chunk in run.chunks] for group in groups]
+    return [
+        [(run.segment_id, chunk.start_offset) for run in group.runs for chunk in run.chunks]
+        for group in groups
+    ]
 
 
 class TestStretches:
@@ -192,7 +205,9 @@ class TestDead:
         c = Catalog()
         for number in range(5):
             c.put(f"o{number}", (1, 10_000), *[(10 + number, 10_000)] * (number == 0))
-        assert starts(c.plan(options(100_000))) == [[*[(1, 10_000 * number) for number in range(5)], (10, 0)]]
+        assert starts(c.plan(options(100_000))) == [
+            [*[(1, 10_000 * number) for number in range(5)], (10, 0)]
+        ]
 
     def test_not_one_in_which_a_segment_lives_that_may_not_be_touched(self) -> None:
         c = Catalog()
@@ -218,7 +233,10 @@ class TestGroups:
         for number in range(5):
             c.put(f"o{number}", (1, 140), (2, 140))
         assert [planned.bytes for planned in c.plan(options()).groups] == [1400]
-        assert [planned.bytes for planned in c.plan(options(max_file_size_bytes=1000)).groups] == [700, 700]
+        assert [planned.bytes for planned in c.plan(options(max_file_size_bytes=1000)).groups] == [
+            700,
+            700,
+        ]
 
     def test_chunks_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compaction_plan, "GROUP_CHUNKS_MAX", 5)
@@ -274,7 +292,9 @@ class TestGroups:
             now_ms=NOW_MS,
             store_id=STORE_ID,
         )
-        assert [planned.group_id for planned in plan.groups] == [each.group_id for each in c.plan(options()).groups]
+        assert [planned.group_id for planned in plan.groups] == [
+            each.group_id for each in c.plan(options()).groups
+        ]
 
 
 class TestOptions:
@@ -304,7 +324,11 @@ class TestOptions:
 layouts = st.lists(
     # Objects: blocks of (segment, length in tens, times), and what is dead in them.
     st.tuples(
-        st.lists(st.tuples(st.integers(1, 4), st.integers(1, 60), st.integers(1, 4)), min_size=1, max_size=5),
+        st.lists(
+            st.tuples(st.integers(1, 4), st.integers(1, 60), st.integers(1, 4)),
+            min_size=1,
+            max_size=5,
+        ),
         st.sampled_from([0, 0, 0, 3000, 20_000]),
     ),
     min_size=1,
@@ -313,7 +337,12 @@ layouts = st.lists(
 
 
 class TestProperties:
-    @given(layouts, st.sampled_from([100, 400, 1000, 3000]), st.integers(2, 6), st.sampled_from([50, 400, 100_000]))
+    @given(
+        layouts,
+        st.sampled_from([100, 400, 1000, 3000]),
+        st.integers(2, 6),
+        st.sampled_from([50, 400, 100_000]),
+    )
     @settings(max_examples=300, deadline=None)
     def test_groups_are_disjoint_true_and_not_planned_again(
         self,
@@ -333,8 +362,14 @@ class TestProperties:
         chosen = options(target, min_input_files=min_input_files, block_bytes=block_bytes)
         plan = c.plan(chosen)
         groups = [plan.group(planned) for planned in plan.groups]
-        assert [planned.group_id for planned in c.plan(chosen).groups] == [group.group_id for group in groups]
-        known = {(each.segment_id, chunk) for each in c.metadata.segments.values() for chunk in each.chunks}
+        assert [planned.group_id for planned in c.plan(chosen).groups] == [
+            group.group_id for group in groups
+        ]
+        known = {
+            (each.segment_id, chunk)
+            for each in c.metadata.segments.values()
+            for chunk in each.chunks
+        }
         seen: set[tuple[int, ChunkRecord]] = set()
         for planned, group in zip(plan.groups, groups, strict=True):
             chunks = [(run.segment_id, chunk) for run in group.runs for chunk in run.chunks]
@@ -346,7 +381,9 @@ class TestProperties:
             last = group.runs[-1].chunks[-1]
             assert planned.bytes - last.length < chosen.group_bytes_max
             assert set(group.objects) == {chunk.object_name for _, chunk in chunks}
-            assert all(record == c.metadata.objects[name].record for name, record in group.objects.items())
+            assert all(
+                record == c.metadata.objects[name].record for name, record in group.objects.items()
+            )
         before = copy.copy(c.metadata.objects)
         freed = plan.outline().freed_objects([group.group_id for group in groups])
         for group in groups:
@@ -354,15 +391,25 @@ class TestProperties:
         assert len(before.keys() - c.metadata.objects.keys()) == freed
         assert starts(c.plan(chosen, now_ms=2 * NOW_MS)) == []
 
-    @given(st.lists(st.tuples(st.integers(1, 100), st.booleans(), st.integers(0, 3)), min_size=1, max_size=12))
-    def test_pieces_are_counted_as_the_plan_counts_them(self, blocks: list[tuple[int, bool, int]]) -> None:
+    @given(
+        st.lists(
+            st.tuples(st.integers(1, 100), st.booleans(), st.integers(0, 3)),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    def test_pieces_are_counted_as_the_plan_counts_them(
+        self, blocks: list[tuple[int, bool, int]]
+    ) -> None:
         c = Catalog()
         place, number = 0, 0
         segment = c.segment(1)
         for length, moves, gap in blocks:
             number += moves
             place += 5000 * gap
-            segment.chunks.append(ChunkRecord(segment.length, length, f"o{number}", place, 1, segment.length))
+            segment.chunks.append(
+                ChunkRecord(segment.length, length, f"o{number}", place, 1, segment.length)
+            )
             place += 200 + length
             segment.length += length
         segment.storage_length = segment.length

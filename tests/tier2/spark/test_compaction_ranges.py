@@ -1,4 +1,6 @@
-"""Plans made range by range choose what a plan of the whole container chooses; by tasks, and without Spark."""
+"""Plans made range by range choose what a plan of the whole container chooses; by tasks, and
+without Spark.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from tier2.object_storage import ObjectStorage
 from tier2.spark import compaction_ranges
 from tier2.spark.compact_job import compact, plan_compaction
 from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_ranges import Range, dead_rows, left_rows, outlines_of, plan_range, planned_rows, ranges_of
+from tier2.spark.compaction_ranges import (
+    Range,
+    dead_rows,
+    left_rows,
+    outlines_of,
+    plan_range,
+    planned_rows,
+    ranges_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +96,9 @@ def test_what_ranges_choose_is_what_the_whole_chooses(tmp_path: Path, seed: int)
     whole = chosen_by([starts(c.plan(chosen))])
     assert whole
 
-    async def by_ranges(storage: ObjectStorage, manifest: Manifest) -> list[list[list[tuple[int, int]]]]:
+    async def by_ranges(
+        storage: ObjectStorage, manifest: Manifest
+    ) -> list[list[list[tuple[int, int]]]]:
         ranges = list(ranges_of([manifest]))
         assert len(ranges) > 3
         left = [await left_rows(storage, manifest, where, chosen) for where in ranges]
@@ -101,7 +113,9 @@ def test_what_ranges_choose_is_what_the_whole_chooses(tmp_path: Path, seed: int)
     assert chosen_by(exported(tmp_path, c, by_ranges)) == whole
 
 
-def test_one_range_is_the_plan_itself_and_travels_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_range_is_the_plan_itself_and_travels_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction_ranges, "CHUNKS_PER_RANGE", 1_000_000)
     c = fragmented(1)
     chosen = options(target=1000, **CHOSEN)
@@ -119,7 +133,9 @@ def test_one_range_is_the_plan_itself_and_travels_whole(tmp_path: Path, monkeypa
     ]
 
 
-def test_by_tasks_it_is_what_it_is_without_spark_and_the_run_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
+def test_by_tasks_it_is_what_it_is_without_spark_and_the_run_is_bounded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     c = fragmented(2)
 
     async def nothing(_: ObjectStorage, manifest: Manifest) -> int:
@@ -127,7 +143,12 @@ def test_by_tasks_it_is_what_it_is_without_spark_and_the_run_is_bounded(spark: S
 
     exported(tmp_path, c, nothing)
     url = (tmp_path / "tier2").as_uri()
-    given: dict[str, Any] = {**CHOSEN, "target_file_size_bytes": 1000, "block_bytes": 1000, "older_than_ms": 1000}
+    given: dict[str, Any] = {
+        **CHOSEN,
+        "target_file_size_bytes": 1000,
+        "block_bytes": 1000,
+        "older_than_ms": 1000,
+    }
     given |= {"snapshots": "newest", "job_id": "00000000000000ab"}
     here, there = plan_compaction(url, **given), compact(spark, url, dry_run=True, **given)
     assert here.rows == there.rows

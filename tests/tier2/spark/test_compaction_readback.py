@@ -25,7 +25,9 @@ def built(*lengths: int, extent_bytes: int = 4096) -> ObjectBuilder:
     return builder
 
 
-async def check(builder: ObjectBuilder, flipped: int | None = None, cut: int = 0) -> MemoryObjectStorage:
+async def check(
+    builder: ObjectBuilder, flipped: int | None = None, cut: int = 0
+) -> MemoryObjectStorage:
     """Store it, with one bit turned over or cut off at its end, and check it."""
     storage = MemoryObjectStorage(Runtime())
     await storage.put(NAME, builder.parts, UNIQUE_ID)
@@ -33,7 +35,9 @@ async def check(builder: ObjectBuilder, flipped: int | None = None, cut: int = 0
     data = bytearray(stored.data)
     if flipped is not None:
         data[flipped] ^= 1
-    storage.bucket.objects[NAME] = MemoryObject(bytes(data[: len(data) - cut]), UNIQUE_ID, stored.modified_ms)
+    storage.bucket.objects[NAME] = MemoryObject(
+        bytes(data[: len(data) - cut]), UNIQUE_ID, stored.modified_ms
+    )
     await check_written(storage, Runtime(), NAME, builder.beginnings)
     return storage
 

@@ -1,4 +1,6 @@
-"""What a task makes of a group: the same bytes elsewhere, or nothing, whatever the sources and the storage are like."""
+"""What a task makes of a group: the same bytes elsewhere, or nothing, whatever the sources and the
+storage are like.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class WithoutCompose(MemoryObjectStorage):
 
 
 class WithOtherBytes(MemoryObjectStorage):
-    """A store in which somebody else is faster: jobs' objects get other payload, under the same headers, with checksums that agree."""
+    """A store in which somebody else is faster: jobs' objects get other payload, under the same
+    headers, with checksums that agree.
+    """
 
     async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
         named = parse_object_name(name)
@@ -84,12 +88,17 @@ def flip(bed: Bed, name: str, position: int) -> None:
     stored = bed.storage.bucket.objects[name]
     data = bytearray(stored.data)
     data[position] ^= 1
-    bed.storage.bucket.objects[name] = MemoryObject(bytes(data), stored.unique_id, stored.modified_ms)
+    bed.storage.bucket.objects[name] = MemoryObject(
+        bytes(data), stored.unique_id, stored.modified_ms
+    )
 
 
 async def many(bed: Bed, objects: int = 6, length: int = 50) -> list[str]:
     """Objects of two segments, a block of each."""
-    return [await bed.put((1, bed.random_bytes(length)), (2, bed.random_bytes(length))) for _ in range(objects)]
+    return [
+        await bed.put((1, bed.random_bytes(length)), (2, bed.random_bytes(length)))
+        for _ in range(objects)
+    ]
 
 
 class TestSameBytes:
@@ -97,7 +106,12 @@ class TestSameBytes:
         async def body(bed: Bed) -> None:
             old = await many(bed)
             [result] = await bed.compact(options())
-            assert (result.outcome, result.first, result.method, result.chunks_after) == ("proposed", True, REWRITE, 2)
+            assert (result.outcome, result.first, result.method, result.chunks_after) == (
+                "proposed",
+                True,
+                REWRITE,
+                2,
+            )
             assert await bed.objects() == [result.object_name] == list(bed.metadata.objects)
             assert set(bed.metadata.garbage) == set(old)
             assert result.object_bytes == bed.metadata.objects[result.object_name].record.size
@@ -146,7 +160,8 @@ class TestSameBytes:
 
     def test_what_a_copy_would_leave_in_need_of_another_is_written_anew(self) -> None:
         async def body(bed: Bed) -> None:
-            # The middle of each run is too short for a range of its own, and would come to lie last.
+            # The middle of each run is too short for a range of its own, and would come to lie
+            # last.
             for length in (300, 50, 300):
                 await bed.put((1, bed.random_bytes(length)))
             [result] = await bed.compact(options(5000, block_bytes=100))
@@ -160,9 +175,13 @@ class TestSameBytes:
         self, storage_type: type[MemoryObjectStorage], length: int
     ) -> None:
         async def body(bed: Bed) -> None:
-            await bed.put((1, bed.random_bytes(length)), (2, bed.random_bytes(length)), moved_by=1000)
+            await bed.put(
+                (1, bed.random_bytes(length)), (2, bed.random_bytes(length)), moved_by=1000
+            )
             await bed.put((1, bed.random_bytes(length)), (2, bed.random_bytes(length)), cut=37)
-            await bed.put((1, bed.random_bytes(length)), (2, bed.random_bytes(length)), moved_by=7, cut=EXTENT)
+            await bed.put(
+                (1, bed.random_bytes(length)), (2, bed.random_bytes(length)), moved_by=7, cut=EXTENT
+            )
             await bed.compact(options(5000))
 
         run(body, storage_type(Runtime()))
@@ -183,8 +202,13 @@ class TestSameBytes:
     def test_or_are_as_asked(self, compression: str, codec: int) -> None:
         async def body(bed: Bed) -> None:
             for number in range(6):
-                await bed.put((1, bytes([number]) * 5000), codec=CODEC_ZSTD if codec == CODEC_NONE else CODEC_NONE)
-            [result] = await bed.compact(options(100_000, compression=compression, extent_bytes=4096))
+                await bed.put(
+                    (1, bytes([number]) * 5000),
+                    codec=CODEC_ZSTD if codec == CODEC_NONE else CODEC_NONE,
+                )
+            [result] = await bed.compact(
+                options(100_000, compression=compression, extent_bytes=4096)
+            )
             assert result.method == REWRITE
             header = parse_block_header(await bed.storage.get_range(result.object_name, 0, 128))
             assert header.codec == codec
@@ -194,7 +218,9 @@ class TestSameBytes:
     def test_a_mostly_dead_object_is_emptied(self) -> None:
         async def body(bed: Bed) -> None:
             dead = await bed.put(
-                (1, bed.random_bytes(4000)), (2, bed.random_bytes(4000)), dead=[bed.random_bytes(30_000)]
+                (1, bed.random_bytes(4000)),
+                (2, bed.random_bytes(4000)),
+                dead=[bed.random_bytes(30_000)],
             )
             alive = await bed.put((3, bed.random_bytes(4000)))
             [result] = await bed.compact(options(100_000, block_bytes=100_000))
@@ -204,7 +230,9 @@ class TestSameBytes:
 
         run(body, WithoutCompose(Runtime()))
 
-    def test_chunks_larger_than_one_request_are_read_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunks_larger_than_one_request_are_read_in_pieces(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(compaction_sources, "RUN_BYTES", 64)
 
         async def body(bed: Bed) -> None:
@@ -245,7 +273,9 @@ class TestSameBytes:
                     (segment, bytes(length) if repeats else bed.random_bytes(length))
                     for segment, length in dict(blocks).items()
                 ]
-                await bed.put(*datas, codec=codec, extent_bytes=extent_bytes, moved_by=moved_by, cut=cut)
+                await bed.put(
+                    *datas, codec=codec, extent_bytes=extent_bytes, moved_by=moved_by, cut=cut
+                )
             results = await bed.compact(options(target, compression=compression))
             assert all(result.outcome == "proposed" for result in results)
 
@@ -268,7 +298,9 @@ class TestOnS3:
             [result] = await bed.compact(options(64 * MIB, block_bytes=MIB, extent_bytes=64 * 1024))
             assert (result.method, result.chunks_after) == (COPY, 3)
             assert world.storage.statistics().requests("copy_part") >= 2
-            assert world.storage.statistics().bytes_sent - sent < 2 * MIB, "the proposal, and what is too short a part"
+            assert world.storage.statistics().bytes_sent - sent < 2 * MIB, (
+                "the proposal, and what is too short a part"
+            )
 
         run_case_with_threads(case)
 
@@ -344,12 +376,16 @@ class TestWhatGoesWrong:
         async def body(bed: Bed) -> None:
             await many(bed)
             [group] = bed.plan(options())
-            results = await asyncio.gather(bed.execute(group, options()), bed.execute(group, options()))
+            results = await asyncio.gather(
+                bed.execute(group, options()), bed.execute(group, options())
+            )
             assert {result.outcome for result in results} == {"proposed"}
             assert sorted(result.first for result in results) == [False, True]
             assert len(await bed.objects()) == 2
             [proposal] = await bed.proposals()
-            assert [proposal.object.name] == [result.object_name for result in results if result.first]
+            assert [proposal.object.name] == [
+                result.object_name for result in results if result.first
+            ]
             await bed.commit()
             await bed.check()
 
@@ -361,7 +397,12 @@ class TestWhatGoesWrong:
             [group] = bed.plan(options())
             first = await bed.execute(group, options())
             again = await bed.execute(group, options())
-            assert (first.first, again.first, again.outcome, again.requests) == (True, False, "proposed", 1)
+            assert (first.first, again.first, again.outcome, again.requests) == (
+                True,
+                False,
+                "proposed",
+                1,
+            )
             assert len(await bed.objects()) == 1
 
         run(body)
@@ -369,7 +410,9 @@ class TestWhatGoesWrong:
     @pytest.mark.parametrize("method", ["put", "compose", "get_range", "head"])
     @pytest.mark.parametrize("after_effect", [False, True])
     @pytest.mark.parametrize("length", [50, 300])
-    def test_a_storage_that_comes_back_is_waited_for(self, method: str, after_effect: bool, length: int) -> None:
+    def test_a_storage_that_comes_back_is_waited_for(
+        self, method: str, after_effect: bool, length: int
+    ) -> None:
         async def body() -> None:
             bed = virtual_bed()
             await many(bed, length=length)
@@ -385,7 +428,9 @@ class TestWhatGoesWrong:
             bed = virtual_bed()
             await many(bed)
             [group] = bed.plan(options())
-            bed.storage.fail("put", times=99, error=lambda name: StorageRefusedError(name, "no such bucket"))  # type: ignore[attr-defined] # memory
+            bed.storage.fail(
+                "put", times=99, error=lambda name: StorageRefusedError(name, "no such bucket")
+            )  # type: ignore[attr-defined] # memory
             begun = asyncio.get_running_loop().time()
             result = await bed.execute(group, options())
             assert (result.outcome, result.object_name) == ("failed", "")
@@ -406,31 +451,54 @@ class TestWhatGoesWrong:
 
         run(body, WithOtherBytes(Runtime()))
 
-    def test_what_nobody_foresaw_fails_its_group_and_the_task_goes_on_with_the_next(self, tmp_path: Path) -> None:
+    def test_what_nobody_foresaw_fails_its_group_and_the_task_goes_on_with_the_next(
+        self, tmp_path: Path
+    ) -> None:
         async def two_groups() -> list[Group]:
             bed = Bed(FileObjectStorage(str(tmp_path), Runtime()))
             await many(bed)
             [good] = bed.plan(options())
-            name = await bed.put((3, bed.random_bytes(REPLACEMENT_CHUNKS_MAX + 1)), extent_bytes=4096)
+            name = await bed.put(
+                (3, bed.random_bytes(REPLACEMENT_CHUNKS_MAX + 1)), extent_bytes=4096
+            )
             await bed.storage.close()
-            # No plan has so many chunks in a run: the owner would refuse them, so no proposal can be written.
+            # No plan has so many chunks in a run: the owner would refuse them, so no proposal can
+            # be written.
             chunk, record = bed.metadata.segments[3].chunks[0], bed.metadata.objects[name].record
             chunks = tuple(
                 chunk._replace(start_offset=offset, block_start_offset=offset, length=1)
                 for offset in range(chunk.length)
             )
-            bad = replace(good, group_id=16 * "0", runs=(Run(3, chunks),), names={3: "s/3"}, objects={name: record})
+            bad = replace(
+                good,
+                group_id=16 * "0",
+                runs=(Run(3, chunks),),
+                names={3: "s/3"},
+                objects={name: record},
+            )
             return [bad, good]
 
         bad, good = asyncio.run(two_groups())
         chosen = options(100_000, block_bytes=100_000)
-        site = CompactionSite(url=tmp_path.as_uri(), job_id=JOB, options=chosen, verify_copies=False)
+        site = CompactionSite(
+            url=tmp_path.as_uri(), job_id=JOB, options=chosen, verify_copies=False
+        )
         rows = [{"bin": 0, "data": group.encode()} for group in (bad, good)]
-        [results] = compaction_task(site, lambda: 0)(iter([pa.RecordBatch.from_pylist(rows, schema=WORK)]))
+        [results] = compaction_task(site, lambda: 0)(
+            iter([pa.RecordBatch.from_pylist(rows, schema=WORK)])
+        )
         failed, proposed = results.to_pylist()
-        assert (failed["group_id"], failed["outcome"], failed["first"]) == (bad.group_id, "failed", False)
+        assert (failed["group_id"], failed["outcome"], failed["first"]) == (
+            bad.group_id,
+            "failed",
+            False,
+        )
         assert failed["reason"].startswith(UNFORESEEN + "ValueError: ")
-        assert (proposed["group_id"], proposed["outcome"], proposed["first"]) == (good.group_id, "proposed", True)
+        assert (proposed["group_id"], proposed["outcome"], proposed["first"]) == (
+            good.group_id,
+            "proposed",
+            True,
+        )
 
     @pytest.mark.parametrize("length", [50, 300])
     def test_an_attempt_may_be_cut_off_anywhere(self, length: int) -> None:
@@ -462,7 +530,8 @@ def test_requests_and_bytes_are_counted() -> None:
     async def body(bed: Bed) -> None:
         await many(bed, objects=5)
         [result] = await bed.compact(options())
-        # A look for a proposal; a GET for each source; the object, what is read back of it, and its proposal.
+        # A look for a proposal; a GET for each source; the object, what is read back of it, and its
+        # proposal.
         assert result.requests == 1 + 5 + 3
         assert result.bytes_received > 10 * 50
         assert result.bytes_sent > result.object_bytes

@@ -32,7 +32,10 @@ class TestBins:
         ({"spark.master": "local[1]", "spark.task.cpus": "2"}, 1),
         ({"spark.master": "spark://host:7077"}, None),
         ({"spark.master": "spark://host:7077", "spark.cores.max": "12"}, 12),
-        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "4"}, 20),
+        (
+            {"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "4"},
+            20,
+        ),
         (
             {
                 "spark.master": "yarn",
@@ -45,7 +48,9 @@ class TestBins:
         ({}, None),
     ],
 )
-def test_how_many_tasks_run_at_a_time_is_what_the_settings_say(settings: dict[str, str], slots: int | None) -> None:
+def test_how_many_tasks_run_at_a_time_is_what_the_settings_say(
+    settings: dict[str, str], slots: int | None
+) -> None:
     assert slots_of(settings.get) == slots
 
 

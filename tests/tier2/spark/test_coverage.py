@@ -1,4 +1,6 @@
-"""Verdicts over segments: every divergence planted, nothing else reported; the same as a byte-by-byte reference says."""
+"""Verdicts over segments: every divergence planted, nothing else reported; the same as a
+byte-by-byte reference says.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,19 @@ class Chunk(NamedTuple):
 
 def table(rows: Sequence[Any], kind: type[Segment | Chunk]) -> pa.Table:
     columns = {
-        name: pa.array([getattr(row, name) for row in rows], pa.string() if name == "object_name" else pa.int64())
+        name: pa.array(
+            [getattr(row, name) for row in rows],
+            pa.string() if name == "object_name" else pa.int64(),
+        )
         for name in kind._fields
     }
     return pa.table(columns)
 
 
 def judged(segments: Sequence[Segment], chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
-    found = judge_coverage(table(segments, Segment), table(chunks, Chunk), container_id=6, run_id="run")
+    found = judge_coverage(
+        table(segments, Segment), table(chunks, Chunk), container_id=6, run_id="run"
+    )
     assert found.schema.equals(FINDINGS)
     rows: list[dict[str, Any]] = found.to_pylist()
     return rows
@@ -52,8 +59,20 @@ def short(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
 
 
 def test_chunks_that_follow_one_another_are_no_finding() -> None:
-    segments = [Segment(1, 0, 30), Segment(2, 15, 30), Segment(3, 0, 0), Segment(4, 50, 50), Segment(5, 70, 50)]
-    chunks = [Chunk(1, 0, 10), Chunk(1, 10, 20), Chunk(2, 10, 10), Chunk(2, 20, 10), Chunk(5, 40, 10)]
+    segments = [
+        Segment(1, 0, 30),
+        Segment(2, 15, 30),
+        Segment(3, 0, 0),
+        Segment(4, 50, 50),
+        Segment(5, 70, 50),
+    ]
+    chunks = [
+        Chunk(1, 0, 10),
+        Chunk(1, 10, 20),
+        Chunk(2, 10, 10),
+        Chunk(2, 20, 10),
+        Chunk(5, 40, 10),
+    ]
     assert judged(segments, chunks) == []
     assert judged(segments[::-1], chunks[::-1]) == []
     assert judged([], []) == []
@@ -67,7 +86,12 @@ def test_chunks_below_the_start_offset_lack_nothing() -> None:
 def test_a_gap_is_named_with_the_object_behind_it() -> None:
     (row,) = judged([Segment(1, 0, 30)], [Chunk(1, 0, 10, "a"), Chunk(1, 15, 15, "b")])
     assert short([row]) == [("gap", 1, 10, 5)]
-    assert (row["container_id"], row["object"], row["severity"], row["run_id"]) == (6, "b", "harmful", "run")
+    assert (row["container_id"], row["object"], row["severity"], row["run_id"]) == (
+        6,
+        "b",
+        "harmful",
+        "run",
+    )
 
 
 def test_what_lacks_at_the_ends_is_a_gap() -> None:
@@ -83,7 +107,13 @@ def test_what_lacks_at_the_ends_is_a_gap() -> None:
 
 
 def test_a_long_chunk_hides_no_later_overlap() -> None:
-    chunks = [Chunk(1, 0, 100), Chunk(1, 10, 10), Chunk(1, 50, 10), Chunk(1, 100, 20), Chunk(1, 119, 11)]
+    chunks = [
+        Chunk(1, 0, 100),
+        Chunk(1, 10, 10),
+        Chunk(1, 50, 10),
+        Chunk(1, 100, 20),
+        Chunk(1, 119, 11),
+    ]
     assert short(judged([Segment(1, 0, 130)], chunks)) == [
         ("overlap", 1, 10, 10),
         ("overlap", 1, 50, 10),
@@ -98,7 +128,10 @@ def test_chunks_behind_the_storage_length_overlap_what_is_not_stored_yet() -> No
 
 
 def test_a_chunk_of_no_bytes_and_one_of_no_segment_are_told() -> None:
-    rows = judged([Segment(1, 0, 30)], [Chunk(1, 0, 30), Chunk(1, 30, 0), Chunk(9, 5, 10, "q"), Chunk(9, 15, 10)])
+    rows = judged(
+        [Segment(1, 0, 30)],
+        [Chunk(1, 0, 30), Chunk(1, 30, 0), Chunk(9, 5, 10, "q"), Chunk(9, 15, 10)],
+    )
     assert short(rows) == [("wrong_identity", 9, 5, 10), ("wrong_size", 1, 30, 0)]
     assert rows[0]["object"] == "q"
 
@@ -186,7 +219,14 @@ def test_bytes_that_lack_or_are_there_twice_are_those_of_the_obvious_reference(
 
 
 def test_bytes_of_a_block_that_two_chunks_hold_are_an_overlap() -> None:
-    fields = ("block_offset", "length", "block_segment_id", "block_start_offset", "segment_id", "start_offset")
+    fields = (
+        "block_offset",
+        "length",
+        "block_segment_id",
+        "block_start_offset",
+        "segment_id",
+        "start_offset",
+    )
     blocks = [
         [(0, 10, 1, 0, 1, 0), (0, 10, 1, 10, 1, 10), (64, 5, 1, 20, 1, 20)],
         [(0, 10, 1, 0, 1, 0), (0, 10, 1, 8, 2, 500)],

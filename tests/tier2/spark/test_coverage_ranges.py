@@ -1,4 +1,6 @@
-"""Segments cut into ranges: what ranges, borders and walks say together is what one look at the whole container says."""
+"""Segments cut into ranges: what ranges, borders and walks say together is what one look at the
+whole container says.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,24 @@ def chunk_table(rows: Rows) -> pa.Table:
 
 def segment_table(rows: Rows) -> pa.Table:
     names = ("segment_id", "start_offset", "storage_length")
-    return pa.table({name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)})
+    return pa.table(
+        {name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)}
+    )
 
 
-segments_of = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=4).map(
-    lambda rows: [(2 * number, start, length) for number, (start, length) in enumerate(rows)]
-)
-chunks_of = st.lists(st.tuples(st.sampled_from([0, 2, 4, 6]), st.integers(0, 12), st.integers(0, 5)), max_size=14).map(
-    sorted
-)
+segments_of = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=4
+).map(lambda rows: [(2 * number, start, length) for number, (start, length) in enumerate(rows)])
+chunks_of = st.lists(
+    st.tuples(st.sampled_from([0, 2, 4, 6]), st.integers(0, 12), st.integers(0, 5)), max_size=14
+).map(sorted)
 
 
 @settings(deadline=None, max_examples=300)
 @given(segments_of, chunks_of, st.lists(st.integers(0, 14), max_size=4))
-def test_ranges_and_walks_say_what_the_whole_says(segments: Rows, chunks: Rows, cuts: list[int]) -> None:
+def test_ranges_and_walks_say_what_the_whole_says(
+    segments: Rows, chunks: Rows, cuts: list[int]
+) -> None:
     known = {row[0] for row in segments}
     chunks = [row for row in chunks if row[0] in known]
     whole = judge_coverage(segment_table(segments), chunk_table(chunks), container_id=1)
@@ -76,7 +82,8 @@ def test_ranges_and_walks_say_what_the_whole_says(segments: Rows, chunks: Rows, 
         own = [row for row in chunks if row[0] == segment_id]
         for at in range(0, len(own), 3):
             rows += [
-                one._asdict() | {"segment_id": segment_id} for one, _ in walk.see_rows(chunk_table(own[at : at + 3]))
+                one._asdict() | {"segment_id": segment_id}
+                for one, _ in walk.see_rows(chunk_table(own[at : at + 3]))
             ]
         rows += [one._asdict() | {"segment_id": segment_id} for one, _ in walk.end()]
 
@@ -95,7 +102,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize("rows_per_task", [1, 5, 7, 12, 1000])
-def test_a_cut_segment_that_is_as_it_should_be_is_no_finding(world: World, rows_per_task: int) -> None:
+def test_a_cut_segment_that_is_as_it_should_be_is_no_finding(
+    world: World, rows_per_task: int
+) -> None:
     findings, counters = dry_run(world, check="none", chunks_per_task=rows_per_task)
     assert findings.num_rows == 0
     assert counters["chunks"] == 36
@@ -103,14 +112,19 @@ def test_a_cut_segment_that_is_as_it_should_be_is_no_finding(world: World, rows_
 
 
 @pytest.mark.parametrize("rows_per_task", [1, 5, 7, 12, 1000])
-def test_faults_at_and_between_borders_are_found_with_their_objects(world: World, rows_per_task: int) -> None:
+def test_faults_at_and_between_borders_are_found_with_their_objects(
+    world: World, rows_per_task: int
+) -> None:
     world.drop_chunk(0, 7, 5)  # the first of the second row group
     reaching = world.lengthen_chunk(0, 8, 6)
     last = world.metadata[0].segments[9].chunks[-1]
     world.metadata[0].segments[9].storage_length -= 10
     findings, _ = dry_run(world, check="none", chunks_per_task=rows_per_task)
     assert found(findings) == {("gap", "0/7"), ("overlap", "0/8"), ("overlap", "0/9")}
-    places = {row["segment_id"]: (row["start_offset"], row["length"], row["object"]) for row in findings.to_pylist()}
+    places = {
+        row["segment_id"]: (row["start_offset"], row["length"], row["object"])
+        for row in findings.to_pylist()
+    }
     behind = world.metadata[0].segments[7].chunks[5]
     assert places[7] == (5 * len(PAYLOAD), len(PAYLOAD), behind.object_name)
     assert places[8] == (reaching.start_offset, 10, reaching.object_name)

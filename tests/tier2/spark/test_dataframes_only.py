@@ -1,4 +1,6 @@
-"""The jobs are written for Spark Connect as well: what only classic sessions have is in no module but two."""
+"""The jobs are written for Spark Connect as well: what only classic sessions have is in no module
+but two.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,35 @@ CLASSIC = {
     "rdd",
 }
 """Names of the RDD world, and the ways to its JVM."""
-EXCEPTIONS = {"progress.py": {"sparkContext"}, "session.py": {"SparkContext", "_active_spark_context", "sparkContext"}}
-"""Named in the docstring of tier2.spark; that they are guarded is for the tests by Connect to see."""
+EXCEPTIONS = {
+    "progress.py": {"sparkContext"},
+    "session.py": {"SparkContext", "_active_spark_context", "sparkContext"},
+}
+"""Named in the docstring of tier2.spark; that they are guarded is for the tests by Connect to
+see.
+"""
 _FUNCTIONS = {"F", "functions", "sf"}
 
 
 def classic_names(source: str) -> set[str]:
-    """What a module has of CLASSIC, as a name, an attribute, an import or a string; `functions.broadcast` is a hint to a DataFrame."""
+    """What a module has of CLASSIC, as a name, an attribute, an import or a string;
+    `functions.broadcast` is a hint to a DataFrame.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
-            hint = node.attr == "broadcast" and isinstance(node.value, ast.Name) and node.value.id in _FUNCTIONS
+            hint = (
+                node.attr == "broadcast"
+                and isinstance(node.value, ast.Name)
+                and node.value.id in _FUNCTIONS
+            )
             found |= set() if hint else {node.attr}
         elif isinstance(node, ast.ImportFrom):
-            found |= set() if node.module == "pyspark.sql.functions" else {alias.name for alias in node.names}
+            found |= (
+                set()
+                if node.module == "pyspark.sql.functions"
+                else {alias.name for alias in node.names}
+            )
         elif isinstance(node, ast.Name):
             found |= {node.id} - {"broadcast"}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):

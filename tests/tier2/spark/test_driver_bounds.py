@@ -1,4 +1,6 @@
-"""What the driver of a job is handed, counted: rows for containers, tasks and findings, never for what is as it should be."""
+"""What the driver of a job is handed, counted: rows for containers, tasks and findings, never for
+what is as it should be.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
     return tables
 
 
-def test_what_waits_for_its_deletion_is_counted_and_a_sample_of_it_shown(world: World, handed: list[pa.Table]) -> None:
+def test_what_waits_for_its_deletion_is_counted_and_a_sample_of_it_shown(
+    world: World, handed: list[pa.Table]
+) -> None:
     lost = world.names(0)[0]
     world.lose(lost)
     waiting = {world.garbage(number % 2) for number in range(WAITING_SHOWN + 30)}
@@ -75,7 +79,9 @@ def test_open_proposals_are_read_by_tasks_where_there_are_many(
         for number, name in enumerate(names):
             old = ChunkRecord(0, 10, "old", 0, 9, 0)
             new = (Replacement(9, (old,), (old._replace(object_name=name),)),)
-            message = ReplaceProposal(number % 2, RUN, f"group-{number}", ObjectRecord(name, 200, 1), new, 1)
+            message = ReplaceProposal(
+                number % 2, RUN, f"group-{number}", ObjectRecord(name, 200, 1), new, 1
+            )
             assert await put_message(storage, runtime, message)
         await storage.close()
 
@@ -105,7 +111,9 @@ def test_segments_are_no_rows_of_the_driver_however_many_and_long_they_are(
     result = stopped(LocalSpark(), world)
     assert found(result.table) == {("gap", "0/8")}
     assert result.summary.chunks == 71
-    items = [row["item"] for table in work if "item" in table.column_names for row in table.to_pylist()]
+    items = [
+        row["item"] for table in work if "item" in table.column_names for row in table.to_pylist()
+    ]
     assert items.count("cover") == 8
     assert items.count("walk") == 1
     assert all(table.num_rows <= 40 for table in handed)
@@ -118,7 +126,9 @@ def few_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_most(world: World) -> tuple[set[str], str]:
-    """Of container 0 hundreds of objects, one of container 1; orphans too, and a gap that they must not hide."""
+    """Of container 0 hundreds of objects, one of container 1; orphans too, and a gap that they must
+    not hide.
+    """
     for number in range(300):
         world.add_object(0, (12 + number) * len(PAYLOAD))
     for segment in world.metadata[0].segments.values():
@@ -139,7 +149,11 @@ def test_of_many_findings_all_are_counted_and_a_sample_comes_to_the_driver(
     lost, orphan = lose_most(world)
     place = tmp_path / "all"
     result = stopped(LocalSpark(), world, tasks=2, run_id=RUN, findings_url=place.as_uri())
-    assert {kind.kind: kind.number for kind in result.summary.kinds} == {"missing": 291, "gap": 1, "orphan": 1}
+    assert {kind.kind: kind.number for kind in result.summary.kinds} == {
+        "missing": 291,
+        "gap": 1,
+        "orphan": 1,
+    }
     assert result.summary.classes == {
         FoundClass("missing", "harmful", 0): 290,
         FoundClass("missing", "harmful", 1): 1,
@@ -157,15 +171,24 @@ def test_of_many_findings_all_are_counted_and_a_sample_comes_to_the_driver(
     assert max(table.num_rows for table in handed) < 60
     (kind,) = [kind for kind in result.summary.kinds if kind.kind == "missing"]
     assert kind.shown == len(missing)
-    assert f"of missing {kind.shown} are in the findings, a sample" in summary_text(result.summary, ())
-    (said,) = [each for each in summary_json(result.summary, ())["findings"] if each["kind"] == "missing"]
+    assert f"of missing {kind.shown} are in the findings, a sample" in summary_text(
+        result.summary, ()
+    )
+    (said,) = [
+        each for each in summary_json(result.summary, ())["findings"] if each["kind"] == "missing"
+    ]
     assert (said["count"], said["shown"]) == (291, kind.shown)
     everything = pa.concat_tables([pq.read_table(path) for path in sorted((place / RUN).iterdir())])
-    assert found(everything) == {("missing", name) for name in lost} | {("gap", "1/8"), ("orphan", orphan)}
+    assert found(everything) == {("missing", name) for name in lost} | {
+        ("gap", "1/8"),
+        ("orphan", orphan),
+    }
     assert everything.num_rows == 293
 
 
-def test_files_of_an_earlier_run_are_not_taken_for_those_of_this_one(world: World, tmp_path: Path) -> None:
+def test_files_of_an_earlier_run_are_not_taken_for_those_of_this_one(
+    world: World, tmp_path: Path
+) -> None:
     world.lose(world.names(0)[0])
     world.snapshot()
     url = (tmp_path / "all").as_uri()

@@ -1,4 +1,6 @@
-"""Verdicts over objects: every class planted, nothing else reported; the same as a slow obvious reference says."""
+"""Verdicts over objects: every class planted, nothing else reported; the same as a slow obvious
+reference says.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,14 @@ YOUNG_MS = NOW_MS - HOUR_MS
 BLOCK = pa.struct(
     [
         pa.field(name, pa.int64())
-        for name in ("block_offset", "length", "block_segment_id", "block_start_offset", "segment_id", "start_offset")
+        for name in (
+            "block_offset",
+            "length",
+            "block_segment_id",
+            "block_start_offset",
+            "segment_id",
+            "start_offset",
+        )
     ]
 )
 
@@ -58,7 +67,9 @@ class Listed(NamedTuple):
 
 
 def name_of(number: int, container_id: int = 1, epoch: int = 5) -> str:
-    return object_name(container_id, epoch, "flush", hashlib.sha256(str(number).encode()).digest()[:16])
+    return object_name(
+        container_id, epoch, "flush", hashlib.sha256(str(number).encode()).digest()[:16]
+    )
 
 
 def objects(known: Sequence[Known]) -> pa.Table:
@@ -96,13 +107,18 @@ def place(**changes: Any) -> Place:
 
 
 def judged(
-    before: Sequence[Known], listed: Sequence[Listed], after: Sequence[Known] | None = None, **changes: Any
+    before: Sequence[Known],
+    listed: Sequence[Listed],
+    after: Sequence[Known] | None = None,
+    **changes: Any,
 ) -> list[dict[str, Any]]:
     """Judged as a whole, and by suspects alone: both must say the same."""
     a, found, b = objects(before), listing(listed), objects(before if after is None else after)
     table = judge_shard(a, found, b, place(**changes), run_id="run")
     suspects = find_suspects(a, found)
-    assert judge_shard(suspects.before, suspects.listed, b, place(**changes), run_id="run").equals(table)
+    assert judge_shard(suspects.before, suspects.listed, b, place(**changes), run_id="run").equals(
+        table
+    )
     assert table.schema.equals(FINDINGS)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
@@ -123,7 +139,9 @@ def test_what_is_listed_as_both_snapshots_have_it_is_no_finding() -> None:
     assert judged([], []) == []
 
 
-def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing_and_says_what_was_in_it() -> None:
+def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing_and_says_what_was_in_it() -> (
+    None
+):
     (row,) = judged([Known(X, 100, blocks=[(4, 1000, 50)])], [])
     assert row == {
         "kind": "missing",
@@ -155,7 +173,11 @@ def test_an_object_that_came_or_went_between_the_snapshots_is_not_missing() -> N
 def test_a_size_is_compared_wherever_snapshot_b_needs_the_object() -> None:
     for before in ([Known(X, 100)], []):
         (row,) = judged(before, [Listed(X, 99)], [Known(X, 100)])
-        assert (row["kind"], row["expected"], row["actual"]) == ("wrong_size", "100 bytes", "99 bytes")
+        assert (row["kind"], row["expected"], row["actual"]) == (
+            "wrong_size",
+            "100 bytes",
+            "99 bytes",
+        )
         assert judged(before, [Listed(X, 100)], [Known(X, 100)]) == []
     assert [row["kind"] for row in judged([Known(X, 100)], [Listed(X, 99)], [])] == ["in_flight"]
 
@@ -169,9 +191,15 @@ def test_a_size_is_compared_wherever_snapshot_b_needs_the_object() -> None:
         ([], [Known(X, live=False)]),
     ],
 )
-def test_garbage_that_is_still_listed_waits_for_its_deletion(before: Sequence[Known], after: Sequence[Known]) -> None:
+def test_garbage_that_is_still_listed_waits_for_its_deletion(
+    before: Sequence[Known], after: Sequence[Known]
+) -> None:
     (row,) = judged(before, [Listed(X)], after)
-    assert (row["kind"], row["severity"], row["age_seconds"]) == ("waiting_for_deletion", "information", 360_000)
+    assert (row["kind"], row["severity"], row["age_seconds"]) == (
+        "waiting_for_deletion",
+        "information",
+        360_000,
+    )
 
 
 @pytest.mark.parametrize("after", [[], [Known(X, live=False)]])
@@ -210,7 +238,9 @@ def test_what_could_be_under_way_is_in_flight_and_no_orphan(
 def test_an_old_object_of_an_epoch_its_store_has_not_come_to_is_an_orphan_and_a_stray() -> None:
     (row,) = judged([], [Listed(name_of(1, epoch=8))])
     assert (row["kind"], row["severity"]) == ("orphan", "note")
-    assert row["evidence"].endswith("(a stray: its name is of epoch 8, and the snapshot, taken since, of epoch 7)")
+    assert row["evidence"].endswith(
+        "(a stray: its name is of epoch 8, and the snapshot, taken since, of epoch 7)"
+    )
 
 
 @pytest.mark.parametrize("listed", [[], [Listed(X, 100)]])
@@ -234,13 +264,18 @@ def test_names_of_nobody_are_foreign_and_the_engines_own_are_nothing() -> None:
     strange = ["readme.txt", "ab/x", X[:-1] + "g", X.upper(), "zz" + X[2:]]
     wrong_shard = ("00" if X[:2] != "00" else "01") + X[2:]
     assert parse_object_name(wrong_shard) is None
-    listed = [Listed(name) for name in (*strange, wrong_shard, *(prefix + "x" for prefix in ENGINE_PREFIXES))]
+    listed = [
+        Listed(name)
+        for name in (*strange, wrong_shard, *(prefix + "x" for prefix in ENGINE_PREFIXES))
+    ]
     rows = judged([], listed)
     assert kinds(rows) == sorted(("foreign", name) for name in (*strange, wrong_shard))
     assert {row["container_id"] for row in rows} == {None}
 
 
-def test_a_container_that_is_not_of_the_store_is_foreign_and_one_without_snapshot_cannot_be_told() -> None:
+def test_a_container_that_is_not_of_the_store_is_foreign_and_one_without_snapshot_cannot_be_told() -> (
+    None
+):
     other, untold = name_of(1, container_id=9), name_of(2, container_id=3)
     rows = judged([], [Listed(other), Listed(untold)])
     assert {(row["kind"], row["severity"], row["container_id"]) for row in rows} == {
@@ -269,7 +304,10 @@ def test_every_kind_has_a_severity() -> None:
 def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
     chance = random.Random(7)
     names = [name_of(number, chance.choice((1, 2)), chance.randrange(8)) for number in range(6000)]
-    planted = {kind: names[at * 100 : at * 100 + 100] for at, kind in enumerate(("missing", "wrong_size", "orphan"))}
+    planted = {
+        kind: names[at * 100 : at * 100 + 100]
+        for at, kind in enumerate(("missing", "wrong_size", "orphan"))
+    }
     planted["in_flight"] = names[300:400]
     planted["waiting_for_deletion"] = names[400:500]
     came, went = names[500:600], names[600:700]
@@ -279,7 +317,10 @@ def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
         Known(name, live=False) for name in planted["waiting_for_deletion"]
     ]
     after = [Known(name) for name in (*always, *came)]
-    listed = [Listed(name) for name in (*rest, *came, *planted["orphan"], *planted["waiting_for_deletion"])]
+    listed = [
+        Listed(name)
+        for name in (*rest, *came, *planted["orphan"], *planted["waiting_for_deletion"])
+    ]
     listed += [Listed(name, 101) for name in planted["wrong_size"]]
     listed += [Listed(name, 100, YOUNG_MS) for name in planted["in_flight"]]
     chance.shuffle(before)
@@ -288,7 +329,9 @@ def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
     assert kinds(found) == sorted((kind, name) for kind, group in planted.items() for name in group)
 
 
-def reference(before: Sequence[Known], listed: Sequence[Listed], after: Sequence[Known], where: Place) -> set[Any]:
+def reference(
+    before: Sequence[Known], listed: Sequence[Listed], after: Sequence[Known], where: Place
+) -> set[Any]:
     """What docs/reconciliation.md says, object by object."""
     a, b = ({each.name: each for each in rows} for rows in (before, after))
     seen = {each.key: each for each in listed}
@@ -317,9 +360,15 @@ def reference(before: Sequence[Known], listed: Sequence[Listed], after: Sequence
             result.add((name, "in_flight", Severity.UNKNOWN))
         else:
             epoch = where.epochs[parts.container_id]
-            old = there.modified_ms is not None and NOW_MS - there.modified_ms >= where.older_than_ms
+            old = (
+                there.modified_ms is not None and NOW_MS - there.modified_ms >= where.older_than_ms
+            )
             sure = epoch is not None and old and name not in where.open_names
-            result.add((name, "orphan", Severity.NOTE) if sure else (name, "in_flight", Severity.INFORMATION))
+            result.add(
+                (name, "orphan", Severity.NOTE)
+                if sure
+                else (name, "in_flight", Severity.INFORMATION)
+            )
     return result
 
 
@@ -343,15 +392,23 @@ states = st.sampled_from(("absent", "live", "garbage"))
     ),
     st.randoms(use_true_random=False),
 )
-def test_verdicts_are_those_of_the_obvious_reference(rows: list[Any], chance: random.Random) -> None:
+def test_verdicts_are_those_of_the_obvious_reference(
+    rows: list[Any], chance: random.Random
+) -> None:
     before = [Known(name, 100, was == "live") for name, was, *_ in rows if was != "absent"]
     after = [Known(name, 100, now == "live") for name, _, now, *_ in rows if now != "absent"]
     # What lives does not become unknown, nor garbage live again.
-    after = [each for each in after if not (each.live and Known(each.name, 100, live=False) in before)]
+    after = [
+        each for each in after if not (each.live and Known(each.name, 100, live=False) in before)
+    ]
     listed = [Listed(name, size, at) for name, _, _, there, size, at, _ in rows if there]
     opened = {name for name, *_, named in rows if named}
     # A container without a snapshot B has no rows in it.
-    after = [each for each in after if (parts := parse_object_name(each.name)) is None or parts.container_id != 3]
+    after = [
+        each
+        for each in after
+        if (parts := parse_object_name(each.name)) is None or parts.container_id != 3
+    ]
     chance.shuffle(before)
     chance.shuffle(listed)
     found = judged(before, listed, after, open_names=opened)

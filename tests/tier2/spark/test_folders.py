@@ -1,4 +1,6 @@
-"""The folders that the engine keeps beside segments: foreign files, lost and broken copies, markers, messages, leftovers."""
+"""The folders that the engine keeps beside segments: foreign files, lost and broken copies,
+markers, messages, leftovers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from tier2.store_markers import marker_name, marker_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session takes its time on a busy machine
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first query of a session takes its time on a busy machine
 
 OTHER = str(uuid.UUID(int=0x9999))
 JOB = "00000000feedbeef"
@@ -46,14 +50,20 @@ def world(tmp_path: Path) -> World:
 
 
 def snapshot_file(world: World, container_id: int, store_id: str, table: str = "segments") -> str:
-    return table_name(SnapshotName(container_id, EPOCH, 7, new_snapshot_id(store_id, world.random)), table)
+    return table_name(
+        SnapshotName(container_id, EPOCH, 7, new_snapshot_id(store_id, world.random)), table
+    )
 
 
 def plant(world: World) -> dict[str, tuple[str, str]]:
     """One of each, in a world that was not exported yet: kind and severity by object."""
     old = 20 * DAY_S
     foreign = [
-        *(world.put(f"{prefix}{name}", b"x", old) for prefix in ENGINE_PREFIXES for name in ("x", "deep/no name")),
+        *(
+            world.put(f"{prefix}{name}", b"x", old)
+            for prefix in ENGINE_PREFIXES
+            for name in ("x", "deep/no name")
+        ),
         world.put(f"mailbox/00000000/{JOB}/Message.json", b"x", old),
         world.put(message_name(ExportRequest(9, JOB, "m").key), b"x", old),
         world.put("probe/" + "0" * 31, b"x", old),
@@ -63,7 +73,9 @@ def plant(world: World) -> dict[str, tuple[str, str]]:
     world.put(message_name(whole.key), encode(whole))
     answered = ExportRequest(0, JOB, "answered")
     world.put(message_name(answered.key), b"whatever it was", old)
-    answer = world.put(answer_name(answered.key), encode(Answer(*answered.key, "refused_malformed", "no")), old)
+    answer = world.put(
+        answer_name(answered.key), encode(Answer(*answered.key, "refused_malformed", "no")), old
+    )
     just_now = ExportRequest(0, JOB, "just-now")
     world.put(answer_name(just_now.key), b"x", DAY_S)
     world.put(marker_name(OTHER), marker_text(marker_name(OTHER)))
@@ -105,7 +117,11 @@ def test_each_folder_is_judged_by_its_grammar(spark: SparkSession, world: World)
     assert told(result.table.to_pylist()) == expected
     assert (result.verdict, result.summary.orphans) == (Exit.FINDINGS, 0)
     (row,) = [row for row in result.table.to_pylist() if row["severity"] == "harmful"]
-    assert (row["container_id"], "restore" in row["evidence"], "checksum" in row["evidence"]) == (1, True, True)
+    assert (row["container_id"], "restore" in row["evidence"], "checksum" in row["evidence"]) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_the_same_in_a_bucket(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +151,11 @@ def test_a_container_without_a_copy_of_its_metadata_is_told_of(world: World) -> 
     world.snapshot()
     result = stopped(LocalSpark(), world)
     (row,) = result.table.to_pylist()
-    assert (row["kind"], row["severity"], row["object"]) == ("missing", "harmful", "checkpoints/00000001/")
+    assert (row["kind"], row["severity"], row["object"]) == (
+        "missing",
+        "harmful",
+        "checkpoints/00000001/",
+    )
     assert "no whole copy of the metadata" in row["evidence"]
     assert result.verdict == Exit.FINDINGS
 
@@ -148,12 +168,17 @@ def test_a_copy_of_an_earlier_owner_alone_is_a_note_and_one_of_a_later_owner_sho
     world.export(1, EPOCH + 1)
     result = stopped(LocalSpark(), world)
     rows = told(result.table.to_pylist())
-    assert rows == {"checkpoints/00000000/": ("in_flight", "unknown"), "checkpoints/00000001/": ("missing", "note")}
+    assert rows == {
+        "checkpoints/00000000/": ("in_flight", "unknown"),
+        "checkpoints/00000001/": ("missing", "note"),
+    }
     assert result.verdict == Exit.COULD_NOT_TELL
 
 
 @pytest.mark.parametrize(("check", "count"), [("headers", 1), ("bodies", 2)])
-def test_older_copies_are_read_to_their_end_only_with_bodies(world: World, check: str, count: int) -> None:
+def test_older_copies_are_read_to_their_end_only_with_bodies(
+    world: World, check: str, count: int
+) -> None:
     first, cut = world.copy(0), world.copy(0)
     world.copy(0)
     world.flip(first, 100)
@@ -167,10 +192,16 @@ def test_a_lost_marker_is_a_note(world: World) -> None:
     world.lose(marker_name(STORE_ID))
     world.snapshot()
     (row,) = stopped(LocalSpark(), world).table.to_pylist()
-    assert (row["kind"], row["severity"], row["object"]) == ("missing", "note", marker_name(STORE_ID))
+    assert (row["kind"], row["severity"], row["object"]) == (
+        "missing",
+        "note",
+        marker_name(STORE_ID),
+    )
 
 
-def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_copy_is_found(tmp_path: Path) -> None:
+def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_copy_is_found(
+    tmp_path: Path,
+) -> None:
     location, tier2 = tmp_path / "store", tmp_path / "store" / "tier2"
     with blocking.open(location, **{**TINY, "containers": 2, "mailbox_poll_s": 0.05}) as store:
         store.create_segment("a")

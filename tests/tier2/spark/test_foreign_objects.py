@@ -1,4 +1,6 @@
-"""Whatever lies beside the objects of a store is listed and reported as foreign, however it is called; and nobody deletes it."""
+"""Whatever lies beside the objects of a store is listed and reported as foreign, however it is
+called; and nobody deletes it.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,29 @@ if TYPE_CHECKING:
 SPACES = itertools.count()
 OURS = object_name(0, 1, "flush", bytes(16))
 FOREIGN = [
-    *("copy of data.bin", "é.txt", "ok.txt", "~", "a+b/~c", "a:b", "ab0", "ab~", "~staging.txt", "zz/日本/🙂 .txt"),
-    *("lost+found/a", "ab/x y", "ab/~x", "ab/~y/z", "ab/ü/~/z", "ab/z", f"{OURS} copy", f"{OURS}~", f"x/{OURS}"),
+    *(
+        "copy of data.bin",
+        "é.txt",
+        "ok.txt",
+        "~",
+        "a+b/~c",
+        "a:b",
+        "ab0",
+        "ab~",
+        "~staging.txt",
+        "zz/日本/🙂 .txt",
+    ),
+    *(
+        "lost+found/a",
+        "ab/x y",
+        "ab/~x",
+        "ab/~y/z",
+        "ab/ü/~/z",
+        "ab/z",
+        f"{OURS} copy",
+        f"{OURS}~",
+        f"x/{OURS}",
+    ),
 ]
 OWN = [OURS, *(f"{prefix}{name}" for prefix in ENGINE_PREFIXES for name in ("x", "no name"))]
 
@@ -67,7 +90,7 @@ def write(root: Path, names: Iterable[str]) -> None:
         (root / name).write_bytes(b"somebody's")
 
 
-# --- a folder ----------------------------------------------------------------------------------------------------------
+# --- a folder -------------------------------------------------------------------------------------
 
 
 def test_a_folder_shows_all_that_lies_in_it(tmp_path: Path) -> None:
@@ -137,15 +160,26 @@ def test_folders_may_lie_deep_in_one_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "may"),
     [
-        *(("", True), ("ab/", True), ("ab/00000001/", True), ("ab/00000001/0000000000000001/", True)),
-        *(("a/", False), ("x y/", False), ("ab/x/", False), ("ab/00000001/0000000000000001/x/", False), ("/", False)),
+        *(
+            ("", True),
+            ("ab/", True),
+            ("ab/00000001/", True),
+            ("ab/00000001/0000000000000001/", True),
+        ),
+        *(
+            ("a/", False),
+            ("x y/", False),
+            ("ab/x/", False),
+            ("ab/00000001/0000000000000001/x/", False),
+            ("/", False),
+        ),
     ],
 )
 def test_which_folders_may_hold_objects(folder: str, may: bool) -> None:
     assert may_hold_ours(folder) is may
 
 
-# --- what fsspec reaches -----------------------------------------------------------------------------------------------
+# --- what fsspec reaches --------------------------------------------------------------------------
 
 
 def test_a_server_of_files_shows_all_that_lies_on_it() -> None:
@@ -167,7 +201,9 @@ def test_a_store_of_keys_that_fsspec_reaches_shows_all_but_what_is_behind_an_emp
     async def work() -> list[str]:
         storage = FsspecObjectStorage(f"memory:/{root}", Runtime())
         try:
-            pages = storage.list_everything("", lambda folder: folder in ENGINE_PREFIXES, may_hold_ours)
+            pages = storage.list_everything(
+                "", lambda folder: folder in ENGINE_PREFIXES, may_hold_ours
+            )
             return [stored.name async for page in pages for stored in page]
         finally:
             await storage.close()
@@ -181,7 +217,7 @@ def test_a_store_of_keys_that_fsspec_reaches_shows_all_but_what_is_behind_an_emp
             del files.store[path]
 
 
-# --- S3 ----------------------------------------------------------------------------------------------------------------
+# --- S3 -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[Moto, S3Proxy])
@@ -202,7 +238,9 @@ def upload(server: S3Server, folder: Path, empty: Iterable[str] = ()) -> str:
     try:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                client.put_object(Bucket=bucket, Key=f"store/{path.relative_to(folder)}", Body=path.read_bytes())
+                client.put_object(
+                    Bucket=bucket, Key=f"store/{path.relative_to(folder)}", Body=path.read_bytes()
+                )
         for key in empty:
             client.put_object(Bucket=bucket, Key=f"store/{key}", Body=b"")
     finally:
@@ -211,7 +249,9 @@ def upload(server: S3Server, folder: Path, empty: Iterable[str] = ()) -> str:
 
 
 @pytest.mark.parametrize("empty", [(), ("ab/00", "other")])
-def test_a_bucket_shows_all_that_lies_in_it(server: S3Server, tmp_path: Path, empty: tuple[str, ...]) -> None:
+def test_a_bucket_shows_all_that_lies_in_it(
+    server: S3Server, tmp_path: Path, empty: tuple[str, ...]
+) -> None:
     write(tmp_path, [*FOREIGN, *OWN])
     # What has no bytes is listed another way.
     assert listed(upload(server, tmp_path, empty)) == sorted([*FOREIGN, OURS, *empty])
@@ -228,10 +268,13 @@ def test_an_inventory_shows_all_but_the_folder_of_the_store_itself(encoded: bool
             "modified_ms": [1] * len(keys),
         }
     )
-    assert _names([conform_listing(rows, key_rules("s3://bucket/store", url_encoded=encoded))]) == names
+    assert (
+        _names([conform_listing(rows, key_rules("s3://bucket/store", url_encoded=encoded))])
+        == names
+    )
 
 
-# --- through reconciliation --------------------------------------------------------------------------------------------
+# --- through reconciliation -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -247,7 +290,11 @@ def check(url: str, **options: Any) -> None:
     result = reconcile(LocalSpark().as_spark(), url, snapshots="newest", check="headers", **options)
     assert found(result.table) == {("foreign", name) for name in FOREIGN}
     assert set(result.table["severity"].to_pylist()) == {"note"}
-    assert (result.table.num_rows, result.verdict, result.summary.orphans) == (len(FOREIGN), Exit.FINDINGS, 0)
+    assert (result.table.num_rows, result.verdict, result.summary.orphans) == (
+        len(FOREIGN),
+        Exit.FINDINGS,
+        0,
+    )
 
 
 def test_foreign_files_in_a_folder_are_reported(world: World) -> None:

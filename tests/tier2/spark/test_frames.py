@@ -1,4 +1,6 @@
-"""What hides Spark's versions: every bin is one task, by Spark's own hash; tables go in and come out as they were."""
+"""What hides Spark's versions: every bin is one task, by Spark's own hash; tables go in and come
+out as they were.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,20 @@ def test_spark_runs_a_task_for_each_bin_with_its_rows_alone(spark: SparkSession)
         yield pa.RecordBatch.from_pylist([said], schema=_OUT)
 
     bins = [0, 1, 2, 3, 4, 5, 6, 2, 2]
-    table = pa.table({"bin": bins, "data": [bytes([each]) for each in bins], "number": bins}, schema=_IN)
+    table = pa.table(
+        {"bin": bins, "data": [bytes([each]) for each in bins], "number": bins}, schema=_IN
+    )
     results = arrow_of(map_bins(spark, table, work, _OUT), _OUT).to_pylist()
     assert sorted((row["bins"], row["rows"], bytes(row["data"])) for row in results) == [
-        (str([each]), 3 if each == 2 else 1, bytes([each]) * (3 if each == 2 else 1)) for each in range(7)
+        (str([each]), 3 if each == 2 else 1, bytes([each]) * (3 if each == 2 else 1))
+        for each in range(7)
     ]
 
 
 @pytest.mark.spark_versions
 def test_an_empty_table_and_nulls_come_back(spark: SparkSession) -> None:
-    some = pa.table({"bin": [1, None], "data": [b"\x00\xff", None], "number": [None, 2**40]}, schema=_IN)
+    some = pa.table(
+        {"bin": [1, None], "data": [b"\x00\xff", None], "number": [None, 2**40]}, schema=_IN
+    )
     for table in (some, _IN.empty_table()):
         assert arrow_of(frame_of(spark, table), _IN).cast(_IN).to_pylist() == table.to_pylist()

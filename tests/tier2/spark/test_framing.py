@@ -1,4 +1,6 @@
-"""Cutting bytes into rows: any cutting into ranges and pieces gives the same rows, each once, by where it begins."""
+"""Cutting bytes into rows: any cutting into ranges and pieces gives the same rows, each once, by
+where it begins.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.events import frame_events
-from tier2.spark.framing import EventFramer, Framer, FramingError, LineFramer, RawFramer, Rows, raw_offsets
+from tier2.spark.framing import (
+    EventFramer,
+    Framer,
+    FramingError,
+    LineFramer,
+    RawFramer,
+    Rows,
+    raw_offsets,
+)
 
 Row = tuple[int, bytes]
-TEXT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\0", b"longer line"]), max_size=30).map(b"".join)
-EVENTS = st.lists(st.one_of(st.binary(max_size=5), st.binary(min_size=20, max_size=30)), max_size=12)
+TEXT = st.lists(
+    st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\0", b"longer line"]), max_size=30
+).map(b"".join)
+EVENTS = st.lists(
+    st.one_of(st.binary(max_size=5), st.binary(min_size=20, max_size=30)), max_size=12
+)
 BASE = 1000
 """The segment's first byte that is there."""
 
@@ -25,13 +39,19 @@ def unpacked(rows: Rows | None) -> Iterator[Row]:
     assert rows.data is not None
     assert rows.bounds[0] == 0
     assert rows.bounds[-1] == len(rows.data)
-    assert list(rows.lengths) == [after - before for before, after in zip(rows.bounds, rows.bounds[1:], strict=False)]
+    assert list(rows.lengths) == [
+        after - before for before, after in zip(rows.bounds, rows.bounds[1:], strict=False)
+    ]
     for offset, begin, end in zip(rows.offsets, rows.bounds, rows.bounds[1:], strict=False):
         yield int(offset), bytes(memoryview(rows.data)[begin:end])
 
 
-def rows_of(framer: Framer, data: bytes, first: int, pieces: list[int], *, complete: bool = True) -> list[Row]:
-    """What a framer gives of `data`, whose first byte lies at `first`, in pieces of these lengths, the last again and again."""
+def rows_of(
+    framer: Framer, data: bytes, first: int, pieces: list[int], *, complete: bool = True
+) -> list[Row]:
+    """What a framer gives of `data`, whose first byte lies at `first`, in pieces of these lengths,
+    the last again and again.
+    """
     found: list[Row] = []
     position = framer.position
     sizes = iter(pieces)
@@ -64,7 +84,9 @@ PIECES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
 @given(TEXT, st.lists(st.integers(0, 80), max_size=6), PIECES, st.booleans())
-def test_lines_by_ranges_are_the_lines(data: bytes, cuts: list[int], pieces: list[int], complete: bool) -> None:
+def test_lines_by_ranges_are_the_lines(
+    data: bytes, cuts: list[int], pieces: list[int], complete: bool
+) -> None:
     end = BASE + len(data)
     borders = [BASE, *sorted({BASE + cut for cut in cuts if 0 < cut < len(data)}), end]
     found: list[Row] = []
@@ -75,7 +97,9 @@ def test_lines_by_ranges_are_the_lines(data: bytes, cuts: list[int], pieces: lis
 
 
 @given(TEXT, st.integers(0, 60), st.integers(0, 60), PIECES)
-def test_lines_from_the_middle_are_those_that_begin_there(data: bytes, low: int, high: int, pieces: list[int]) -> None:
+def test_lines_from_the_middle_are_those_that_begin_there(
+    data: bytes, low: int, high: int, pieces: list[int]
+) -> None:
     start, stop = BASE + low, BASE + max(low, min(high, len(data)))
     framer = LineFramer(start, stop, record_bytes_max=1000, skip_first=low > 0)
     wanted = [row for row in lines_of(data) if start <= row[0] < stop]
@@ -85,10 +109,16 @@ def test_lines_from_the_middle_are_those_that_begin_there(data: bytes, low: int,
 
 
 @given(EVENTS, st.lists(st.integers(0, 12), max_size=4), PIECES)
-def test_events_by_ranges_at_their_borders(events: list[bytes], cuts: list[int], pieces: list[int]) -> None:
+def test_events_by_ranges_at_their_borders(
+    events: list[bytes], cuts: list[int], pieces: list[int]
+) -> None:
     data = frame_events(events)
     places = [offset for offset, _ in events_of(events)]
-    borders = [BASE, *sorted({places[cut] for cut in cuts if 0 < cut < len(places)}), BASE + len(data)]
+    borders = [
+        BASE,
+        *sorted({places[cut] for cut in cuts if 0 < cut < len(places)}),
+        BASE + len(data),
+    ]
     found: list[Row] = []
     for start, stop in itertools.pairwise(borders):
         framer = EventFramer(start, stop, record_bytes_max=1000, exact_end=True)
@@ -112,24 +142,38 @@ def test_a_border_that_is_none_is_told_by_who_reaches_over_it(
 ) -> None:
     framed = frame_events(events)
     borders = {offset for offset, _ in events_of(events)} | {BASE + len(framed)}
-    false = data.draw(st.sampled_from([place for place in range(BASE, BASE + len(framed)) if place not in borders]))
+    false = data.draw(
+        st.sampled_from(
+            [place for place in range(BASE, BASE + len(framed)) if place not in borders]
+        )
+    )
     with pytest.raises(FramingError) as caught:
-        rows_of(EventFramer(BASE, false, record_bytes_max=1000, exact_end=True), framed, BASE, pieces)
+        rows_of(
+            EventFramer(BASE, false, record_bytes_max=1000, exact_end=True), framed, BASE, pieces
+        )
     assert caught.value.offset == max(border for border in borders if border < false)
 
 
 @given(st.binary(max_size=100), st.integers(1, 30), st.integers(0, 40), PIECES)
-def test_raw_rows_are_cut_at_multiples(data: bytes, row_bytes: int, first: int, pieces: list[int]) -> None:
+def test_raw_rows_are_cut_at_multiples(
+    data: bytes, row_bytes: int, first: int, pieces: list[int]
+) -> None:
     end = first + len(data)
     found = rows_of(RawFramer(first, end, row_bytes=row_bytes), data, first, pieces)
     assert b"".join(payload for _, payload in found) == data
     assert all(offset % row_bytes == 0 for offset, _ in found[1:])
-    assert all(offset + len(payload) == after[0] for (offset, payload), after in itertools.pairwise(found))
-    assert all(offset // row_bytes == (offset + len(payload) - 1) // row_bytes for offset, payload in found)
+    assert all(
+        offset + len(payload) == after[0] for (offset, payload), after in itertools.pairwise(found)
+    )
+    assert all(
+        offset // row_bytes == (offset + len(payload) - 1) // row_bytes for offset, payload in found
+    )
     if data:
         assert raw_offsets(first, end, row_bytes).tolist() == [offset for offset, _ in found]
     for low in (first + 1, first + row_bytes):
-        some = rows_of(RawFramer(first, end, row_bytes=row_bytes, rows_from=low), data, first, pieces)
+        some = rows_of(
+            RawFramer(first, end, row_bytes=row_bytes, rows_from=low), data, first, pieces
+        )
         assert some == [row for row in found if row[0] >= low]
 
 
@@ -164,14 +208,20 @@ def test_a_sealed_segment_that_ends_inside_of_an_event() -> None:
     make: Callable[[], Framer] = lambda: EventFramer(BASE, BASE + 99, record_bytes_max=99)  # noqa: E731
     data = frame_events([b"whole", b"cut"])[:-1]
     assert rows_of(make(), data, BASE, [3], complete=False) == [(BASE, b"whole")]
-    with pytest.raises(FramingError, match="at offset 1009: the segment ends 6 bytes into an event"):
+    with pytest.raises(
+        FramingError, match="at offset 1009: the segment ends 6 bytes into an event"
+    ):
         rows_of(make(), data, BASE, [3], complete=True)
 
 
 @pytest.mark.parametrize("lost_to", [BASE + 6, BASE + 50])
 def test_after_a_loss_it_goes_on_where_bytes_are_again(lost_to: int) -> None:
     for framer, rest, wanted in (
-        (LineFramer(BASE, BASE + 20, record_bytes_max=99, skip_first=True), b"b\nc\n", [b"b", b"c"]),
+        (
+            LineFramer(BASE, BASE + 20, record_bytes_max=99, skip_first=True),
+            b"b\nc\n",
+            [b"b", b"c"],
+        ),
         (EventFramer(BASE, BASE + 20, record_bytes_max=99), frame_events([b"b"]), [b"b"]),
     ):
         assert framer.feed(b"\0\0\0") is None

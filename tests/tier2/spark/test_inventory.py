@@ -1,4 +1,6 @@
-"""Prepared listings: each kind gives what is in it, sorted or not; what is wrong with one is named."""
+"""Prepared listings: each kind gives what is in it, sorted or not; what is wrong with one is
+named.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,17 @@ Row = tuple[str, int, int]
 
 
 def names(count: int) -> list[str]:
-    return [object_name(1, 5, "flush", hashlib.sha256(str(number).encode()).digest()[:16]) for number in range(count)]
+    return [
+        object_name(1, 5, "flush", hashlib.sha256(str(number).encode()).digest()[:16])
+        for number in range(count)
+    ]
 
 
 def rows(count: int = 400) -> list[Row]:
     """By key, with some that are in no shard."""
-    return sorted((name, number + 1, AT_MS + number) for number, name in enumerate([*names(count), *RESTS]))
+    return sorted(
+        (name, number + 1, AT_MS + number) for number, name in enumerate([*names(count), *RESTS])
+    )
 
 
 def moment(at_ms: int) -> datetime:
@@ -72,7 +79,9 @@ def content(tables: Iterable[pa.Table]) -> list[Row]:
 
 
 def whole(inventory: Inventory) -> list[Row]:
-    return sorted(content(table for file in inventory.files for table in read_inventory_file(inventory, file)))
+    return sorted(
+        content(table for file in inventory.files for table in read_inventory_file(inventory, file))
+    )
 
 
 def by_shards(inventory: Inventory) -> list[Row]:
@@ -87,7 +96,9 @@ def by_shards(inventory: Inventory) -> list[Row]:
 def reads_little(inventory: Inventory) -> bool:
     """Whether all shards, one by one, read little more than every row once."""
     read = rows_read(inventory, [range(shard, shard + 1) for shard in range(len(SHARDS))])
-    return read is not None and read <= 8 * sum(group.rows for file in inventory.files for group in file.groups)
+    return read is not None and read <= 8 * sum(
+        group.rows for file in inventory.files for group in file.groups
+    )
 
 
 def write_parquet(path: Path, table: pa.Table, group_rows: int = 16) -> None:
@@ -103,7 +114,9 @@ def test_a_sorted_parquet_file_is_read_by_shard_from_few_row_groups(tmp_path: Pa
     assert inventory.created_ms is None
 
 
-def test_a_folder_of_unsorted_files_gives_the_same_and_is_no_cheap_read_by_shard(tmp_path: Path) -> None:
+def test_a_folder_of_unsorted_files_gives_the_same_and_is_no_cheap_read_by_shard(
+    tmp_path: Path,
+) -> None:
     listed = rows()
     mixed = random.Random(1).sample(listed, len(listed))
     for part in range(3):
@@ -158,26 +171,41 @@ def test_an_orc_file_is_read(tmp_path: Path) -> None:
     assert whole(inventory) == by_shards(inventory) == listed
 
 
-# --- S3 Inventory ----------------------------------------------------------------------------------------------------
+# --- S3 Inventory ---------------------------------------------------------------------------------
 
-SCHEMA = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag, StorageClass"
+SCHEMA = (
+    "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag, StorageClass"
+)
 
 
 def s3_csv(listed: Sequence[Row]) -> bytes:
-    """As S3 writes it: no header, everything quoted, keys encoded, deletions and old versions among the rows."""
+    """As S3 writes it: no header, everything quoted, keys encoded, deletions and old versions among
+    the rows.
+    """
     lines = []
     for key, size, at in listed:
         encoded = (PREFIX + key).replace("/", "%2F") if size % 2 else PREFIX + key
         written = moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        lines.append(f'"bucket","{encoded}","v2","true","false","{size}","{written}","etag","STANDARD"')
-        lines.append(f'"bucket","{encoded}","v1","false","false","999","{written}","etag","STANDARD"')
-    lines.append(f'"bucket","{PREFIX}gone+a%2Bb%20c","v3","true","true","","2026-01-01T00:00:00.000Z","",""')
-    lines.append(f'"bucket","{PREFIX}there+a%2Bb%20c","v3","true","false","5","2026-01-01T00:00:00.000Z","",""')
+        lines.append(
+            f'"bucket","{encoded}","v2","true","false","{size}","{written}","etag","STANDARD"'
+        )
+        lines.append(
+            f'"bucket","{encoded}","v1","false","false","999","{written}","etag","STANDARD"'
+        )
+    lines.append(
+        f'"bucket","{PREFIX}gone+a%2Bb%20c","v3","true","true","","2026-01-01T00:00:00.000Z","",""'
+    )
+    lines.append(
+        f'"bucket","{PREFIX}there+a%2Bb%20c","v3","true","false","5","2026-01-01T00:00:00.000Z","",""'
+    )
     return gzip.compress("\n".join(lines).encode())
 
 
 def manifest(
-    listed: Mapping[str, bytes], form: str, schema: str = SCHEMA, changes: Mapping[str, Any] | None = None
+    listed: Mapping[str, bytes],
+    form: str,
+    schema: str = SCHEMA,
+    changes: Mapping[str, Any] | None = None,
 ) -> str:
     return json.dumps(
         {
@@ -207,7 +235,9 @@ def lay_out(tmp_path: Path, files: Mapping[str, bytes], text: str) -> str:
     return str(folder / "manifest.json")
 
 
-def test_s3_inventory_as_csv_is_found_by_its_manifest_and_says_the_latest_versions(tmp_path: Path) -> None:
+def test_s3_inventory_as_csv_is_found_by_its_manifest_and_says_the_latest_versions(
+    tmp_path: Path,
+) -> None:
     listed = rows(100)
     files = {f"inv/bucket/daily/data/{part}.csv.gz": s3_csv(listed[part::2]) for part in range(2)}
     inventory = open_inventory(lay_out(tmp_path, files, manifest(files, "CSV")), URL)
@@ -231,12 +261,17 @@ def test_s3_inventory_as_parquet_and_as_orc_is_found_by_its_manifest(tmp_path: P
             "e_tag": ["x"] * len(listed),
         }
     )
-    writers: Mapping[str, Callable[[Any, Any], object]] = {"Parquet": pq.write_table, "ORC": orc.write_table}
+    writers: Mapping[str, Callable[[Any, Any], object]] = {
+        "Parquet": pq.write_table,
+        "ORC": orc.write_table,
+    }
     for form, write in writers.items():
         sink = io.BytesIO()
         write(table, sink)
         files = {f"inv/bucket/daily/data/x.{form.lower()}": sink.getvalue()}
-        path = lay_out(tmp_path / form, files, manifest(files, form, "message s3.inventory { ... }"))
+        path = lay_out(
+            tmp_path / form, files, manifest(files, form, "message s3.inventory { ... }")
+        )
         inventory = open_inventory(path, URL)
         assert whole(inventory) == by_shards(inventory) == listed
 
@@ -262,14 +297,19 @@ def test_an_empty_inventory_is_empty(tmp_path: Path) -> None:
     [
         ({"fileFormat": "XML"}, "format 'xml'"),
         ({"sourceBucket": "other"}, "of bucket 'other', and the store is in 'bucket'"),
-        ({"files": [{"key": "no/such.csv.gz", "size": 5}]}, "the file no/such.csv.gz of the manifest is not there"),
+        (
+            {"files": [{"key": "no/such.csv.gz", "size": 5}]},
+            "the file no/such.csv.gz of the manifest is not there",
+        ),
         ({"files": [{"key": "x.csv.gz", "size": 5}]}, "bytes, and 5 by the manifest"),
         ({"files": 5}, "not one of S3 Inventory"),
         ({"creationTimestamp": "yesterday"}, "not one of S3 Inventory"),
         ({"fileSchema": "Bucket, Key, LastModifiedDate"}, "no column size"),
     ],
 )
-def test_what_is_wrong_with_a_manifest_is_said(tmp_path: Path, changes: Mapping[str, Any], said: str) -> None:
+def test_what_is_wrong_with_a_manifest_is_said(
+    tmp_path: Path, changes: Mapping[str, Any], said: str
+) -> None:
     files = {"x.csv.gz": s3_csv(rows(1))}
     path = lay_out(tmp_path, files, manifest(files, "CSV", changes=changes))
     with pytest.raises(InventoryError, match=r"manifest\.json: ") as caught:
@@ -277,7 +317,7 @@ def test_what_is_wrong_with_a_manifest_is_said(tmp_path: Path, changes: Mapping[
     assert said in str(caught.value)
 
 
-# --- keys and columns ------------------------------------------------------------------------------------------------
+# --- keys and columns -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +352,9 @@ def test_what_stands_before_the_names_is_taken_away(url: str, prefix: str) -> No
         ("file:///data", "s3://data/x"),
     ],
 )
-def test_keys_of_somewhere_else_are_an_error_or_left_out(tmp_path: Path, url: str, key: str) -> None:
+def test_keys_of_somewhere_else_are_an_error_or_left_out(
+    tmp_path: Path, url: str, key: str
+) -> None:
     listed = rows(300)
     good = key_rules(url).prefixes[-1]
     table = pa.concat_tables([parquet_table(listed, good), parquet_table([(key, 1, 1)], "")])
@@ -329,8 +371,13 @@ def test_keys_of_somewhere_else_are_an_error_or_left_out(tmp_path: Path, url: st
 
 def test_a_prefix_of_ones_own_replaces_that_of_the_url() -> None:
     listed = rows(5)
-    assert content([conform_listing(parquet_table(listed, ""), key_rules(URL, prefix=""))]) == listed
-    assert content([conform_listing(parquet_table(listed, "q/"), key_rules(URL, prefix="q/"))]) == listed
+    assert (
+        content([conform_listing(parquet_table(listed, ""), key_rules(URL, prefix=""))]) == listed
+    )
+    assert (
+        content([conform_listing(parquet_table(listed, "q/"), key_rules(URL, prefix="q/"))])
+        == listed
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +392,13 @@ def test_a_prefix_of_ones_own_replaces_that_of_the_url() -> None:
     ],
 )
 def test_times_are_taken_in_every_way_they_are_written(column: str, values: pa.Array[Any]) -> None:
-    table = pa.table({"Path": pa.array(["x"], pa.large_string()), "Size": pa.array([3], pa.uint64()), column: values})
+    table = pa.table(
+        {
+            "Path": pa.array(["x"], pa.large_string()),
+            "Size": pa.array([3], pa.uint64()),
+            column: values,
+        }
+    )
     assert conform_listing(table, key_rules("memory://x")).to_pylist() == [
         {"key": "x", "size": 3, "modified_ms": AT_MS, "etag": None}
     ]
@@ -357,13 +410,21 @@ def test_times_are_taken_in_every_way_they_are_written(column: str, values: pa.A
         ({"key": ["x"], "size": [1]}, "no column last_modified, only key, size"),
         ({"size": [1], "modified_ms": [1]}, "no column key"),
         ({"key": ["x"], "size": [1], "last_modified": [1]}, "call it modified_ms"),
-        ({"key": ["x"], "size": ["many"], "modified_ms": [1]}, "column size cannot be read as int64"),
-        ({"key": ["x"], "size": [1], "last_modified": ["yesterday"]}, "column last_modified cannot be read"),
+        (
+            {"key": ["x"], "size": ["many"], "modified_ms": [1]},
+            "column size cannot be read as int64",
+        ),
+        (
+            {"key": ["x"], "size": [1], "last_modified": ["yesterday"]},
+            "column last_modified cannot be read",
+        ),
         ({"key": ["x", "y"], "size": [1, None], "modified_ms": [1, 1]}, "no size of y"),
         ({"key": ["x", None], "size": [1, 1], "modified_ms": [1, 1]}, "a row without a key"),
     ],
 )
-def test_a_listing_that_cannot_be_understood_is_refused_by_name(columns: dict[str, Any], said: str) -> None:
+def test_a_listing_that_cannot_be_understood_is_refused_by_name(
+    columns: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InventoryError) as caught:
         conform_listing(pa.table(columns), key_rules("memory://x"))
     assert said in str(caught.value)
@@ -381,7 +442,9 @@ def test_a_listing_that_cannot_be_understood_is_refused_by_name(columns: dict[st
         ("manifest.json", b"{", "no JSON"),
     ],
 )
-def test_a_file_that_is_none_of_these_is_refused_by_name(tmp_path: Path, name: str, data: bytes, said: str) -> None:
+def test_a_file_that_is_none_of_these_is_refused_by_name(
+    tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InventoryError) as caught:
         open_inventory(str(tmp_path / name), URL)

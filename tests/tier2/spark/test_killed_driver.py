@@ -1,6 +1,8 @@
-"""A driver that writes a stream into a running store is killed at any moment, and started again: each row is there once.
+"""A driver that writes a stream into a running store is killed at any moment, and started again:
+each row is there once.
 
-Real processes: the driver with its JVM and its Python workers; the store is this process's, open all the time.
+Real processes: the driver with its JVM and its Python workers; the store is this process's, open
+all the time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def landed_bytes(store: blocking.SegmentStore) -> int:
 
 
 def wait_for_rows(driver: Driver, store: blocking.SegmentStore) -> None:
-    """Until more of them have landed, perhaps in one segment alone: the checkpoint hardly knows it yet."""
+    """Until more of them have landed, perhaps in one segment alone: the checkpoint hardly knows it
+    yet.
+    """
     before = landed_bytes(store)
     driver.wait_for(lambda: landed_bytes(store) > before, look_s=0.002)
 
@@ -62,7 +66,9 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) 
 
     def start(inline_bytes: int, how: str) -> Driver:
         words = (tmp_path / "store", checkpoint, inline_bytes, how)
-        return module("tests.tier2.spark.stream_program", *words, environment=environment, cwd=tmp_path)
+        return module(
+            "tests.tier2.spark.stream_program", *words, environment=environment, cwd=tmp_path
+        )
 
     with blocking.open(tmp_path / "store", local_face=True, append_bytes_max=5000) as store:
         for turn in range(KILLS):
@@ -70,7 +76,10 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) 
             with start(chance.choice((STAGED, INLINE)), "for ever") as driver:
                 wait_for_rows(driver, store)
                 time.sleep(chance.uniform(0, LATEST_S) if turn else 0)
-            print(f"killed: {noted(checkpoint, 'offsets')} begun, {noted(checkpoint, 'commits')} noted")
+            print(
+                f"killed: {noted(checkpoint, 'offsets')} begun, "
+                f"{noted(checkpoint, 'commits')} noted"
+            )
         # It stages, so that it tidies up what the killed ones have left.
         with start(STAGED, "once") as driver:
             driver.end()

@@ -1,4 +1,6 @@
-"""Listings by shard: of a folder, of S3 and of any other place the same as `ObjectStorage.list` gives."""
+"""Listings by shard: of a folder, of S3 and of any other place the same as `ObjectStorage.list`
+gives.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,22 @@ if TYPE_CHECKING:
 
 BUCKET = "listings"
 PREFIXES = itertools.count()
-OURS = [object_name(1, 5, "flush", hashlib.sha256(str(number).encode()).digest()[:16]) for number in range(60)]
-STRANGE = ["readme.txt", "ab", "zz/deep/er/x", "zz/deep.txt", "a/b", "ab0/x", "ab-/x", "Ab/x", "00/x", "ff/deep/x"]
+OURS = [
+    object_name(1, 5, "flush", hashlib.sha256(str(number).encode()).digest()[:16])
+    for number in range(60)
+]
+STRANGE = [
+    "readme.txt",
+    "ab",
+    "zz/deep/er/x",
+    "zz/deep.txt",
+    "a/b",
+    "ab0/x",
+    "ab-/x",
+    "Ab/x",
+    "00/x",
+    "ff/deep/x",
+]
 ENGINES = [f"{prefix}{name}" for prefix in ENGINE_PREFIXES for name in ("x", "deep/x")]
 
 
@@ -77,23 +93,32 @@ def content(tables: Iterable[pa.Table]) -> list[StoredObject]:
 
 
 def check_listings(url: str, foreign: Iterable[StoredObject] = ()) -> None:
-    """All shards and the rest are together what the storage lists, and what it hides, without what is the engine's own."""
+    """All shards and the rest are together what the storage lists, and what it hides, without what
+    is the engine's own.
+    """
     everything = sorted([*listed_by_storage(url), *foreign])
     wanted = [each for each in everything if not each.name.startswith(ENGINE_PREFIXES)]
     tops = {each.name[:2] for each in everything} | {"00", "7f", "ff"}
-    shards = [content(list_shard(url, number)) for number, digits in enumerate(SHARDS) if digits in tops]
+    shards = [
+        content(list_shard(url, number)) for number, digits in enumerate(SHARDS) if digits in tops
+    ]
     for digits, found in zip(sorted(tops & set(SHARDS)), shards, strict=True):
         assert found == [each for each in everything if each.name.startswith(f"{digits}/")]
     rest = content(list_rest(url))
-    assert sorted(rest) == [each for each in wanted if not is_known_prefix(each.name[: each.name.find("/") + 1])]
+    assert sorted(rest) == [
+        each for each in wanted if not is_known_prefix(each.name[: each.name.find("/") + 1])
+    ]
     assert sorted(itertools.chain(rest, *shards)) == wanted
 
 
-def test_a_folder_is_listed_as_its_storage_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_listed_as_its_storage_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "TABLE_ROWS", 2)
     url = f"file://{tmp_path}/objects"
     put_all(url, [*OURS, *(name for name in STRANGE if name != "ab"), *ENGINES])
-    # What no storage puts: names that are none, folders without files, a link in the place of a shard.
+    # What no storage puts: names that are none, folders without files, a link in the place of a
+    # shard.
     root = tmp_path / "objects"
     (root / "~staging").mkdir(exist_ok=True)
     (root / "~staging" / "x").write_text("x")
@@ -110,7 +135,9 @@ def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert listed_by_storage(url) == []
 
 
-def test_a_folder_that_cannot_be_read_is_no_empty_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_no_empty_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
@@ -121,7 +148,9 @@ def test_a_folder_that_cannot_be_read_is_no_empty_listing(tmp_path: Path, monkey
         content(list_rest(f"file://{tmp_path}"))
 
 
-def test_files_that_go_while_they_are_listed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_go_while_they_are_listed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_all(f"file://{tmp_path}", ["00/a/x", "00/b", "00/c/x"])
     found = listing._entries
 
@@ -158,7 +187,7 @@ def test_shards_of_keys_are_two_digits_or_nothing() -> None:
     assert shards_of(keys).to_pylist() == ["ab", "", "", "", "00", "", "", ""]
 
 
-# --- S3 --------------------------------------------------------------------------------------------------------------
+# --- S3 -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -176,7 +205,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     s3_listing.kept_store.cache_clear()
 
 
-def put_raw(server: S3Server, keys: Sequence[str], bucket: str = BUCKET, data: bytes = b"123") -> None:
+def put_raw(
+    server: S3Server, keys: Sequence[str], bucket: str = BUCKET, data: bytes = b"123"
+) -> None:
     """A key that ends in a slash is a console's folder, and empty."""
     client: S3Client = server.client()
     try:
@@ -213,7 +244,9 @@ def test_all_pages_of_a_listing_are_read_and_etags_are_there(
         (table,) = list_shard(url, 0xAB)
         assert table["key"].to_pylist() == keys
         assert set(table["etag"].to_pylist()) == {'"202cb962ac59075b964b07152d234b70"'}
-        assert sorted(each.name for each in content(list_rest(url))) == sorted(f"top{number}/x" for number in range(20))
+        assert sorted(each.name for each in content(list_rest(url))) == sorted(
+            f"top{number}/x" for number in range(20)
+        )
     finally:
         server.stop()
 
@@ -228,7 +261,20 @@ def test_keys_that_are_no_names_are_listed_as_they_are(
     bucket = f"{BUCKET}-{next(PREFIXES)}"
     server.make_bucket(bucket)
     shard = ["ab/", "ab/a", "ab/b//c", "ab/d", "ab/d/", "ab/e e+%20ü", "ab/~x"]
-    rest = ["top//x", "top/y", "//", "/x", "./x", "two//", "~/x", "é/x", "[z] %41/x", "t\tx", "z.txt", "folder/"]
+    rest = [
+        "top//x",
+        "top/y",
+        "//",
+        "/x",
+        "./x",
+        "two//",
+        "~/x",
+        "é/x",
+        "[z] %41/x",
+        "t\tx",
+        "z.txt",
+        "folder/",
+    ]
     under = "odd/" if prefix else ""
     put_raw(server, [f"{under}{key}" for key in ("cd/", "cd/x", *shard, *rest)], bucket)
     if prefix:
@@ -240,7 +286,9 @@ def test_keys_that_are_no_names_are_listed_as_they_are(
     assert sorted(each.name for each in content(list_rest(url))) == sorted(rest)
 
 
-def test_a_store_that_refuses_or_is_away_is_no_empty_listing(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_or_is_away_is_no_empty_listing(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3_listing, "RETRIES", 0)
     url = server.location("no-such-bucket")
     for work in (lambda at: list_shard(at, 0), list_rest):
@@ -260,9 +308,21 @@ def test_a_store_that_refuses_or_is_away_is_no_empty_listing(server: S3Server, m
         ("s3://bucket?region=eu-central-1", True, "https://bucket.s3.eu-central-1.amazonaws.com"),
         ("s3://dotted.bucket?region=eu-central-1", False, "https://s3.eu-central-1.amazonaws.com"),
         ("s3://bucket?endpoint_url=https://s3.example:444", False, "https://s3.example:444"),
-        ("s3://bucket?endpoint_url=https://s3.example&addressing=virtual", True, "https://bucket.s3.example"),
-        ("s3://a.b?endpoint_url=http://s3.example&addressing=virtual", True, "http://a.b.s3.example"),
-        ("s3://bucket?endpoint_url=http://127.0.0.1:1&addressing=virtual", False, "http://127.0.0.1:1"),
+        (
+            "s3://bucket?endpoint_url=https://s3.example&addressing=virtual",
+            True,
+            "https://bucket.s3.example",
+        ),
+        (
+            "s3://a.b?endpoint_url=http://s3.example&addressing=virtual",
+            True,
+            "http://a.b.s3.example",
+        ),
+        (
+            "s3://bucket?endpoint_url=http://127.0.0.1:1&addressing=virtual",
+            False,
+            "http://127.0.0.1:1",
+        ),
     ],
 )
 def test_the_place_that_is_spoken_to_is_the_one_that_boto3_speaks_to(
@@ -272,7 +332,10 @@ def test_the_place_that_is_spoken_to_is_the_one_that_boto3_speaks_to(
         monkeypatch.setenv(name, value)
     store = s3_listing.kept_store.__wrapped__(parse_s3_url(url))
     config: dict[str, Any] = dict(store.config)
-    assert (config["virtual_hosted_style_request"], config["endpoint"]) == (str(virtual).lower(), endpoint)
+    assert (config["virtual_hosted_style_request"], config["endpoint"]) == (
+        str(virtual).lower(),
+        endpoint,
+    )
 
 
 def test_an_inventory_may_lie_in_a_bucket(server: S3Server) -> None:
@@ -283,14 +346,20 @@ def test_an_inventory_may_lie_in_a_bucket(server: S3Server) -> None:
         client.put_object(Bucket=BUCKET, Key=f"{prefix}/part=0/x.csv", Body=lines.encode())
         client.put_object(Bucket=BUCKET, Key=f"{prefix}/_SUCCESS", Body=b"x")
         packed = pa.BufferOutputStream()
-        pq.write_table(pa.table({"key": ["ab/x", "ab/y"], "size": [1, 2], "modified_ms": [5, 6]}), packed)
-        client.put_object(Bucket=BUCKET, Key=f"{prefix}-2/x.parquet", Body=packed.getvalue().to_pybytes())
+        pq.write_table(
+            pa.table({"key": ["ab/x", "ab/y"], "size": [1, 2], "modified_ms": [5, 6]}), packed
+        )
+        client.put_object(
+            Bucket=BUCKET, Key=f"{prefix}-2/x.parquet", Body=packed.getvalue().to_pybytes()
+        )
     finally:
         client.close()
     query = server.location(BUCKET).partition("?")[2]
     for path in (prefix, f"{prefix}/part=0/x.csv", f"{prefix}-2/"):
         inventory = open_inventory(f"s3://{BUCKET}/{path}?{query}", "memory://x")
-        tables = [table for file in inventory.files for table in read_inventory_file(inventory, file)]
+        tables = [
+            table for file in inventory.files for table in read_inventory_file(inventory, file)
+        ]
         assert content(tables) == [StoredObject("ab/x", 1, 5), StoredObject("ab/y", 2, 6)]
         assert content(read_inventory_range(inventory, range(0xAB, 0xAC))) == content(tables)
     with pytest.raises(InventoryError, match=r"no\.csv"):

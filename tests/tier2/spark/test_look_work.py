@@ -1,4 +1,6 @@
-"""How the look into objects is cut, and that a task opens one storage for all that it does, and closes it."""
+"""How the look into objects is cut, and that a task opens one storage for all that it does, and
+closes it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_every_shard_is_looked_into_once_and_no_part_has_much_more_than_its_shar
     assert 1 <= len(cut) <= parts
     held = [1] * 256 if weights is None else weights
     share = sum(held) / parts
-    assert all(sum(held[some.start : some.stop]) <= (share + max(held)) * (1 + 1e-9) for some in cut)
+    assert all(
+        sum(held[some.start : some.stop]) <= (share + max(held)) * (1 + 1e-9) for some in cut
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2, 8, 64, 256])
@@ -80,7 +84,10 @@ def test_what_is_weighed_is_what_is_looked_into(tmp_path: Path) -> None:
     for metadata in world.metadata.values():
         for name, live in metadata.objects.items():
             sizes[int(name[:2], 16)] += live.record.size
-    assert shard_bytes([world.objects(number).select(list(WEIGHED_COLUMNS)) for number in (0, 1)]) == sizes
+    assert (
+        shard_bytes([world.objects(number).select(list(WEIGHED_COLUMNS)) for number in (0, 1)])
+        == sizes
+    )
     assert sum(sizes) > 0
 
 
@@ -112,7 +119,9 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
     world = World(tmp_path / "tier2")
     manifests = world.snapshot()
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
-    by = Judge(manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False)
+    by = Judge(
+        manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False
+    )
     rows = pa.Table.from_pylist(list(look_work(8)), schema=WORK)
     opened = Opened(monkeypatch)
     results = verdict_task(site, by)(iter(rows.to_batches(max_chunksize=3)))
@@ -127,13 +136,17 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
         assert counts["looked_into"] == 24
 
 
-def test_a_task_that_fails_closes_its_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_closes_its_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path / "tier2")
     manifests = world.snapshot()
     for manifest in manifests.values():
         world.lose(manifest.tables["objects"].object)
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
-    by = Judge(manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False)
+    by = Judge(
+        manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False
+    )
     opened = Opened(monkeypatch)
     rows = pa.Table.from_pylist(list(look_work(1)), schema=WORK)
     with pytest.raises(Exception, match="there is no object"):

@@ -41,7 +41,10 @@ def test_sorted_names_that_differ_a_little_or_much(differences: int) -> None:
     everything = sorted({f"{chance.getrandbits(64):016x}" for _ in range(5000)})
     out = chance.sample(everything, differences)
     gone, new = set(out[::2]), set(out[1::2])
-    ours, theirs = [name for name in everything if name not in new], [name for name in everything if name not in gone]
+    ours, theirs = (
+        [name for name in everything if name not in new],
+        [name for name in everything if name not in gone],
+    )
     walked = name_matching._walked(pa.array(ours), pa.array(theirs))
     assert (walked is None) == (differences > name_matching.DIFFERENCES_MAX)
     check(ours, theirs, matched(ours, theirs))

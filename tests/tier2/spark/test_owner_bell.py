@@ -1,4 +1,6 @@
-"""A job on the store's machine wakes its owner over the socket: nobody waits for the next look into the mailbox."""
+"""A job on the store's machine wakes its owner over the socket: nobody waits for the next look into
+the mailbox.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Prepared listings read by ranges of shards: every row once and nothing else, and a shuffle only where that reads less."""
+"""Prepared listings read by ranges of shards: every row once and nothing else, and a shuffle only
+where that reads less.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from tier2.spark.inventory import (
     read_inventory_rest,
     rows_read,
 )
-from tier2.spark.inventory_rows import InventoryError, KeyRules, conform_listing, conform_sorted, key_rules
+from tier2.spark.inventory_rows import (
+    InventoryError,
+    KeyRules,
+    conform_listing,
+    conform_sorted,
+    key_rules,
+)
 from tier2.spark.listing import LISTING
 from tier2.spark.listing_job import PARTS_MIN, _parts_of
 from tier2.spark.reconcile_work import shards_of_part
@@ -46,12 +54,18 @@ def inventory(folder: Path, names: list[str], rows: int) -> Inventory:
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("rows", [1, 7, 100, 10_000])
 @pytest.mark.parametrize("parts", [1, 8, 256])
-def test_ranges_and_the_rest_are_the_whole_listing(tmp_path: Path, parts: int, rows: int, shuffled: bool) -> None:
+def test_ranges_and_the_rest_are_the_whole_listing(
+    tmp_path: Path, parts: int, rows: int, shuffled: bool
+) -> None:
     taken = inventory(tmp_path, keys(shuffled), rows)
     found: list[str | None] = []
     for part in range(parts):
         shards = shards_of_part(part, parts)
-        names = [name for table in read_inventory_range(taken, shards) for name in table["key"].to_pylist()]
+        names = [
+            name
+            for table in read_inventory_range(taken, shards)
+            for name in table["key"].to_pylist()
+        ]
         assert {str(name)[:2] for name in names} == {f"{shard:02x}" for shard in shards}
         found += names
     found += [name for table in read_inventory_rest(taken) for name in table["key"].to_pylist()]
@@ -71,13 +85,17 @@ def test_the_coarser_the_row_groups_the_fewer_the_parts_and_a_shuffle_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, parts: int | None
 ) -> None:
     monkeypatch.setattr("tier2.spark.listing_job.ROWS_READ_FREE", 0)
-    taken = inventory(tmp_path, [f"{shard:02x}/{number}" for shard in range(256) for number in range(2)], rows)
+    taken = inventory(
+        tmp_path, [f"{shard:02x}/{number}" for shard in range(256) for number in range(2)], rows
+    )
     chosen = _parts_of(taken, 64)
     assert chosen == parts
     assert chosen is None or chosen >= PARTS_MIN
 
 
-def test_what_is_in_no_order_is_shuffled_unless_it_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_no_order_is_shuffled_unless_it_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = inventory(tmp_path, keys(shuffled=True), 100)
     assert _parts_of(taken, 32) == 32
     monkeypatch.setattr("tier2.spark.listing_job.ROWS_READ_FREE", 0)
@@ -94,7 +112,11 @@ def test_a_range_is_read_in_pieces_as_small_as_row_groups_let_it(
         taken = inventory(tmp_path, names, rows)
         pieces = inventory_pieces(taken, range(64, 128))
         assert [shard for piece in pieces for shard in piece] == list(range(64, 128))
-        found = [table["key"].to_pylist() for piece in pieces for table in read_inventory_range(taken, piece)]
+        found = [
+            table["key"].to_pylist()
+            for piece in pieces
+            for table in read_inventory_range(taken, piece)
+        ]
         assert [name for some in found for name in some] == names[256:512]
         return {len(piece) for piece in pieces}
 
@@ -105,7 +127,7 @@ def test_a_range_is_read_in_pieces_as_small_as_row_groups_let_it(
     assert widths(1024, 1) == widths(4, 10_000) == {64}
 
 
-# --- rows that need not be looked at one by one ----------------------------------------------------------------------
+# --- rows that need not be looked at one by one ---------------------------------------------------
 
 RULES = {
     "file": key_rules("file:///x/ab", mode="IGNORE"),
@@ -130,7 +152,11 @@ HEADS = [
 ]
 KEYS = st.builds(
     "".join,
-    st.tuples(st.sampled_from(HEADS), st.sampled_from([*TOPS, "ab", "ab0", "ab:/", "x"]), st.text("a/0", max_size=2)),
+    st.tuples(
+        st.sampled_from(HEADS),
+        st.sampled_from([*TOPS, "ab", "ab0", "ab:/", "x"]),
+        st.text("a/0", max_size=2),
+    ),
 )
 
 
@@ -145,7 +171,9 @@ def listed(keys: list[str]) -> pa.Table:
 
 
 @given(st.lists(KEYS, max_size=12), st.sampled_from(sorted(RULES)), st.booleans())
-def test_sorted_rows_are_told_from_their_borders_as_one_by_one(keys: list[str], rules: str, tidy: bool) -> None:
+def test_sorted_rows_are_told_from_their_borders_as_one_by_one(
+    keys: list[str], rules: str, tidy: bool
+) -> None:
     table = listed(sorted(set(keys)) if tidy else keys)
     found = conform_sorted(table, RULES[rules], TOPS)
     every = conform_listing(table, RULES[rules])
@@ -158,8 +186,14 @@ def test_sorted_rows_are_told_from_their_borders_as_one_by_one(keys: list[str], 
 
 @pytest.mark.parametrize("rules", ["file", "s3", "alone"])
 def test_rows_of_a_sorted_listing_are_told_from_their_borders(rules: str) -> None:
-    (prefix, *_) = [prefix for prefix in RULES[rules].prefixes if "://" not in prefix and not prefix.startswith("file")]
-    found = conform_sorted(listed([f"{prefix}ab/{number}" for number in range(9)] + [f"{prefix}b"]), RULES[rules], TOPS)
+    (prefix, *_) = [
+        prefix
+        for prefix in RULES[rules].prefixes
+        if "://" not in prefix and not prefix.startswith("file")
+    ]
+    found = conform_sorted(
+        listed([f"{prefix}ab/{number}" for number in range(9)] + [f"{prefix}b"]), RULES[rules], TOPS
+    )
     assert found is not None
     assert found["key"].to_pylist() == [f"ab/{number}" for number in range(9)]
     assert found.schema.equals(LISTING)

@@ -1,4 +1,6 @@
-"""The verb `reconcile`, as it is called: exit codes, what is printed, what is written, and how failures are told."""
+"""The verb `reconcile`, as it is called: exit codes, what is printed, what is written, and how
+failures are told.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tier2.spark.reconcile_command import _cause
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session takes its time on a busy machine
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first query of a session takes its time on a busy machine
 
 Captured = pytest.CaptureFixture[str]
 
@@ -42,7 +46,9 @@ def test_nothing_found(spark: SparkSession, world: World, capsys: Captured) -> N
     assert shown.rstrip().endswith("nothing found")
 
 
-def test_findings_are_shown_and_written(spark: SparkSession, world: World, capsys: Captured, tmp_path: Path) -> None:
+def test_findings_are_shown_and_written(
+    spark: SparkSession, world: World, capsys: Captured, tmp_path: Path
+) -> None:
     lost = world.names(0)[1]
     world.lose(lost)
     world.snapshot()
@@ -61,12 +67,21 @@ def test_findings_are_shown_and_written(spark: SparkSession, world: World, capsy
 def test_one_json_document(spark: SparkSession, world: World, capsys: Captured) -> None:
     orphan = world.orphan(1)
     world.snapshot()
-    assert command(world.url, "--stopped", "--json", "--delete-orphans", "--run-id", "00000000000000ef") == 1
+    assert (
+        command(
+            world.url, "--stopped", "--json", "--delete-orphans", "--run-id", "00000000000000ef"
+        )
+        == 1
+    )
     document = json.loads(capsys.readouterr().out)
     (finding,) = document["findings"]
     assert (finding["kind"], finding["severity"], finding["count"]) == ("orphan", "note", 1)
     assert finding["example"].startswith(orphan)
-    assert (document["run_id"], document["orphans"], document["delete_orphans"]) == ("00000000000000ef", 1, "dry run")
+    assert (document["run_id"], document["orphans"], document["delete_orphans"]) == (
+        "00000000000000ef",
+        1,
+        "dry run",
+    )
 
 
 def test_an_owner_that_does_not_answer(spark: SparkSession, world: World, capsys: Captured) -> None:
@@ -83,7 +98,9 @@ def test_a_catalog_that_cannot_be_read(spark: SparkSession, world: World, capsys
     assert manifest.tables["objects"].object in capsys.readouterr().err
 
 
-def test_a_listing_that_cannot_be_taken(spark: SparkSession, world: World, capsys: Captured, tmp_path: Path) -> None:
+def test_a_listing_that_cannot_be_taken(
+    spark: SparkSession, world: World, capsys: Captured, tmp_path: Path
+) -> None:
     world.snapshot()
     assert command(world.url, "--stopped", "--listing", str(tmp_path / "nothing.parquet")) == 2
     assert "nothing.parquet" in capsys.readouterr().err
@@ -116,7 +133,10 @@ def test_a_place_there_is_not(spark: SparkSession, capsys: Captured) -> None:
 
 
 def test_of_a_failed_query_the_cause_is_told() -> None:
-    text = "Job aborted.\n  File x\ntier2.object_storage.StorageUnavailableError: ab/: no answer (503)\n\n\tat org.apache\n"
+    text = (
+        "Job aborted.\n  File x\ntier2.object_storage.StorageUnavailableError: ab/: no "
+        "answer (503)\n\n\tat org.apache\n"
+    )
     assert _cause(text) == "tier2.object_storage.StorageUnavailableError: ab/: no answer (503)"
     assert _cause("only this\nand that") == "only this"
     assert _cause("") == "the query failed"

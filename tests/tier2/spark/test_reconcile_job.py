@@ -1,4 +1,5 @@
-"""Whole runs of reconciliation: on a folder and on S3, on a stopped store and beside a live owner, by Spark and without.
+"""Whole runs of reconciliation: on a folder and on S3, on a stopped store and beside a live owner,
+by Spark and without.
 
 Without Spark (`LocalSpark`) runs what needs no shuffle; what Spark itself does is tried by Spark.
 """
@@ -38,7 +39,9 @@ from tier2.store_markers import marker_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session takes its time on a busy machine
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first query of a session takes its time on a busy machine
 
 Expected = set[tuple[str, str | None]]
 
@@ -57,7 +60,8 @@ def plant(world: World) -> Expected:
     world.flip(names[3], 2000)
     world.make_unreadable(names[4])
     world.drop_chunk(0, 8, 5)
-    # Its block is as long as it says: the chunk before it is too long for the segment, and for its own block.
+    # Its block is as long as it says: the chunk before it is too long for the segment, and for its
+    # own block.
     chunks = world.metadata[0].segments[9].chunks
     chunks[5] = chunks[5]._replace(length=chunks[5].length + 10)
     expected: Expected = {
@@ -81,7 +85,7 @@ def plant(world: World) -> Expected:
     return expected
 
 
-# --- a stopped store ------------------------------------------------------------------------------------------------
+# --- a stopped store ------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_as_it_should_be(world: World) -> None:
@@ -90,7 +94,12 @@ def test_a_store_that_is_as_it_should_be(world: World) -> None:
     result = stopped(spark, world, check="bodies")
     assert (result.verdict, result.table.num_rows, spark.actions) == (Exit.NOTHING, 0, 2)
     summary = result.summary
-    assert (summary.objects, summary.listed, summary.looked_into, summary.chunks) == (24, 24, 24, 72)
+    assert (summary.objects, summary.listed, summary.looked_into, summary.chunks) == (
+        24,
+        24,
+        24,
+        72,
+    )
     assert summary.containers == {0: (3, 101, 101), 1: (3, 101, 101)}
 
 
@@ -103,13 +112,17 @@ def test_every_class_on_a_folder_also_when_tasks_are_lost(world: World, lost: in
 
 
 @pytest.mark.spark_versions
-def test_every_class_by_spark_and_the_same_again_in_a_second_run(spark: SparkSession, world: World) -> None:
+def test_every_class_by_spark_and_the_same_again_in_a_second_run(
+    spark: SparkSession, world: World
+) -> None:
     expected = plant(world)
     result = stopped(spark, world, check="bodies", run_id="00000000000000cc")
     assert (found(result.table), result.verdict) == (expected, Exit.FINDINGS)
     assert result.findings.filter("severity = 'harmful'").count() == 8
     again = stopped(spark, world, check="bodies", run_id="00000000000000cc")
-    assert again.table.drop_columns(["age_seconds"]).equals(result.table.drop_columns(["age_seconds"]))
+    assert again.table.drop_columns(["age_seconds"]).equals(
+        result.table.drop_columns(["age_seconds"])
+    )
 
 
 def test_without_a_look_into_objects_only_tables_tell(world: World) -> None:
@@ -162,7 +175,11 @@ def test_a_dry_run_of_deleting_says_how_many_and_asks_nobody(world: World) -> No
     world.orphan(0)
     world.snapshot()
     result = stopped(LocalSpark(), world, delete_orphans=True)
-    assert (result.summary.orphans, result.summary.delete_orphans, result.condemned) == (1, "dry run", ())
+    assert (result.summary.orphans, result.summary.delete_orphans, result.condemned) == (
+        1,
+        "dry run",
+        (),
+    )
     assert not (world.folder / "mailbox").exists()
 
 
@@ -175,7 +192,7 @@ def test_ages_below_a_day_are_refused_unless_allowed(world: World) -> None:
     assert found(result.table) == {("orphan", name)}
 
 
-# --- listings of others -----------------------------------------------------------------------------------------------
+# --- listings of others ---------------------------------------------------------------------------
 
 
 def listing_of(world: World) -> pa.Table:
@@ -184,10 +201,14 @@ def listing_of(world: World) -> pa.Table:
 
 
 @pytest.mark.spark_versions
-def test_a_dataframe_in_any_order_gives_what_a_listing_gives(spark: SparkSession, world: World) -> None:
+def test_a_dataframe_in_any_order_gives_what_a_listing_gives(
+    spark: SparkSession, world: World
+) -> None:
     expected = plant(world)
     rows = listing_of(world).select(["key", "size", "modified_ms"])
-    frame = frame_of(spark, rows.sort_by([("size", "descending"), ("key", "descending")])).repartition(3)
+    frame = frame_of(
+        spark, rows.sort_by([("size", "descending"), ("key", "descending")])
+    ).repartition(3)
     assert found(stopped(spark, world, listing=frame, check="bodies").table) == expected
 
 
@@ -195,7 +216,11 @@ def test_a_dataframe_in_any_order_gives_what_a_listing_gives(spark: SparkSession
 def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    expected = {each for each in plant(world) if each[0] not in {"wrong_identity", "bad_checksum", "unreadable"}}
+    expected = {
+        each
+        for each in plant(world)
+        if each[0] not in {"wrong_identity", "bad_checksum", "unreadable"}
+    }
     rows = listing_of(world).select(["key", "size", "modified_ms"])
     sorted_file, mixed = tmp_path / "sorted.parquet", tmp_path / "mixed.csv"
     pq.write_table(rows.sort_by("key"), sorted_file, row_group_size=7)
@@ -211,7 +236,7 @@ def test_a_listing_without_its_columns_is_refused(spark: SparkSession, world: Wo
         stopped(spark, world, listing=frame_of(spark, pa.table({"key": ["a"], "size": [1]})))
 
 
-# --- what happens to tasks ----------------------------------------------------------------------------------------------
+# --- what happens to tasks ------------------------------------------------------------------------
 
 
 @pytest.mark.spark_versions
@@ -240,11 +265,13 @@ def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_pat
     assert sum(row["suspects"] for row in rows) == 1
 
 
-# --- S3 -----------------------------------------------------------------------------------------------------------------
+# --- S3 -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark_versions
-def test_every_class_on_s3(spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_class_on_s3(
+    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
     expected = plant(world)
@@ -265,7 +292,7 @@ def test_every_class_on_s3(spark: SparkSession, world: World, monkeypatch: pytes
     assert (found(result.table), result.verdict) == (expected, Exit.FINDINGS)
 
 
-# --- a live owner ---------------------------------------------------------------------------------------------------------
+# --- a live owner ---------------------------------------------------------------------------------
 
 LIVE: dict[str, Any] = {
     **TINY,
@@ -277,7 +304,9 @@ LIVE: dict[str, Any] = {
 
 
 class Busy:
-    """A store whose segments are appended to, truncated, merged and deleted, without a pause, in a thread."""
+    """A store whose segments are appended to, truncated, merged and deleted, without a pause, in a
+    thread.
+    """
 
     def __init__(self, store: blocking.SegmentStore) -> None:
         self._store = store
@@ -336,14 +365,18 @@ def tier2_of(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("lag_s", [0.0, 1000.0])
 def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: float) -> None:
     with (
-        blocking.open(tmp_path / "store", containers=2, **{**LIVE, "deletion_lag_s": lag_s}) as store,
+        blocking.open(
+            tmp_path / "store", containers=2, **{**LIVE, "deletion_lag_s": lag_s}
+        ) as store,
         Busy(store) as busy,
     ):
         moved: list[bool] = []
         for _ in range(5):
             before = busy.rounds
             result = reconcile(LocalSpark().as_spark(), tier2_of(tmp_path).as_uri(), check="bodies")
-            assert [row for row in result.table.to_pylist() if row["severity"] != "information"] == []
+            assert [
+                row for row in result.table.to_pylist() if row["severity"] != "information"
+            ] == []
             assert result.verdict == Exit.NOTHING
             assert busy.rounds > before
             assert busy.error is None
@@ -352,7 +385,9 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
 
 
 @pytest.mark.spark_versions
-def test_beside_a_live_owner_by_spark(spark: SparkSession, tmp_path: Path, live: blocking.SegmentStore) -> None:
+def test_beside_a_live_owner_by_spark(
+    spark: SparkSession, tmp_path: Path, live: blocking.SegmentStore
+) -> None:
     with Busy(live) as busy:
         result = reconcile(spark, tier2_of(tmp_path).as_uri(), check="headers")
     assert busy.error is None
@@ -362,7 +397,9 @@ def test_beside_a_live_owner_by_spark(spark: SparkSession, tmp_path: Path, live:
 
 def test_what_is_planted_beside_a_live_owner_is_found(tmp_path: Path) -> None:
     folder = tier2_of(tmp_path)
-    with blocking.open(tmp_path / "store", containers=2, **{**LIVE, "consolidation": False}) as store:
+    with blocking.open(
+        tmp_path / "store", containers=2, **{**LIVE, "consolidation": False}
+    ) as store:
         store.create_segment("kept")
         store.append("kept", b"kept" * 20)
         store.flush()
@@ -386,7 +423,9 @@ def test_an_owner_that_changes_during_the_run_is_asked_as_the_one_before(tmp_pat
         stores[0].flush()
 
     try:
-        result = reconcile(LocalSpark(then=change).as_spark(), tier2_of(tmp_path).as_uri(), check="bodies")
+        result = reconcile(
+            LocalSpark(then=change).as_spark(), tier2_of(tmp_path).as_uri(), check="bodies"
+        )
     finally:
         stores[0].close()
     assert result.verdict == Exit.NOTHING
@@ -420,7 +459,9 @@ def test_orphans_are_deleted_by_their_owner(tmp_path: Path, live: blocking.Segme
     assert found(reconcile(LocalSpark().as_spark(), url).table) == {("in_flight", young)}
 
 
-def test_the_owner_leaves_alone_what_it_has_a_reason_for(tmp_path: Path, live: blocking.SegmentStore) -> None:
+def test_the_owner_leaves_alone_what_it_has_a_reason_for(
+    tmp_path: Path, live: blocking.SegmentStore
+) -> None:
     live.create_segment("a")
     folder = tier2_of(tmp_path)
     name = object_name(0, 2, "flush", store_tag(str(live.stats()["store_id"])) + bytes(8))

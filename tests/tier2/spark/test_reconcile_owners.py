@@ -1,4 +1,6 @@
-"""Owners asked for snapshots and to condemn orphans: who answers, who does not, and which answers count."""
+"""Owners asked for snapshots and to condemn orphans: who answers, who does not, and which answers
+count.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from tests.tier2.spark.reconcile_world import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.mailbox.mailbox import list_messages, put_answer, put_message, read_message
-from tier2.mailbox.messages import Answer, CondemnRequest, ExportRequest, MessageKey, Replacement, ReplaceProposal
+from tier2.mailbox.messages import (
+    Answer,
+    CondemnRequest,
+    ExportRequest,
+    MessageKey,
+    Replacement,
+    ReplaceProposal,
+)
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import object_name
 from tier2.spark import reconcile_owners
@@ -106,7 +115,9 @@ def test_every_owner_is_asked_each_time_for_a_snapshot_of_that_moment() -> None:
         assert sorted(first.manifests) == sorted(second.manifests) == [0, 1, 2]
         for number in range(CONTAINERS):
             assert first.manifests[number].sequence_number > CONTAINERS
-            assert second.manifests[number].sequence_number > first.manifests[number].sequence_number
+            assert (
+                second.manifests[number].sequence_number > first.manifests[number].sequence_number
+            )
         assert (first.untold, first.containers, first.store_id) == ({}, CONTAINERS, STORE_ID)
 
     run(case)
@@ -180,7 +191,9 @@ def test_of_a_stopped_store_the_newest_snapshots_are_taken_and_nobody_is_asked()
         assert snapshots.untold == {1: "there is no snapshot of it"}
         assert not [name for name in beside.storage.bucket.objects if name.startswith("mailbox/")]
         beside.storage.bucket.objects.clear()
-        assert (await beside.asking(NEWEST).snapshots("a")).untold == {0: "there is no snapshot of it"}
+        assert (await beside.asking(NEWEST).snapshots("a")).untold == {
+            0: "there is no snapshot of it"
+        }
 
     run(case)
 
@@ -197,10 +210,14 @@ def test_snapshots_of_two_stores_in_one_place_need_a_name() -> None:
     run(case)
 
 
-def test_objects_of_unanswered_proposals_are_open_and_a_message_that_cannot_be_read_names_none() -> None:
+def test_objects_of_unanswered_proposals_are_open_and_a_message_that_cannot_be_read_names_none() -> (
+    None
+):
     async def case(beside: Beside) -> None:
         beside.answering.clear()
-        names = [object_name(1, 2, "compaction", bytes([number] * 16), job_id=RUN) for number in range(2)]
+        names = [
+            object_name(1, 2, "compaction", bytes([number] * 16), job_id=RUN) for number in range(2)
+        ]
         for number, name in enumerate(names):
             old = ChunkRecord(0, 10, "old", 0, 9, 0)
             message = ReplaceProposal(
@@ -212,8 +229,12 @@ def test_objects_of_unanswered_proposals_are_open_and_a_message_that_cannot_be_r
                 1,
             )
             assert await put_message(beside.storage, beside.runtime, message)
-        await put_answer(beside.storage, beside.runtime, Answer(1, RUN, "group-1", "refused_changed"))
-        beside.storage.bucket.objects[f"mailbox/00000002/{RUN}/x.json"] = MemoryObject(b"{", bytes(16), 0)
+        await put_answer(
+            beside.storage, beside.runtime, Answer(1, RUN, "group-1", "refused_changed")
+        )
+        beside.storage.bucket.objects[f"mailbox/00000002/{RUN}/x.json"] = MemoryObject(
+            b"{", bytes(16), 0
+        )
         assert await beside.asking().open_names(range(CONTAINERS)) == frozenset({names[0]})
         # Of more than may be read here none is read.
         assert await beside.asking().open_names(range(CONTAINERS), 1) is None
@@ -268,11 +289,15 @@ def test_a_mailbox_holds_few_requests_at_a_time_and_who_is_silent_is_asked_no_mo
         beside._answer = count  # type: ignore[method-assign]
         names = [f"a{number}" for number in range(2 * REQUESTS_AT_ONCE + 3)]
         answers = await beside.asking(timeout_s=20.0).condemn({0: names, 1: names}, 77)
-        assert [each.names for each in answers if each.verdict == "condemned"] == [(name,) for name in names]
+        assert [each.names for each in answers if each.verdict == "condemned"] == [
+            (name,) for name in names
+        ]
         assert max(waiting) == REQUESTS_AT_ONCE
         pending = [each.reason for each in answers if each.verdict == "pending"]
         assert pending[:REQUESTS_AT_ONCE] == ["no answer within 20 s"] * REQUESTS_AT_ONCE
-        assert set(pending[REQUESTS_AT_ONCE:]) == {"no answer within 20 s to an earlier request: this one was not made"}
+        assert set(pending[REQUESTS_AT_ONCE:]) == {
+            "no answer within 20 s to an earlier request: this one was not made"
+        }
         assert len(await list_messages(beside.storage, 1)) == REQUESTS_AT_ONCE
 
     run(case)

@@ -19,8 +19,22 @@ from tier2.spark.findings import FINDINGS, Finding, Kind, Severity, findings_tab
 from tier2.spark.found_classes import count_classes
 from tier2.spark.reconcile_options import ReconcileOptions, parse_age
 from tier2.spark.reconcile_owners import Condemned
-from tier2.spark.reconcile_plan import TASKS_MAX, TASKS_MIN, coverage_work, in_bins, live_bytes, task_count
-from tier2.spark.reconcile_report import Summary, count_kinds, summary_json, summary_text, verdict_of, write_report
+from tier2.spark.reconcile_plan import (
+    TASKS_MAX,
+    TASKS_MIN,
+    coverage_work,
+    in_bins,
+    live_bytes,
+    task_count,
+)
+from tier2.spark.reconcile_report import (
+    Summary,
+    count_kinds,
+    summary_json,
+    summary_text,
+    verdict_of,
+    write_report,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +97,12 @@ def test_tasks_are_few_enough_and_none_has_too_much(amount: int) -> None:
     assert tasks == TASKS_MIN or amount > tasks // 2 * 1000
 
 
-@pytest.mark.parametrize(("segments", "chunks", "parts"), [(0, 0, 1), (3, 10, 1), (3, 11, 2), (95, 11, 10)])
-def test_a_container_is_cut_by_its_rows_without_reading_any(segments: int, chunks: int, parts: int) -> None:
+@pytest.mark.parametrize(
+    ("segments", "chunks", "parts"), [(0, 0, 1), (3, 10, 1), (3, 11, 2), (95, 11, 10)]
+)
+def test_a_container_is_cut_by_its_rows_without_reading_any(
+    segments: int, chunks: int, parts: int
+) -> None:
     work = list(coverage_work(4, segments, chunks, rows_per_task=10))
     assert [(row["first"], row["end"]) for row in work] == [(part, parts) for part in range(parts)]
     assert {row["container_id"] for row in work} == {4}
@@ -96,7 +114,14 @@ def test_bytes_of_segments_are_those_between_start_offset_and_storage_length() -
 
 @pytest.mark.parametrize(
     ("judges", "covers", "bins", "light_bins"),
-    [(0, 0, 0, 0), (3, 2, 3, 3), (20, 2, 20, TASKS_MIN), (20, 11, 20, 11), (2, 5, 5, 5), (0, 4, 4, 4)],
+    [
+        (0, 0, 0, 0),
+        (3, 2, 3, 3),
+        (20, 2, 20, TASKS_MIN),
+        (20, 11, 20, 11),
+        (2, 5, 5, 5),
+        (0, 4, 4, 4),
+    ],
 )
 def test_bins_hold_one_row_of_each_item_and_light_rows_are_spread(
     judges: int, covers: int, bins: int, light_bins: int
@@ -115,8 +140,12 @@ def test_bins_hold_one_row_of_each_item_and_light_rows_are_spread(
 
 
 def test_a_packed_table_has_the_bytes_of_its_rows_alone() -> None:
-    large = pa.table({"name": [f"{number:066d}" for number in range(10_000)], "size": range(10_000)})
-    some = pa.concat_tables([large.slice(5, 1), large.slice(0, 0), large.slice(9_000, 2), large.slice(7, 0)])
+    large = pa.table(
+        {"name": [f"{number:066d}" for number in range(10_000)], "size": range(10_000)}
+    )
+    some = pa.concat_tables(
+        [large.slice(5, 1), large.slice(0, 0), large.slice(9_000, 2), large.slice(7, 0)]
+    )
     packed = pack(some)
     assert len(packed) < 2000
     assert unpack(packed).to_pylist() == some.to_pylist()
@@ -129,7 +158,9 @@ def table(*findings: Finding) -> pa.Table:
 ORPHAN = Finding(Kind.ORPHAN, "in neither snapshot", 1, "ab/x")
 WAITING = Finding(Kind.WAITING_FOR_DELETION, "garbage", 1, "ab/y")
 MISSING = Finding(Kind.MISSING, "live in both", 1, "ab/z", "3 bytes", "not there")
-UNKNOWN = Finding(Kind.IN_FLIGHT, "container 2: its owner did not answer", 2, severity=Severity.UNKNOWN)
+UNKNOWN = Finding(
+    Kind.IN_FLIGHT, "container 2: its owner did not answer", 2, severity=Severity.UNKNOWN
+)
 
 
 def condemned(verdict: str) -> Condemned:
@@ -204,7 +235,9 @@ def test_a_clean_run_says_so() -> None:
 
 
 def test_what_owners_did_with_orphans_is_told_with_their_reasons() -> None:
-    assert "would be asked to delete 1 orphans" in summary_text(summary(table(ORPHAN), delete_orphans="dry run"), ())
+    assert "would be asked to delete 1 orphans" in summary_text(
+        summary(table(ORPHAN), delete_orphans="dry run"), ()
+    )
     shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [condemned("condemned")])
     assert "container 1: 2 orphans, condemned; 1 wait for deletion now, 1 left alone" in shown
     assert "left alone, 1: too young" in shown

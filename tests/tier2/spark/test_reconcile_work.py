@@ -1,4 +1,6 @@
-"""What the tasks of reconciliation say of planted divergences, without Spark: every class at its place, and nothing else."""
+"""What the tasks of reconciliation say of planted divergences, without Spark: every class at its
+place, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def world(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("parts", [1, 8, 256])
 @pytest.mark.parametrize("check", ["none", "headers", "bodies"])
-def test_nothing_is_said_of_a_store_that_is_as_it_should_be(world: World, parts: int, check: str) -> None:
+def test_nothing_is_said_of_a_store_that_is_as_it_should_be(
+    world: World, parts: int, check: str
+) -> None:
     findings, counters = dry_run(world, parts=parts, check=check)
     assert findings.num_rows == 0
     assert counters["chunks"] == 2 * 12 * len(SEGMENTS)
@@ -43,7 +47,14 @@ def test_each_class_is_found_where_it_was_planted_and_nothing_else(world: World)
     world.make_unreadable(names[4])
     orphan, young, newer = world.orphan(0), world.orphan(1, age_s=DAY_S), world.orphan(1, epoch=9)
     waiting = world.garbage(0)
-    planted = ("readme.txt", "other/deep/file", "ab/file", "copy of data.bin", "lost+found/é.txt", "ab/~x y")
+    planted = (
+        "readme.txt",
+        "other/deep/file",
+        "ab/file",
+        "copy of data.bin",
+        "lost+found/é.txt",
+        "ab/~x y",
+    )
     foreign = [world.put(name, b"x") for name in planted]
     world.put("checkpoints/00000000/x", b"x")
     world.put("mailbox/00000000/x.json", b"x")
@@ -85,7 +96,8 @@ def test_what_the_owner_does_between_the_snapshots_is_no_finding(world: World) -
     taken, appended = world.names(0)[3], []
 
     def between() -> Mapping[int, Manifest]:
-        # A live owner: an object is replaced and deleted already, another has come, one was merely let go.
+        # A live owner: an object is replaced and deleted already, another has come, one was merely
+        # let go.
         world.forget(0, taken)
         world.lose(taken)
         del world.metadata[0].garbage[taken]
@@ -159,7 +171,8 @@ def test_of_a_container_without_a_snapshot_nothing_is_said(world: World) -> None
 def test_a_listing_of_another_time_is_asked_once_more(world: World) -> None:
     there, gone, cut = world.names(0)[0], world.orphan(0), world.names(0)[1]
     shards = {
-        shard: pa.concat_tables(list(list_shard(world.url, shard)) or [LISTING.empty_table()]) for shard in range(256)
+        shard: pa.concat_tables(list(list_shard(world.url, shard)) or [LISTING.empty_table()])
+        for shard in range(256)
     }
     world.lose(gone)
     # The listing was made when one object was not yet there and another not yet whole.
@@ -168,12 +181,16 @@ def test_a_listing_of_another_time_is_asked_once_more(world: World) -> None:
     shard = int(cut[:2], 16)
     column = pc.if_else(is_text(shards[shard]["key"], cut), pa.scalar(1), shards[shard]["size"])
     shards[shard] = shards[shard].set_column(1, "size", column)
-    listers = Listers(lambda some: [shards[number] for number in some], lambda: list_rest(world.url))
+    listers = Listers(
+        lambda some: [shards[number] for number in some], lambda: list_rest(world.url)
+    )
     assert found(dry_run(world, listers=listers, confirm_all=True)[0]) == set()
     assert found(dry_run(world, listers=listers)[0]) == {("wrong_size", cut), ("orphan", gone)}
 
 
-def test_a_missing_object_that_another_container_s_catalog_has_says_what_is_lost_with_it(world: World) -> None:
+def test_a_missing_object_that_another_container_s_catalog_has_says_what_is_lost_with_it(
+    world: World,
+) -> None:
     # A name says whose it is, and nobody swears to it.
     taken = world.names(1)[3]
     stranger = world.metadata[0].objects
@@ -197,7 +214,10 @@ def test_a_listing_is_taken_in_the_pieces_it_comes_in(world: World, width: int) 
         return [table for shard in some for table in list_shard(world.url, shard)]
 
     def pieces(shards: range) -> list[range]:
-        return [range(start, min(start + width, shards.stop)) for start in range(shards.start, shards.stop, width)]
+        return [
+            range(start, min(start + width, shards.stop))
+            for start in range(shards.start, shards.stop, width)
+        ]
 
     listers = Listers(listed, lambda: list_rest(world.url), pieces)
     findings, counters = dry_run(world, listers=listers, check="none")
@@ -221,16 +241,21 @@ def test_two_chunks_of_one_stretch_of_a_block_overlap(world: World) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 100, 256])
 def test_parts_hold_every_shard_once(parts: int) -> None:
-    assert [shard for part in range(parts) for shard in shards_of_part(part, parts)] == list(range(256))
+    assert [shard for part in range(parts) for shard in shards_of_part(part, parts)] == list(
+        range(256)
+    )
     assert not shards_of_part(parts, parts)
 
 
 def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: World) -> None:
     lost, replaced, kept = world.names(0)[0], world.names(0)[1], world.names(0)[2]
-    listers = Listers(lambda some: [LISTING.empty_table() for _ in some], lambda: [LISTING.empty_table()])
+    listers = Listers(
+        lambda some: [LISTING.empty_table() for _ in some], lambda: [LISTING.empty_table()]
+    )
 
     def between() -> Mapping[int, Manifest]:
-        # Newer than the listing, needed by both snapshots, and deleted by its owner before it was asked for.
+        # Newer than the listing, needed by both snapshots, and deleted by its owner before it was
+        # asked for.
         manifests = world.snapshot()
         world.lose(lost)
         world.forget(0, replaced)
@@ -238,7 +263,9 @@ def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: Wor
         world.lose(replaced)
         return manifests
 
-    findings, counters = dry_run(world, between=between, listers=listers, confirm_all=True, check="none")
+    findings, counters = dry_run(
+        world, between=between, listers=listers, confirm_all=True, check="none"
+    )
     assert (found(findings), counters["gone"]) == (set(), 2)
     before = world.snapshot()
     after = world.snapshot()

@@ -42,8 +42,14 @@ from tier2.spark.source_options import parse_options
         ("bookkeeper://a:2181,b:2181/p?x=c@d", "bookkeeper://a:2181,b:2181/p?x=c@d"),
         ("gs://bucket/p?token=/keys/k.json", "gs://bucket/p?token=/keys/k.json"),
         ("gs://bucket/p?token=anon", "gs://bucket/p?token=anon"),
-        ("x://h/p?look_for_keys=false&p%61ssword=s3cret", "x://h/p?look_for_keys=false&p%61ssword=***"),
-        ("s3://b/p?endpoint_url=http%3A%2F%2Fme%3As3cret%40h", "s3://b/p?endpoint_url=http://me:***@h"),
+        (
+            "x://h/p?look_for_keys=false&p%61ssword=s3cret",
+            "x://h/p?look_for_keys=false&p%61ssword=***",
+        ),
+        (
+            "s3://b/p?endpoint_url=http%3A%2F%2Fme%3As3cret%40h",
+            "s3://b/p?endpoint_url=http://me:***@h",
+        ),
         ("simplecache::sftp://bob:s3cret@h/data", "simplecache::sftp://bob:***@h/data"),
         ("simplecache::sftp://bob@h:22/data", "simplecache::sftp://bob@h:22/data"),
         ("ab/00000000/x", "ab/00000000/x"),
@@ -55,7 +61,10 @@ def test_password_and_keys_are_taken_away_and_nothing_else(text: str, shown: str
 
 
 def test_keys_of_a_place_begin_with_its_url_without_the_query() -> None:
-    assert key_rules("abfs://c@account/data/?account_key=s3cret").prefixes == ("abfs://c@account/data/", "")
+    assert key_rules("abfs://c@account/data/?account_key=s3cret").prefixes == (
+        "abfs://c@account/data/",
+        "",
+    )
     assert "s3cret" in key_rules("sftp://bob:s3cret@h/data").prefixes[0]
 
 

@@ -59,7 +59,10 @@ def all_of(place: Path) -> pa.Table:
 
 
 def prepare(world: World, path: Path) -> str:
-    tables = [*list_rest(world.url), *(table for shard in range(256) for table in list_shard(world.url, shard))]
+    tables = [
+        *list_rest(world.url),
+        *(table for shard in range(256) for table in list_shard(world.url, shard)),
+    ]
     pq.write_table(pa.concat_tables(tables).sort_by("key"), path)
     return str(path)
 
@@ -75,20 +78,29 @@ def test_thousands_that_are_missing_are_counted_once_each_and_are_no_rows(
     world.cut(cut, 9000)
     waiting = {world.garbage(number % 2) for number in range(20)}
     world.snapshot()
-    prepared = prepare(world, tmp_path / "listing.parquet") if listing == "before the loss" else None
+    prepared = (
+        prepare(world, tmp_path / "listing.parquet") if listing == "before the loss" else None
+    )
     for name in lost:
         world.lose(name)
     if listing == "behind the loss":
         prepared = prepare(world, tmp_path / "listing.parquet")
     result = stopped(
-        LocalSpark(lost=1), world, tasks=2, listing=prepared, check=check, findings_url=(tmp_path / "all").as_uri()
+        LocalSpark(lost=1),
+        world,
+        tasks=2,
+        listing=prepared,
+        check=check,
+        findings_url=(tmp_path / "all").as_uri(),
     )
     seen = listing != "before the loss" or check == "headers"
     expected = {("orphan", orphan), ("foreign", foreign), ("wrong_size", cut)}
     expected |= {("waiting_for_deletion", name) for name in waiting}
     expected |= {("missing", name) for name in lost} if seen else set()
     counted = {kind.kind: kind.number for kind in result.summary.kinds}
-    assert counted == {kind: len([each for each, _ in expected if each == kind]) for kind, _ in expected}
+    assert counted == {
+        kind: len([each for each, _ in expected if each == kind]) for kind, _ in expected
+    }
     everything = all_of(tmp_path / "all")
     assert found(everything) == expected
     assert everything.num_rows == len(expected)
@@ -98,9 +110,14 @@ def test_thousands_that_are_missing_are_counted_once_each_and_are_no_rows(
     assert max(table.num_rows for table in handed) < 70
     if seen:
         evidence = {
-            row["evidence"] for row in result.table.to_pylist() if row["kind"] == "missing" and listing == "none"
+            row["evidence"]
+            for row in result.table.to_pylist()
+            if row["kind"] == "missing" and listing == "none"
         }
-        assert all("holds segment" in each and "a HEAD says that it is not there" in each for each in evidence)
+        assert all(
+            "holds segment" in each and "a HEAD says that it is not there" in each
+            for each in evidence
+        )
 
 
 def test_what_an_owner_deletes_between_the_looks_is_not_missing_and_what_it_puts_is_no_orphan(
@@ -114,7 +131,9 @@ def test_what_an_owner_deletes_between_the_looks_is_not_missing_and_what_it_puts
     steps: list[int] = []
 
     def owner() -> None:
-        """Behind the first listing objects go, in a snapshot and in the store; behind B more of both."""
+        """Behind the first listing objects go, in a snapshot and in the store; behind B more of
+        both.
+        """
         step = len(steps)
         steps.append(step)
         if step == 0:
@@ -132,7 +151,9 @@ def test_what_an_owner_deletes_between_the_looks_is_not_missing_and_what_it_puts
     assert counted.keys() <= {"in_flight", "gap"}
 
 
-def test_an_object_that_shows_the_age_of_a_snapshot_shows_it_from_a_task(world: World, handed: list[pa.Table]) -> None:
+def test_an_object_that_shows_the_age_of_a_snapshot_shows_it_from_a_task(
+    world: World, handed: list[pa.Table]
+) -> None:
     lost = [world.names(number)[0] for number in (0, 1)]
     for name in lost:
         world.lose(name)
@@ -142,7 +163,8 @@ def test_an_object_that_shows_the_age_of_a_snapshot_shows_it_from_a_task(world: 
     assert (result.verdict, list(result.summary.outdated)) == (Exit.COULD_NOT_TELL, [0])
     assert newer in result.summary.outdated[0]
     assert {
-        (each.kind, each.severity, each.container_id): number for each, number in result.summary.classes.items()
+        (each.kind, each.severity, each.container_id): number
+        for each, number in result.summary.classes.items()
     } == {
         ("in_flight", "unknown", 0): 2,
         ("missing", "harmful", 1): 1,
@@ -160,14 +182,21 @@ def test_the_same_by_spark_of_the_place_and_of_a_listing_that_is_shuffled(
     for name in lost:
         world.lose(name)
     expected = {("orphan", orphan), *(("missing", name) for name in lost)}
-    listed = pq.read_table(prepare(world, tmp_path / "listing.parquet")).select(["key", "size", "modified_ms"])
+    listed = pq.read_table(prepare(world, tmp_path / "listing.parquet")).select(
+        ["key", "size", "modified_ms"]
+    )
     for listing in (None, spark.createDataFrame(listed)):
         result = stopped(spark, world, tasks=2, listing=listing, check="headers")
         assert found(result.table) == expected
-        assert {kind.kind: kind.number for kind in result.summary.kinds} == {"missing": 5, "orphan": 1}
+        assert {kind.kind: kind.number for kind in result.summary.kinds} == {
+            "missing": 5,
+            "orphan": 1,
+        }
 
 
-def test_judging_in_slices_is_judging_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judging_in_slices_is_judging_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = set(world.names(0))
     for name in lost:
         world.lose(name)

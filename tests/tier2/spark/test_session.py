@@ -1,4 +1,6 @@
-"""The session of a job: the one that is there, and whose end is not the job's if it was there before."""
+"""The session of a job: the one that is there, and whose end is not the job's if it was there
+before.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tier2.spark.session import (
 )
 
 
-def test_a_session_that_is_there_is_taken_from_any_thread_and_survives_the_job(spark: SparkSession) -> None:
+def test_a_session_that_is_there_is_taken_from_any_thread_and_survives_the_job(
+    spark: SparkSession,
+) -> None:
     found: list[SparkSession] = []
     thread = threading.Thread(target=lambda: found.append(spark_session("a job")))
     thread.start()
@@ -45,7 +49,13 @@ def test_nothing_is_stopped_where_nothing_was_begun() -> None:
 def test_without_java_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_java()
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("JAVA_HOME", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "MASTER"):
+    for name in (
+        "JAVA_HOME",
+        "SPARK_REMOTE",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYSPARK_GATEWAY_PORT",
+        "MASTER",
+    ):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(JavaMissingError, match="there is none in PATH"):
         check_java()
@@ -53,7 +63,8 @@ def test_without_java_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.M
     ended = subprocess.run(verb, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
     assert ended.stderr == (
-        "Spark needs Java 17 or newer, and there is none in PATH: install a JDK or JRE, or set JAVA_HOME to one\n"
+        "Spark needs Java 17 or newer, and there is none in PATH: install a JDK or JRE, "
+        "or set JAVA_HOME to one\n"
     )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaMissingError, match=f"JAVA_HOME={tmp_path} has no bin/java"):

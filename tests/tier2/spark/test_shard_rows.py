@@ -1,4 +1,6 @@
-"""Rows of shards of several containers: by name whatever is decoded together, and however many containers there are."""
+"""Rows of shards of several containers: by name whatever is decoded together, and however many
+containers there are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_shards_give_their_rows_by_name_in_whatever_order_they_are_asked_for(
     monkeypatch.setattr("tier2.spark.shard_rows.CONTAINERS_HELD", held)
     monkeypatch.setattr("tier2.spark.shard_rows.BLOCK_ROWS", rows_together)
     manifests = world.snapshot()
-    every = pa.concat_tables([world.objects(number) for number in manifests]).select(["name", "state"])
+    every = pa.concat_tables([world.objects(number) for number in manifests]).select(
+        ["name", "state"]
+    )
     every = every.sort_by("name")
     for shards in (range(256), range(16, 19), [1, 2, 200, 255], [7]):
         work = partial(shard_rows, manifests=manifests, shards=shards, columns=("name", "state"))

@@ -1,4 +1,6 @@
-"""What a stream had been shown and has not read when its segment goes: deleted, or merged into one that it reads or does not."""
+"""What a stream had been shown and has not read when its segment goes: deleted, or merged into one
+that it reads or does not.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class MergingWorld(SourceWorld):
     """A store whose segments merge, in the two steps that merges take."""
 
     def merge(self, source: str, target: str) -> int:
-        """The bytes are the target's from now on, and still lie with the source. Gives the source's id."""
+        """The bytes are the target's from now on, and still lie with the source.
+
+        Gives the source's id.
+        """
         container, into, moved = self._containers[0], self.segment(target), self.segment(source)
         del container.names[source]
         moved.sealed, moved.merged_into = True, into.segment_id
@@ -78,8 +83,12 @@ def world() -> Iterator[MergingWorld]:
     PROCESS_MEMORY.drop(made.url.removeprefix("memory://"))
 
 
-def step(world: SourceWorld, start: Offset, most: int | None = None, **options: object) -> tuple[Offset, list[Row]]:
-    """One batch of a query that was started anew from its checkpoint: where it ends, and its rows."""
+def step(
+    world: SourceWorld, start: Offset, most: int | None = None, **options: object
+) -> tuple[Offset, list[Row]]:
+    """One batch of a query that was started anew from its checkpoint: where it ends, and its
+    rows.
+    """
     reader = stream_of(world, **{"prefix": "", "format": "lines", **options})
     limit: ReadLimit = ReadAllAvailable() if most is None else ReadMaxBytes(most)
     end = json.loads(json.dumps(reader.latestOffset(start, limit)))
@@ -102,7 +111,10 @@ def test_deletion_that_overtakes_is_told_or_passed_over(
     assert payloads(rows) == [first]
     world.delete("s")
     world.export()
-    told = r"segment 's': bytes 2 to 8 are not there any more: with 6 bytes unread the segment was deleted"
+    told = (
+        r"segment 's': bytes 2 to 8 are not there any more: with 6 bytes unread the segment "
+        r"was deleted"
+    )
     for most in (2, None):
         with pytest.raises(DataLossError, match=told) as raised:
             step(world, end, most, format=form)
@@ -137,7 +149,12 @@ def test_without_a_limit_nothing_waits(world: MergingWorld) -> None:
     world.append("s", b"1\n2\n3\nno line y")
     world.export()
     end, _ = step(world, START)
-    assert end == {"version": 1, "segments": {"0/1": 6}, "begun": {"0/1": 0}, "snapshots": end["snapshots"]}
+    assert end == {
+        "version": 1,
+        "segments": {"0/1": 6},
+        "begun": {"0/1": 0},
+        "snapshots": end["snapshots"],
+    }
     limited, _ = step(world, START, 2)
     assert limited == {**end, "segments": {"0/1": 2}, "waiting": {"0/1": [15, "s"]}}
 
@@ -150,17 +167,27 @@ def test_one_whose_turn_never_came_is_lost_from_its_beginning(world: MergingWorl
     end, rows = step(world, START, 100)
     assert {row["segment"] for row in rows} == {"big"}
     small = f"0/{world.segment('small').segment_id}"
-    assert (end["segments"][small], end["begun"][small], end["waiting"][small]) == (2, 2, [6, "small"])
+    assert (end["segments"][small], end["begun"][small], end["waiting"][small]) == (
+        2,
+        2,
+        [6, "small"],
+    )
     # Nothing of what lies below its beginning is read, and the rest is in its turn.
-    assert payloads([row for row in step(world, end)[1] if row["segment"] == "small"]) == [b"2", b"3"]
+    assert payloads([row for row in step(world, end)[1] if row["segment"] == "small"]) == [
+        b"2",
+        b"3",
+    ]
     world.truncate("small", 4)
     world.export()
-    with pytest.raises(DataLossError, match="segment 'small': bytes 2 to 4 are not there any more: truncated"):
+    with pytest.raises(
+        DataLossError, match="segment 'small': bytes 2 to 4 are not there any more: truncated"
+    ):
         step(world, end, 100)
     world.delete("small")
     world.export()
     with pytest.raises(
-        DataLossError, match="segment 'small': bytes 2 to 6 are not there any more: with 4 bytes unread"
+        DataLossError,
+        match="segment 'small': bytes 2 to 6 are not there any more: with 4 bytes unread",
     ):
         step(world, end, 100)
     assert {row["segment"] for row in forgiving(world, end)[1]} == {"big"}
@@ -177,7 +204,9 @@ def test_a_name_made_again_does_not_hide_what_the_first_one_lost(world: MergingW
         step(world, end, 7)
     after, rows = forgiving(world, end, 7)
     assert payloads(rows) == [b"second"]
-    assert list(after["waiting"]) == list(after["segments"]) == [f"0/{world.segment('s').segment_id}"]
+    assert (
+        list(after["waiting"]) == list(after["segments"]) == [f"0/{world.segment('s').segment_id}"]
+    )
     assert payloads(step(world, after, 7)[1]) == [b"life"]
 
 
@@ -187,7 +216,11 @@ def test_what_waits_in_a_container_without_news_waits_on(world: MergingWorld) ->
     old = set(objects)
     world.append("s", b"1\n2\n")
     world.export()
-    newer = {name: each for name, each in objects.items() if name.startswith("catalog/") and name not in old}
+    newer = {
+        name: each
+        for name, each in objects.items()
+        if name.startswith("catalog/") and name not in old
+    }
     end, _ = step(world, START, 2)
     world.append("t", b"one\n", container_id=1)
     world.export(1)
@@ -219,7 +252,9 @@ def test_an_offset_from_before_is_read_and_told_more_from_then_on(world: Merging
         step(world, after, 2)
 
 
-def test_segments_that_the_options_do_not_select_any_more_are_nobody_s_loss(world: MergingWorld) -> None:
+def test_segments_that_the_options_do_not_select_any_more_are_nobody_s_loss(
+    world: MergingWorld,
+) -> None:
     world.append("s", b"1\n2\n")
     world.append("t", b"1\n2\n")
     world.export()
@@ -232,11 +267,13 @@ def test_segments_that_the_options_do_not_select_any_more_are_nobody_s_loss(worl
     assert "waiting" not in after
 
 
-# --- merges ----------------------------------------------------------------------------------------------------------
+# --- merges ---------------------------------------------------------------------------------------
 
 
 def begun(world: MergingWorld, prefix: str = "") -> Offset:
-    """A stream that has read the first row of `s`, of four; `t` has two rows, read or not selected."""
+    """A stream that has read the first row of `s`, of four; `t` has two rows, read or not
+    selected.
+    """
     world.append("t", b"a\nb\n")
     world.export()
     start, _ = step(world, START, prefix=prefix)
@@ -248,7 +285,9 @@ def begun(world: MergingWorld, prefix: str = "") -> Offset:
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_bytes_merged_into_a_segment_that_is_not_read_are_lost(world: MergingWorld, linked: bool) -> None:
+def test_bytes_merged_into_a_segment_that_is_not_read_are_lost(
+    world: MergingWorld, linked: bool
+) -> None:
     end = begun(world, prefix="s")
     source = world.merge("s", "t")
     if linked:
@@ -266,7 +305,9 @@ def test_bytes_merged_into_a_segment_that_is_not_read_are_lost(world: MergingWor
 
 @pytest.mark.parametrize("most", [2, None])
 @pytest.mark.parametrize("seen", [False, True])
-def test_merged_bytes_come_with_their_target(world: MergingWorld, seen: bool, most: int | None) -> None:
+def test_merged_bytes_come_with_their_target(
+    world: MergingWorld, seen: bool, most: int | None
+) -> None:
     end = begun(world)
     source = world.merge("s", "t")
     if seen:
@@ -283,7 +324,9 @@ def test_merged_bytes_come_with_their_target(world: MergingWorld, seen: bool, mo
     found: list[Row] = []
     while (following := step(world, end, most))[0] != end:
         end, found = following[0], found + following[1]
-    assert [(row["segment"], row["payload"]) for row in found] == [("t", each) for each in (b"1", b"2", b"3", b"4")]
+    assert [(row["segment"], row["payload"]) for row in found] == [
+        ("t", each) for each in (b"1", b"2", b"3", b"4")
+    ]
     assert list(end["segments"]) == [f"0/{world.segment('t').segment_id}"]
     assert "waiting" not in end
 
@@ -295,7 +338,9 @@ def test_bytes_on_their_way_into_a_target_that_is_deleted_are_lost(world: Mergin
     end, _ = step(world, end, 2)
     world.delete_with_sources("t")
     world.export()
-    with pytest.raises(DataLossError, match=r"segment 's': bytes 2 to 8 .* deleted, or merged into another"):
+    with pytest.raises(
+        DataLossError, match=r"segment 's': bytes 2 to 8 .* deleted, or merged into another"
+    ):
         step(world, end, 2)
 
 
@@ -318,11 +363,13 @@ def test_merges_nest(world: MergingWorld) -> None:
     assert "waiting" not in end
 
 
-# --- whatever happens between ----------------------------------------------------------------------------------------
+# --- whatever happens between ---------------------------------------------------------------------
 
 
 class Life:
-    """A limited stream of `raw`, and a store whose segments are deleted: what was shown and not read is known exactly."""
+    """A limited stream of `raw`, and a store whose segments are deleted: what was shown and not
+    read is known exactly.
+    """
 
     def __init__(self, world: MergingWorld, chance: random.Random) -> None:
         self.world = world
@@ -363,8 +410,16 @@ class Life:
 
     def batch(self, most: int | None = None) -> bool:
         there = {**self.catalog[0], **self.catalog[1]}
-        lost = {key for key, shown in self.shown.items() if key not in there and len(self.rows.get(key, b"")) < shown}
-        options: dict[str, Any] = {"format": "raw", "columns": "container,segment_id,payload", "pieceBytes": 8}
+        lost = {
+            key
+            for key, shown in self.shown.items()
+            if key not in there and len(self.rows.get(key, b"")) < shown
+        }
+        options: dict[str, Any] = {
+            "format": "raw",
+            "columns": "container,segment_id,payload",
+            "pieceBytes": 8,
+        }
         most = self.chance.choice([1, 20, 100]) if most is None else most
         if lost:
             self.losses += 1
@@ -412,7 +467,7 @@ def test_a_limited_stream_tells_exactly_what_is_lost(world: MergingWorld, seed: 
         assert found == data if key in life.shown else data.startswith(found)
 
 
-# --- offsets alone ---------------------------------------------------------------------------------------------------
+# --- offsets alone --------------------------------------------------------------------------------
 
 KEYS = st.builds(SegmentKey, st.integers(0, 3), st.integers(1, 5))
 LEFT = st.builds(Waiting, st.integers(0, 2**62), st.text(), st.none() | st.integers(1, 2**62))
@@ -426,7 +481,15 @@ def test_what_waits_comes_back_from_its_text(waiting: dict[SegmentKey, Waiting])
 
 @pytest.mark.parametrize(
     "waiting",
-    [{"x": [1, "s"]}, {"0/1": 1}, {"0/1": [1]}, {"0/1": ["s", 1]}, {"0/1": [-1, "s"]}, {"0/1": [1, "s", 2, 3]}, []],
+    [
+        {"x": [1, "s"]},
+        {"0/1": 1},
+        {"0/1": [1]},
+        {"0/1": ["s", 1]},
+        {"0/1": [-1, "s"]},
+        {"0/1": [1, "s", 2, 3]},
+        [],
+    ],
 )
 def test_what_waits_is_refused_if_it_is_no_such_thing(waiting: object) -> None:
     with pytest.raises(OffsetFormatError):
@@ -440,7 +503,11 @@ def test_an_offset_is_another_when_something_else_waits() -> None:
     steps = {one: Progress(5, 5), two: Progress(10, 10)}
     now = {0: Position(1, 2), 1: Position(1, 3)}
     after = next_offset(before, steps, frozenset(), now, waiting)
-    assert after == StreamOffset({one: 5, two: 10}, {two: 10}, {0: Position(1, 1), 1: Position(1, 3)}, waiting)
+    assert after == StreamOffset(
+        {one: 5, two: 10}, {two: 10}, {0: Position(1, 1), 1: Position(1, 3)}, waiting
+    )
     assert steps_between(before, after) == {}
     assert next_offset(after, steps, frozenset(), now, dict(waiting)) is after
-    assert next_offset(after, steps, frozenset(), now, {one: waiting[one]}).waiting == {one: waiting[one]}
+    assert next_offset(after, steps, frozenset(), now, {one: waiting[one]}).waiting == {
+        one: waiting[one]
+    }

@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segmentstore.contracts.errors import DataCorruptionError
-from tests.tier2.spark.source_world import SourceWorld, read_batch, read_stream, rows_of, source_of, stream_of
+from tests.tier2.spark.source_world import (
+    SourceWorld,
+    read_batch,
+    read_stream,
+    rows_of,
+    source_of,
+    stream_of,
+)
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.spark import source_group
@@ -62,19 +69,29 @@ def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def options_of(**given_: object) -> SourceOptions:
     return parse_options(
-        {"path": "/x", "prefix": "", "format": "lines", **{key: str(value) for key, value in given_.items()}},
+        {
+            "path": "/x",
+            "prefix": "",
+            "format": "lines",
+            **{key: str(value) for key, value in given_.items()},
+        },
         streaming=False,
     )
 
 
-def flushed(segments: int, flushes: int, length: int, per_object: int) -> tuple[list[RowRange], Chunks]:
+def flushed(
+    segments: int, flushes: int, length: int, per_object: int
+) -> tuple[list[RowRange], Chunks]:
     """A container in which each flush put `length` bytes of each segment, so many segments to an
     object."""
     ids = np.repeat(np.arange(segments), flushes)
     turn = np.tile(np.arange(flushes), segments)
     number = turn * -(-segments // per_object) + ids // per_object
     names = pa.DictionaryArray.from_arrays(
-        pa.array(number), pa.array([f"{each % 256:02x}/0/5/flush-{each:032x}" for each in range(int(number.max()) + 1)])
+        pa.array(number),
+        pa.array(
+            [f"{each % 256:02x}/0/5/flush-{each:032x}" for each in range(int(number.max()) + 1)]
+        ),
     )
     table = pa.table(
         {
@@ -90,14 +107,19 @@ def flushed(segments: int, flushes: int, length: int, per_object: int) -> tuple[
         }
     )
     end = flushes * length
-    ranges = [RowRange(SourceSegment(0, each, f"s{each}", 0, end, False), 0, end, 0, end) for each in range(segments)]
+    ranges = [
+        RowRange(SourceSegment(0, each, f"s{each}", 0, end, False), 0, end, 0, end)
+        for each in range(segments)
+    ]
     return ranges, {0: split_chunks(table)}
 
 
 def test_many_small_segments_are_few_partitions() -> None:
     ranges, chunks = flushed(SEGMENTS, 1, 1024, 1000)
     plan = plan_parts(ranges, chunks, options_of())
-    assert Counter(part.rows.segment.segment_id for some in plan for part in some) == Counter(range(SEGMENTS))
+    assert Counter(part.rows.segment.segment_id for some in plan for part in some) == Counter(
+        range(SEGMENTS)
+    )
     cost = SEGMENTS * (1024 + RANGE_BYTES) + SEGMENTS // 1000 * OBJECT_BYTES
     assert len(plan) <= max(4, 2 * cost // (128 * MIB)) + 1
     assert len(plan) <= 1000
@@ -106,7 +128,9 @@ def test_many_small_segments_are_few_partitions() -> None:
         assert max(map(len, plan)) > 2000
         assert len(plan_parts(ranges, chunks, options_of(minPartitions=40))) in range(40, 50)
         assert len(plan_parts(ranges, chunks, options_of(partitionBytes="16m"))) in range(20, 25)
-        assert len(plan_parts(ranges, chunks, options_of(minPartitions=1, partitionBytes="4g"))) == 1
+        assert (
+            len(plan_parts(ranges, chunks, options_of(minPartitions=1, partitionBytes="4g"))) == 1
+        )
     # What goes to a task, and lies in the driver's memory meanwhile.
     size = sum(len(pickle.dumps(SegmentPartition(some))) for some in plan[:4])
     assert size < 100 * sum(map(len, plan[:4]))
@@ -164,22 +188,42 @@ def test_every_row_is_in_one_partition_and_comes_back_whole(
         for turn in range(count):
             name = f"o{(segment_id + turn) % 5}"
             rows.append(
-                (segment_id, turn * length, length, name, len(rows) * 50, segment_id, turn * length, 9999, turn)
+                (
+                    segment_id,
+                    turn * length,
+                    length,
+                    name,
+                    len(rows) * 50,
+                    segment_id,
+                    turn * length,
+                    9999,
+                    turn,
+                )
             )
         end = length * count
         segment = SourceSegment(0, segment_id, f"s{segment_id}", 0, end, False)
         ranges.append(RowRange(segment, 0, end, 0, end))
     columns = zip(*rows, strict=True)
     table = pa.table(
-        dict(zip(("segment_id", "start_offset", "length", "object_name", "block_offset"), columns, strict=False))
+        dict(
+            zip(
+                ("segment_id", "start_offset", "length", "object_name", "block_offset"),
+                columns,
+                strict=False,
+            )
+        )
         | {
             name: pa.array([row[place] for row in rows])
-            for place, name in enumerate(("block_segment_id", "block_start_offset", "object_size"), 5)
+            for place, name in enumerate(
+                ("block_segment_id", "block_start_offset", "object_size"), 5
+            )
         }
         | {"object_created_ms": pa.array([row[8] for row in rows])}
     )
     chunks = {0: ChunkTable(table).segments()}
-    plan = plan_parts(ranges, chunks, options_of(partitionBytes=partition_bytes, minPartitions=min_partitions))
+    plan = plan_parts(
+        ranges, chunks, options_of(partitionBytes=partition_bytes, minPartitions=min_partitions)
+    )
     given_out = [each for some in plan for each in SegmentPartition(some).ranges]
     by_segment: dict[int, list[RowRange]] = {}
     for each in given_out:
@@ -196,7 +240,10 @@ def test_every_row_is_in_one_partition_and_comes_back_whole(
 
 def test_groups_are_bounded_and_in_order() -> None:
     ranges, chunks = flushed(300, 2, 30_000, 50)
-    parts = [Part(rows, chunks[0][0].table, *chunks[0][rows.segment.segment_id].span(0, rows.end)) for rows in ranges]
+    parts = [
+        Part(rows, chunks[0][0].table, *chunks[0][rows.segment.segment_id].span(0, rows.end))
+        for rows in ranges
+    ]
     found = list(groups(SegmentPartition(parts).ranges))
     assert [each.segment.segment_id for some in found for each in some] == list(range(300))
     sizes = [sum(chunk.length for each in some for chunk, _, _ in each.chunks) for some in found]
@@ -205,7 +252,9 @@ def test_groups_are_bounded_and_in_order() -> None:
     assert len(found) < 6
 
 
-def test_side_by_side_segments_are_one_get_an_object(world: SourceWorld, gets: Counter[str]) -> None:
+def test_side_by_side_segments_are_one_get_an_object(
+    world: SourceWorld, gets: Counter[str]
+) -> None:
     names = [f"s{number:03}" for number in range(400)]
     objects = []
     for turn in range(3):
@@ -222,7 +271,9 @@ def test_side_by_side_segments_are_one_get_an_object(world: SourceWorld, gets: C
     assert {name: gets[name] for name in objects} == dict.fromkeys(objects, 1)
 
 
-def test_ends_of_a_batch_of_many_short_backlogs_are_few_gets(world: SourceWorld, gets: Counter[str]) -> None:
+def test_ends_of_a_batch_of_many_short_backlogs_are_few_gets(
+    world: SourceWorld, gets: Counter[str]
+) -> None:
     names = [f"s{number:03}" for number in range(200)]
     reader = stream_of(world, prefix="s", format="lines")
     offset = reader.initialOffset()
@@ -234,7 +285,9 @@ def test_ends_of_a_batch_of_many_short_backlogs_are_few_gets(world: SourceWorld,
         assert gets[object_name] == 1
         rows = read_stream(reader, offset, end)
         cut = "and mo" if turn else ""
-        assert {row["payload"] for row in rows} == {f"{cut}{name} {turn}".encode() for name in names}
+        assert {row["payload"] for row in rows} == {
+            f"{cut}{name} {turn}".encode() for name in names
+        }
         assert len(rows) == len(names)
         offset = end
 
@@ -248,8 +301,14 @@ def test_groups_give_what_each_alone_gives(
     for turn in range(4):
         data = {}
         for number in range(30):
-            records = [b"%d %d %d" % (number, turn, each) * (each % 4) for each in range(number % 5 + 1)]
-            whole = frame_events(records) if form == "events" else b"".join(each + b"\n" for each in records)
+            records = [
+                b"%d %d %d" % (number, turn, each) * (each % 4) for each in range(number % 5 + 1)
+            ]
+            whole = (
+                frame_events(records)
+                if form == "events"
+                else b"".join(each + b"\n" for each in records)
+            )
             data[f"s{number}"] = whole
         world.flush(data)
     world.append("large", b"x" * 500 + b"\n", range(0, 500, 3)) if form == "lines" else None
@@ -257,7 +316,12 @@ def test_groups_give_what_each_alone_gives(
     world.export()
     monkeypatch.setattr(source_group, "GROUP_BYTES_FIRST", 100)
     monkeypatch.setattr(source_group, "SMALL_BYTES", 300)
-    chosen = {"prefix": "", "format": form, "pieceBytes": 7, "startOffset": 0 if form == "events" else 3}
+    chosen = {
+        "prefix": "",
+        "format": form,
+        "pieceBytes": 7,
+        "startOffset": 0 if form == "events" else 3,
+    }
 
     def sorted_rows() -> list[tuple[Any, ...]]:
         rows = read_batch(world, columns="segment,offset,payload", **chosen)
@@ -277,7 +341,9 @@ def test_objects_compacted_meanwhile_are_asked_for_together(
     names = [f"s{number:03}" for number in range(50)]
     world.flush({name: f"{name}\n".encode() for name in names})
     world.export()
-    source = source_of(world, prefix="s", format="lines", columns="segment,payload", minPartitions=1)
+    source = source_of(
+        world, prefix="s", format="lines", columns="segment,payload", minPartitions=1
+    )
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
     for name in names:
@@ -292,7 +358,9 @@ def test_objects_compacted_meanwhile_are_asked_for_together(
 
     monkeypatch.setattr("tier2.spark.source_group.load_snapshots", counted)
     monkeypatch.setattr("tier2.spark.source_fetch.load_snapshots", counted)
-    assert [row["payload"] for row in rows_of(reader.read(partition))] == [name.encode() for name in names]
+    assert [row["payload"] for row in rows_of(reader.read(partition))] == [
+        name.encode() for name in names
+    ]
     assert len(looks) == 1
 
 
@@ -311,5 +379,7 @@ def test_what_is_gone_or_damaged_in_a_group_is_told_by_its_name(world: SourceWor
     with pytest.raises(DataCorruptionError, match=where):
         read_batch(world, prefix="", format="lines", minPartitions=1)
     world.delete_object(object_name)
-    with pytest.raises(MissingObjectError, match=f"segment 'a': object {object_name}, which holds offset 0"):
+    with pytest.raises(
+        MissingObjectError, match=f"segment 'a': object {object_name}, which holds offset 0"
+    ):
         read_batch(world, prefix="", format="lines", minPartitions=1)

@@ -1,4 +1,6 @@
-"""Planning and filters, pure: every byte to one partition, and only filters that are kept exactly are taken."""
+"""Planning and filters, pure: every byte to one partition, and only filters that are kept exactly
+are taken.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ BORDERS = st.lists(st.integers(1, 5000), min_size=1, max_size=20, unique=True).m
 
 def options_of(**given_: object) -> SourceOptions:
     return parse_options(
-        {"path": "/x", "segment": "s", **{key: str(value) for key, value in given_.items()}}, streaming=False
+        {"path": "/x", "segment": "s", **{key: str(value) for key, value in given_.items()}},
+        streaming=False,
     )
 
 
@@ -67,13 +70,17 @@ def chunks_of(borders: list[int], segment_id: int = 1) -> SegmentChunks:
 def test_parts_follow_one_another_and_know_their_chunks(
     borders: list[int], split: int, form: str, data: st.DataObject
 ) -> None:
-    options = options_of(format=form, pieceBytes=100, **({"eventBorders": "chunks"} if form == "events" else {}))
+    options = options_of(
+        format=form, pieceBytes=100, **({"eventBorders": "chunks"} if form == "events" else {})
+    )
     stored = borders[-1]
     low = data.draw(st.integers(0, stored - 1))
     segment = SourceSegment(0, 1, "s", low, stored, False)
     whole = row_range(segment, options, low, stored, stored, EVERYTHING, complete=False)
     assert whole is not None
-    parts = list(SegmentPartition(list(cut_range(whole, chunks_of(borders), split, options))).ranges)
+    parts = list(
+        SegmentPartition(list(cut_range(whole, chunks_of(borders), split, options))).ranges
+    )
     assert [part.start for part in parts] == [low, *[part.end for part in parts[:-1]]]
     assert parts[-1].end == stored
     for part in parts:
@@ -92,7 +99,10 @@ def test_parts_follow_one_another_and_know_their_chunks(
 
 def test_a_gap_in_the_catalog_is_told() -> None:
     table = pa.Table.from_pylist(
-        [dict(zip(CHUNK_COLUMNS, (1, low, 10, "o", 0, 1, low, 100, 0), strict=True)) for low in (0, 10, 30)]
+        [
+            dict(zip(CHUNK_COLUMNS, (1, low, 10, "o", 0, 1, low, 100, 0), strict=True))
+            for low in (0, 10, 30)
+        ]
     )
     chunks = split_chunks(table)[1]
     assert [each.chunk.start_offset for each in chunks.between(5, 20)] == [0, 10]
@@ -104,7 +114,9 @@ def test_a_gap_in_the_catalog_is_told() -> None:
 
 
 @given(BORDERS, st.integers(1, 500), st.data())
-def test_fetches_cover_the_range_in_order(borders: list[int], run_bytes: int, data: st.DataObject) -> None:
+def test_fetches_cover_the_range_in_order(
+    borders: list[int], run_bytes: int, data: st.DataObject
+) -> None:
     known = chunks_of(borders).between(0, borders[-1])
     start = data.draw(st.integers(0, borders[-1] - 1))
     end = data.draw(st.integers(start + 1, borders[-1]))
@@ -122,17 +134,35 @@ def test_fetches_cover_the_range_in_order(borders: list[int], run_bytes: int, da
 
 def test_neighbours_in_one_object_are_fetched_together() -> None:
     known = [
-        SourceChunk(ChunkRecord(100 * number, 100, "o", 300 * number, 1, 100 * number), 3000) for number in range(10)
+        SourceChunk(ChunkRecord(100 * number, 100, "o", 300 * number, 1, 100 * number), 3000)
+        for number in range(10)
     ]
     assert len(list(plan_fetches(known, 0, 1000, 1 << 20))) == 1
     assert [len(run.stretches) for run in plan_fetches(known, 50, 950, 1 << 20)] == [1, 8, 1]
 
 
 CONDITIONS = st.one_of(
-    st.builds(Condition, st.just("offset"), st.sampled_from(["=", "<", "<=", ">", ">="]), st.integers(-5, 120)),
-    st.builds(Condition, st.just("segment"), st.sampled_from(["=", "starts with"]), st.sampled_from(["a", "ab", "b"])),
-    st.builds(Condition, st.just("container"), st.sampled_from(["=", "<", ">=", "in"]), st.integers(0, 2)),
-    st.builds(Condition, st.just("container"), st.just("in"), st.tuples(st.integers(0, 2), st.integers(0, 2))),
+    st.builds(
+        Condition,
+        st.just("offset"),
+        st.sampled_from(["=", "<", "<=", ">", ">="]),
+        st.integers(-5, 120),
+    ),
+    st.builds(
+        Condition,
+        st.just("segment"),
+        st.sampled_from(["=", "starts with"]),
+        st.sampled_from(["a", "ab", "b"]),
+    ),
+    st.builds(
+        Condition, st.just("container"), st.sampled_from(["=", "<", ">=", "in"]), st.integers(0, 2)
+    ),
+    st.builds(
+        Condition,
+        st.just("container"),
+        st.just("in"),
+        st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    ),
     st.builds(Condition, st.sampled_from(["length", "segment", "offset"]), st.just("is not null")),
 )
 
@@ -171,13 +201,20 @@ def test_filters_that_are_taken_are_kept_exactly(form: str) -> None:
     world.export(0)
     world.export(1)
     columns = "container,segment,offset,length"
-    source = source_of(world, prefix="", format=form, columns=columns, pieceBytes=10, partitionBytes=40)
+    source = source_of(
+        world, prefix="", format=form, columns=columns, pieceBytes=10, partitionBytes=40
+    )
     options = parse_options(source.options, streaming=False)
 
     def rows(chosen: RowFilter) -> list[dict[str, Any]]:
         reader = SegmentBatchReader(options, source.schema())
         reader._filter = chosen
-        return [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+        return [
+            row
+            for each in reader.partitions()
+            for batch in reader.read(each)
+            for row in batch.to_pylist()
+        ]
 
     everything = rows(EVERYTHING)
 
@@ -189,7 +226,9 @@ def test_filters_that_are_taken_are_kept_exactly(form: str) -> None:
             if more is not None:
                 chosen = more
                 taken.append(condition)
-        assert rows(chosen) == [row for row in everything if all(holds(row, condition) for condition in taken)]
+        assert rows(chosen) == [
+            row for row in everything if all(holds(row, condition) for condition in taken)
+        ]
 
     check()
 
@@ -220,7 +259,11 @@ def test_filters_of_spark_are_taken_or_given_back() -> None:
     ]
     assert list(reader.pushFilters([*kept, *given_back])) == given_back
     assert (reader._filter.offset_low, reader._filter.offset_high) == (7, 51)
-    assert [each.column for each in reader._filter.conditions] == ["segment", "container", "segment"]
+    assert [each.column for each in reader._filter.conditions] == [
+        "segment",
+        "container",
+        "segment",
+    ]
 
 
 def test_a_reader_takes_filters_only_where_spark_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +298,8 @@ def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     bounds = np.array([0, large, 2 * large, 2 * large + 3, 5 * large], np.int32)
     batches = list(maker.batches(planned, Rows(np.array([0, 5, 7, 9]), bounds, bytes(5 * large))))
     assert [batch.num_rows for batch in batches] == [1, 2, 1]
-    assert [length for batch in batches for length in batch["length"].to_pylist()] == np.diff(bounds).tolist()
+    assert [length for batch in batches for length in batch["length"].to_pylist()] == np.diff(
+        bounds
+    ).tolist()
     for batch in batches:
         batch.validate(full=True)

@@ -1,4 +1,6 @@
-"""Batches of the data source without a Spark session: planning, fetching and cutting together, on objects cut in every way."""
+"""Batches of the data source without a Spark session: planning, fetching and cutting together, on
+objects cut in every way.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tier2.spark.source_errors import (
 from tier2.spark.source_partition import SegmentPartition
 
 NUMBERS = itertools.count()
-TEXT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"a longer line of text\n"]), max_size=40).map(b"".join)
+TEXT = st.lists(
+    st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"a longer line of text\n"]), max_size=40
+).map(b"".join)
 CUTS = st.lists(st.integers(0, 300), max_size=8)
 
 
@@ -59,29 +63,53 @@ def test_lines_in_any_cut_of_objects_and_partitions(
     assert [(row["offset"], row["payload"]) for row in rows] == lines(data)
     low, high = sorted((low, high))
     some = read_batch(
-        world, segment="s", format="lines", partitionBytes=partition_bytes, startOffset=low, endOffset=high
+        world,
+        segment="s",
+        format="lines",
+        partitionBytes=partition_bytes,
+        startOffset=low,
+        endOffset=high,
     )
-    assert [(row["offset"], row["payload"]) for row in some] == [row for row in lines(data) if low <= row[0] < high]
+    assert [(row["offset"], row["payload"]) for row in some] == [
+        row for row in lines(data) if low <= row[0] < high
+    ]
     PROCESS_MEMORY.drop(world.url.removeprefix("memory://"))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=12), CUTS, st.integers(1, 60))
-def test_events_in_any_cut_of_objects(events: list[bytes], cuts: list[int], partition_bytes: int) -> None:
+def test_events_in_any_cut_of_objects(
+    events: list[bytes], cuts: list[int], partition_bytes: int
+) -> None:
     world = new_world()
     world.append("s", frame_events(events), cuts)
     world.export()
-    assert payloads(read_batch(world, segment="s", format="events", partitionBytes=partition_bytes)) == events
-    places = list(itertools.accumulate(map(len, events), lambda before, length: before + length + 4, initial=0))
+    assert (
+        payloads(read_batch(world, segment="s", format="events", partitionBytes=partition_bytes))
+        == events
+    )
+    places = list(
+        itertools.accumulate(
+            map(len, events), lambda before, length: before + length + 4, initial=0
+        )
+    )
     world.append("t", frame_events(events), places[1::2])
     world.export()
-    by_chunks = read_batch(world, segment="t", format="events", partitionBytes=partition_bytes, eventBorders="chunks")
+    by_chunks = read_batch(
+        world, segment="t", format="events", partitionBytes=partition_bytes, eventBorders="chunks"
+    )
     assert payloads(by_chunks) == events
     PROCESS_MEMORY.drop(world.url.removeprefix("memory://"))
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.binary(min_size=1, max_size=200), CUTS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 200))
+@given(
+    st.binary(min_size=1, max_size=200),
+    CUTS,
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(0, 200),
+)
 def test_raw_in_any_cut_of_objects_and_counted_without_them(
     data: bytes, cuts: list[int], piece: int, partition_bytes: int, start: int
 ) -> None:
@@ -95,7 +123,10 @@ def test_raw_in_any_cut_of_objects_and_counted_without_them(
         "startOffset": start,
     }
     rows = read_batch(world, columns="offset,length,payload", **options)
-    assert b"".join(payload for payload in payloads(rows) if isinstance(payload, bytes)) == data[start:]
+    assert (
+        b"".join(payload for payload in payloads(rows) if isinstance(payload, bytes))
+        == data[start:]
+    )
     counted = read_batch(world, columns="offset,length", **options)
     assert counted == [{"offset": row["offset"], "length": row["length"]} for row in rows]
     PROCESS_MEMORY.drop(world.url.removeprefix("memory://"))
@@ -129,12 +160,16 @@ def test_names_prefixes_patterns_and_containers() -> None:
     assert names(segment="logs/empty") == []
     with pytest.raises(SourceCatalogError, match="no segment 'nobody'"):
         names(segment="nobody")
-    full = read_batch(world, prefix="logs/c", columns="value,length,segment_id,container", format="lines")
+    full = read_batch(
+        world, prefix="logs/c", columns="value,length,segment_id,container", format="lines"
+    )
     assert full == [{"value": "c", "length": 1, "segment_id": 1, "container": 1}]
 
 
 def test_no_snapshot_is_no_empty_store(world: SourceWorld) -> None:
-    with pytest.raises(SourceCatalogError, match="has no catalog snapshot: export the catalog first"):
+    with pytest.raises(
+        SourceCatalogError, match="has no catalog snapshot: export the catalog first"
+    ):
         read_batch(world, prefix="")
 
 
@@ -142,10 +177,16 @@ def test_a_line_that_is_not_ended_is_no_row_unless_nothing_can_follow(world: Sou
     world.append("s", b"one\ntwo", [2, 5])
     world.export()
     assert payloads(read_batch(world, segment="s", format="lines")) == [b"one"]
-    assert payloads(read_batch(world, segment="s", format="lines", incompleteTail="true")) == [b"one", b"two"]
+    assert payloads(read_batch(world, segment="s", format="lines", incompleteTail="true")) == [
+        b"one",
+        b"two",
+    ]
     world.seal("s")
     world.export()
-    assert payloads(read_batch(world, segment="s", format="lines", partitionBytes=2)) == [b"one", b"two"]
+    assert payloads(read_batch(world, segment="s", format="lines", partitionBytes=2)) == [
+        b"one",
+        b"two",
+    ]
 
 
 def test_behind_a_truncation_a_row_begins(world: SourceWorld) -> None:
@@ -153,10 +194,15 @@ def test_behind_a_truncation_a_row_begins(world: SourceWorld) -> None:
     world.truncate("s", 5)
     world.export()
     assert payloads(read_batch(world, segment="s", format="lines")) == [b"wo", b"three"]
-    assert payloads(read_batch(world, segment="s", format="lines", startOffset=0)) == [b"wo", b"three"]
+    assert payloads(read_batch(world, segment="s", format="lines", startOffset=0)) == [
+        b"wo",
+        b"three",
+    ]
     with pytest.raises(DataLossError, match="segment 's': bytes 3 to 5 are not there any more"):
         read_batch(world, segment="s", format="lines", startOffset=3)
-    assert payloads(read_batch(world, segment="s", format="lines", startOffset=3, failOnDataLoss="false")) == [
+    assert payloads(
+        read_batch(world, segment="s", format="lines", startOffset=3, failOnDataLoss="false")
+    ) == [
         b"wo",
         b"three",
     ]
@@ -188,7 +234,9 @@ def test_false_borders_of_events_fail_the_read(world: SourceWorld) -> None:
     world.append("s", frame_events(events), [9])
     world.export()
     assert payloads(read_batch(world, segment="s", format="events", partitionBytes=5)) == events
-    with pytest.raises(SegmentFramingError, match=r"segment 's' at offset 0: .* do not begin with events"):
+    with pytest.raises(
+        SegmentFramingError, match=r"segment 's' at offset 0: .* do not begin with events"
+    ):
         read_batch(world, segment="s", format="events", partitionBytes=5, eventBorders="chunks")
 
 
@@ -201,7 +249,9 @@ def test_a_flipped_bit_is_named(world: SourceWorld) -> None:
     data = bytearray(held.data)
     data[-3] ^= 4
     objects[name] = MemoryObject(bytes(data), held.unique_id, held.modified_ms)
-    with pytest.raises(DataCorruptionError, match=f"corrupt data at object {name} block at .* extent 6"):
+    with pytest.raises(
+        DataCorruptionError, match=f"corrupt data at object {name} block at .* extent 6"
+    ):
         read_batch(world, segment="s", format="lines")
 
 
@@ -222,7 +272,9 @@ def test_an_object_that_was_replaced_is_found_by_the_newest_snapshot(world: Sour
 
 @pytest.mark.parametrize("form", ["raw", "lines"])
 @pytest.mark.parametrize("how", ["truncated", "deleted"])
-def test_what_is_lost_between_plan_and_read_is_told_by_its_range(world: SourceWorld, form: str, how: str) -> None:
+def test_what_is_lost_between_plan_and_read_is_told_by_its_range(
+    world: SourceWorld, form: str, how: str
+) -> None:
     world.append("s", b"0123456\n" * 10, range(0, 80, 8))
     world.export()
     options = {"segment": "s", "format": form, "columns": "payload", "pieceBytes": 8}
@@ -234,7 +286,9 @@ def test_what_is_lost_between_plan_and_read_is_told_by_its_range(world: SourceWo
     else:
         world.delete("s")
     world.export()
-    lost = "bytes 0 to 48 .* truncated up to 48" if how == "truncated" else "bytes 0 to 80 .* deleted"
+    lost = (
+        "bytes 0 to 48 .* truncated up to 48" if how == "truncated" else "bytes 0 to 80 .* deleted"
+    )
     with pytest.raises(DataLossError, match=lost):
         list(reader.read(partition))
     forgiving = source_of(world, failOnDataLoss="false", **options)
@@ -242,10 +296,14 @@ def test_what_is_lost_between_plan_and_read_is_told_by_its_range(world: SourceWo
     assert len(rows) == (4 if how == "truncated" else 0)
 
 
-def test_rows_without_their_bytes_cost_no_request(world: SourceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_their_bytes_cost_no_request(
+    world: SourceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.append("s", bytes(1000), [300])
     world.export()
-    source = source_of(world, segment="s", columns="offset,length", pieceBytes=100, partitionBytes=250)
+    source = source_of(
+        world, segment="s", columns="offset,length", pieceBytes=100, partitionBytes=250
+    )
     reader = source.reader(source.schema())
     partitions = reader.partitions()
     assert all(isinstance(each, SegmentPartition) for each in partitions)
@@ -258,14 +316,18 @@ def test_rows_without_their_bytes_cost_no_request(world: SourceWorld, monkeypatc
     assert rows == [{"offset": place, "length": 100} for place in range(0, 1000, 100)]
 
 
-def test_a_store_that_does_not_answer_is_asked_again(world: SourceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_asked_again(
+    world: SourceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tier2.spark.source_fetch.WAIT_S", 0.0)
     world.append("s", b"one\ntwo\n")
     world.export()
     get_range = MemoryObjectStorage.get_range
     asked: list[str] = []
 
-    async def now_and_then(storage: MemoryObjectStorage, name: str, offset: int, length: int) -> bytes:
+    async def now_and_then(
+        storage: MemoryObjectStorage, name: str, offset: int, length: int
+    ) -> bytes:
         asked.append(name)
         if "/flush-" in name and len(asked) % 4:
             raise StorageUnavailableError(name, "not now")
@@ -305,7 +367,9 @@ def test_columns_that_are_none(world: SourceWorld) -> None:
 def test_units_and_folders() -> None:
     from tier2.spark.source_options import parse_options
 
-    options = parse_options({"PATH": "/a folder/50%#", "Prefix": "", "partitionbytes": "64m"}, streaming=False)
+    options = parse_options(
+        {"PATH": "/a folder/50%#", "Prefix": "", "partitionbytes": "64m"}, streaming=False
+    )
     assert options.tier2 == "file:///a folder/50%25%23"
     assert options.partition_bytes == 64 << 20
     with pytest.raises(ConfigError, match="'folder' is no URL"):

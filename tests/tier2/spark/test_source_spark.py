@@ -1,4 +1,6 @@
-"""The data source through Spark itself: a real small store, filters, columns, damage, SQL, and streams that fail and go on."""
+"""The data source through Spark itself: a real small store, filters, columns, damage, SQL, and
+streams that fail and go on.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,12 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(PUSHDOWN)
 
 
-def read(session: SparkSession, world: SourceWorld, schema: str | None = None, **options: object) -> DataFrame:
-    reader = session.read.format("segmentstore").options(**{name: str(value) for name, value in options.items()})
+def read(
+    session: SparkSession, world: SourceWorld, schema: str | None = None, **options: object
+) -> DataFrame:
+    reader = session.read.format("segmentstore").options(
+        **{name: str(value) for name, value in options.items()}
+    )
     return (reader if schema is None else reader.schema(schema)).load(world.url)
 
 
@@ -69,7 +75,12 @@ def test_a_real_store_is_read_as_it_was_written(session: SparkSession, tmp_path:
 
     url = asyncio.run(fill())
     source = session.read.format("segmentstore")
-    lines = source.option("prefix", "logs/").option("format", "lines").option("partitionBytes", "150").load(url)
+    lines = (
+        source.option("prefix", "logs/")
+        .option("format", "lines")
+        .option("partitionBytes", "150")
+        .load(url)
+    )
     assert lines.columns == ["container", "segment", "offset", "length", "payload"]
     texts["logs/b"] = texts["logs/b"][3:]
     found: dict[str, list[tuple[int, str]]] = {}
@@ -77,23 +88,37 @@ def test_a_real_store_is_read_as_it_was_written(session: SparkSession, tmp_path:
         assert row["length"] == len(row["payload"])
         found.setdefault(row["segment"], []).append((row["offset"], bytes(row["payload"]).decode()))
     assert {name: [text for _, text in sorted(rows)] for name, rows in found.items()} == texts
-    framed = session.read.format("segmentstore").option("segment", "events").option("format", "events").load(url)
+    framed = (
+        session.read.format("segmentstore")
+        .option("segment", "events")
+        .option("format", "events")
+        .load(url)
+    )
     assert [bytes(payload) for *_, payload in values(framed)] == events
 
 
 def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: SourceWorld) -> None:
     for name, container_id in (("a", 0), ("b", 1)):
-        world.append(name, b"".join(b"%02d\n" % number for number in range(50)), range(0, 150, 20), container_id)
+        world.append(
+            name,
+            b"".join(b"%02d\n" % number for number in range(50)),
+            range(0, 150, 20),
+            container_id,
+        )
     world.export(0)
     world.export(1)
 
     def chosen(where: str, **options: Any) -> DataFrame:
         # A new one each time: a query keeps the plan it was run with.
         columns = "container,segment,offset,value"
-        return read(session, world, prefix="", format="lines", columns=columns, **options).where(where)
+        return read(session, world, prefix="", format="lines", columns=columns, **options).where(
+            where
+        )
 
     session.conf.set(PUSHDOWN, "false")
-    where = "segment = 'a' AND offset >= 60 AND offset < 90 AND value <> '25' AND container IN (0, 5)"
+    where = (
+        "segment = 'a' AND offset >= 60 AND offset < 90 AND value <> '25' AND container IN (0, 5)"
+    )
     rows = [(0, "a", 3 * number, f"{number:02d}") for number in range(20, 30) if number != 25]
     assert values(chosen(where)) == rows
     assert chosen("segment = 'b' OR offset = 3").count() == 51
@@ -104,7 +129,10 @@ def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: S
         world.delete_object(chunk.object_name)
     session.conf.set(PUSHDOWN, "true")
     assert values(chosen(where)) == rows
-    assert values(chosen("segment LIKE 'a%' AND offset > 141")) == [(0, "a", 144, "48"), (0, "a", 147, "49")]
+    assert values(chosen("segment LIKE 'a%' AND offset > 141")) == [
+        (0, "a", 144, "48"),
+        (0, "a", 147, "49"),
+    ]
     with pytest.raises(PySparkException, match="MissingObjectError"):
         values(chosen("offset > 3"))
 
@@ -126,7 +154,9 @@ def test_columns_that_need_no_bytes_read_none(session: SparkSession, world: Sour
 
 
 @pytest.mark.spark_versions
-def test_damage_is_named_and_nothing_is_given_for_it(session: SparkSession, world: SourceWorld, tmp_path: Path) -> None:
+def test_damage_is_named_and_nothing_is_given_for_it(
+    session: SparkSession, world: SourceWorld, tmp_path: Path
+) -> None:
     world.append("s", b"some text\n" * 100, [])
     world.export(0)
     name = world.segment("s").chunks[0].object_name
@@ -151,19 +181,26 @@ def test_nothing_to_read_is_an_empty_table(session: SparkSession, world: SourceW
 
 @pytest.mark.spark_versions
 def test_sql_and_a_limit(session: SparkSession, world: SourceWorld) -> None:
-    world.append("s", b"".join(b"%d\n" % number for number in range(20000)), range(0, 100_000, 5000))
+    world.append(
+        "s", b"".join(b"%d\n" % number for number in range(20000)), range(0, 100_000, 5000)
+    )
     world.export(0)
     session.sql(
         "CREATE OR REPLACE TEMPORARY VIEW numbers USING segmentstore OPTIONS"
         f" (path '{world.url}', segment 's', format 'lines', columns 'value', partitionBytes '10k')"
     )
-    assert session.sql("SELECT sum(CAST(value AS INT)), count(*) FROM numbers").collect()[0][:] == (199990000, 20000)
+    assert session.sql("SELECT sum(CAST(value AS INT)), count(*) FROM numbers").collect()[0][:] == (
+        199990000,
+        20000,
+    )
     assert session.sql("SELECT value FROM numbers LIMIT 5").count() == 5
     session.catalog.dropTempView("numbers")
 
 
 @pytest.mark.spark_versions
-def test_a_table_is_refused_and_one_without_options_too(session: SparkSession, world: SourceWorld) -> None:
+def test_a_table_is_refused_and_one_without_options_too(
+    session: SparkSession, world: SourceWorld
+) -> None:
     world.append("s", b"one\ntwo\n")
     world.export()
     said = f"OPTIONS (path '{world.url}', segment 's', format 'lines', columns 'value')"
@@ -184,10 +221,14 @@ def test_text_that_is_none_and_times_of_rows(session: SparkSession, world: Sourc
     world.now_ms = 1_700_000_000_123
     world.append("s", b"one\nb\xff\n")
     world.export()
-    with pytest.raises(PySparkException, match="SegmentEncodingError: segment 's': the row at offset 4 is no UTF-8"):
+    with pytest.raises(
+        PySparkException, match="SegmentEncodingError: segment 's': the row at offset 4 is no UTF-8"
+    ):
         read(session, world, "value string", segment="s", format="lines").collect()
     chosen = {"segment": "s", "format": "lines", "columns": "value,stored_time"}
-    replaced = read(session, world, invalidUtf8="replace", **chosen).where("stored_time > '2023-11-14'")
+    replaced = read(session, world, invalidUtf8="replace", **chosen).where(
+        "stored_time > '2023-11-14'"
+    )
     assert {row["value"] for row in replaced.toArrow().to_pylist()} == {"one", "b�"}
     (time,) = {row["stored_time"].timestamp() for row in replaced.collect()}
     assert time == 1_700_000_000.123
@@ -195,11 +236,15 @@ def test_text_that_is_none_and_times_of_rows(session: SparkSession, world: Sourc
     assert sorted(bytes(row["value"]) for row in raw.collect()) == [b"b\xff", b"one"]
 
 
-def test_a_stream_of_so_many_rows_says_what_is_left(session: SparkSession, world: SourceWorld, tmp_path: Path) -> None:
+def test_a_stream_of_so_many_rows_says_what_is_left(
+    session: SparkSession, world: SourceWorld, tmp_path: Path
+) -> None:
     world.append("s", b"".join(b"%d\n" % number for number in range(10)))
     world.append("t", b"old\nnew\n")
     world.export()
-    stream = session.readStream.format("segmentstore").option("prefix", "").option("format", "lines")
+    stream = (
+        session.readStream.format("segmentstore").option("prefix", "").option("format", "lines")
+    )
     stream = stream.option("maxRowsPerTrigger", "6").option("startingOffsets", '{"t": 4}')
     writer = stream.load(world.url).writeStream.format("noop").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -223,25 +268,41 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     landed: dict[int, list[tuple[str, int, bytes]]] = {}
 
     def write(name: str) -> None:
-        records = [b"%s %d" % (name.encode(), len(written.get(name, ())) + number) for number in range(30)]
-        data = frame_events(records) if form == "events" else b"".join(record + b"\n" for record in records)
+        records = [
+            b"%s %d" % (name.encode(), len(written.get(name, ())) + number) for number in range(30)
+        ]
+        data = (
+            frame_events(records)
+            if form == "events"
+            else b"".join(record + b"\n" for record in records)
+        )
         world.append(name, data, [chance.randrange(len(data)) for _ in range(4)], int(name[1:]) % 2)
         written[name] = [*written.get(name, []), *records]
 
     def sink(failing: Callable[[], bool]) -> Callable[[DataFrame, int], None]:
         def land(frame: DataFrame, batch: int) -> None:
-            rows = [(row["segment"], row["offset"], bytes(row["payload"])) for row in frame.collect()]
+            rows = [
+                (row["segment"], row["offset"], bytes(row["payload"])) for row in frame.collect()
+            ]
             if failing():
                 raise RuntimeError("the sink fails")
-            landed[batch] = rows  # A batch that comes again takes its own place, as an idempotent sink has it.
+            landed[batch] = (
+                rows  # A batch that comes again takes its own place, as an idempotent sink has it.
+            )
             if failing():
                 raise RuntimeError("the sink fails behind its work")
 
         return land
 
     def query(failing: Callable[[], bool]) -> None:
-        stream = session.readStream.format("segmentstore").option("prefix", "s").option("format", form)
-        frame = stream.option("maxBytesPerTrigger", "200").option("partitionBytes", "100").load(world.url)
+        stream = (
+            session.readStream.format("segmentstore").option("prefix", "s").option("format", form)
+        )
+        frame = (
+            stream.option("maxBytesPerTrigger", "200")
+            .option("partitionBytes", "100")
+            .load(world.url)
+        )
         writer = frame.writeStream.foreachBatch(sink(failing)).trigger(availableNow=True)
         running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
@@ -266,7 +327,8 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     assert len({(name, offset) for name, offset, _ in rows}) == len(rows)
     for name, records in written.items():
         assert [
-            payload for _, payload in sorted((place, data) for each, place, data in rows if each == name)
+            payload
+            for _, payload in sorted((place, data) for each, place, data in rows if each == name)
         ] == records
     assert len(landed) > 5
 
@@ -290,14 +352,26 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
 
     def write() -> None:
         name = chance.choice(sorted(lines))
-        lines[name] += [f"{name} {len(lines[name]) + number}" for number in range(chance.randrange(1, 9))]
+        lines[name] += [
+            f"{name} {len(lines[name]) + number}" for number in range(chance.randrange(1, 9))
+        ]
         flush(name, chance.randrange(4))
 
     def start(**trigger: Any) -> StreamingQuery:
-        stream = session.readStream.format("segmentstore").option("prefix", "s").option("format", form)
+        stream = (
+            session.readStream.format("segmentstore").option("prefix", "s").option("format", form)
+        )
         stream = stream.option("maxBytesPerTrigger", "200").option("pieceBytes", "64")
-        writer = stream.load(world.url).writeStream.format("parquet").option("path", str(tmp_path / "rows"))
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(**trigger).start()
+        writer = (
+            stream.load(world.url)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "rows"))
+        )
+        return (
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(**trigger)
+            .start()
+        )
 
     def wait(running: StreamingQuery, seconds: float) -> None:
         # Raises what the query died of.
@@ -331,5 +405,7 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     rows = sorted((row["segment"], row["offset"], bytes(row["payload"]).decode()) for row in landed)
     assert len({(name, offset) for name, offset, _ in rows}) == len(rows)
     for name, written in lines.items():
-        found = [payload + ("" if form == "raw" else "\n") for each, _, payload in rows if each == name]
+        found = [
+            payload + ("" if form == "raw" else "\n") for each, _, payload in rows if each == name
+        ]
         assert "".join(found) == "".join(line + "\n" for line in written)

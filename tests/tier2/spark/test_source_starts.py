@@ -1,4 +1,6 @@
-"""Where a read begins, what it takes at once, times of rows, and text that is none: without a Spark session."""
+"""Where a read begins, what it takes at once, times of rows, and text that is none: without a Spark
+session.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def stream_rows(reader: SegmentStreamReader, limit: ReadLimit = ALL) -> list[lis
     return batches
 
 
-# --- times of rows ---------------------------------------------------------------------------------------------------
+# --- times of rows --------------------------------------------------------------------------------
 
 
 def test_rows_say_when_their_bytes_came_to_tier_2(world: SourceWorld) -> None:
@@ -75,7 +77,10 @@ def test_rows_say_when_their_bytes_came_to_tier_2(world: SourceWorld) -> None:
     world.segment("s").last_modified_ms = 7000
     world.export()
     rows = read_batch(
-        world, segment="s", format="lines", columns="payload,stored_time,segment_created,segment_modified"
+        world,
+        segment="s",
+        format="lines",
+        columns="payload,stored_time,segment_created,segment_modified",
     )
     assert [(row["payload"], row["stored_time"]) for row in rows] == [
         (b"a", at(1000)),
@@ -83,7 +88,9 @@ def test_rows_say_when_their_bytes_came_to_tier_2(world: SourceWorld) -> None:
         (b"c", at(2500)),
         (b"d", at(2500)),
     ]
-    assert {(row["segment_created"], row["segment_modified"]) for row in rows} == {(at(0), at(7000))}
+    assert {(row["segment_created"], row["segment_modified"]) for row in rows} == {
+        (at(0), at(7000))
+    }
     counted = read_batch(world, segment="s", columns="offset,stored_time", pieceBytes=2)
     assert [(row["offset"], row["stored_time"]) for row in counted] == [
         (0, at(1000)),
@@ -96,21 +103,32 @@ def test_rows_say_when_their_bytes_came_to_tier_2(world: SourceWorld) -> None:
 
 @pytest.mark.parametrize("form", ["lines", "events"])
 @pytest.mark.parametrize("since", [0, 999, 1000, 1001, 2000, 9999])
-def test_a_batch_since_a_time_leaves_nothing_out_that_came_since(world: SourceWorld, form: str, since: int) -> None:
+def test_a_batch_since_a_time_leaves_nothing_out_that_came_since(
+    world: SourceWorld, form: str, since: int
+) -> None:
     written = {}
     for ms in (500, 1000, 2000):
         world.now_ms = ms
         records = [b"%d %d" % (ms, number) for number in range(3)]
         written[ms] = records
-        data = frame_events(records) if form == "events" else b"".join(record + b"\n" for record in records)
+        data = (
+            frame_events(records)
+            if form == "events"
+            else b"".join(record + b"\n" for record in records)
+        )
         world.append("s", data)
     world.export()
     wanted = [record for ms, records in written.items() if ms >= since for record in records]
     chosen: dict[str, Any] = {"segment": "s", "format": form, "startingTimestamp": since}
     assert payloads(read_batch(world, **chosen)) == wanted
     if form == "events":
-        assert payloads(read_batch(world, **chosen, eventBorders="chunks", partitionBytes=30)) == wanted
-    assert [payload for batch in stream_rows(stream_of(world, **chosen)) for payload in payloads(batch)] == wanted
+        assert (
+            payloads(read_batch(world, **chosen, eventBorders="chunks", partitionBytes=30))
+            == wanted
+        )
+    assert [
+        payload for batch in stream_rows(stream_of(world, **chosen)) for payload in payloads(batch)
+    ] == wanted
 
 
 def test_raw_since_a_time_begins_with_the_piece_that_has_the_first_byte(world: SourceWorld) -> None:
@@ -141,7 +159,7 @@ def test_a_stream_since_a_time_reads_later_segments_whole(world: SourceWorld) ->
     assert sorted(map(str, payloads(read_stream(reader, offset, end)))) == ["b'n'", "b'yy'", "b'z'"]
 
 
-# --- offsets of segments ---------------------------------------------------------------------------------------------
+# --- offsets of segments --------------------------------------------------------------------------
 
 
 def test_each_segment_begins_where_it_is_said_to(world: SourceWorld) -> None:
@@ -168,11 +186,15 @@ def test_starts_that_cannot_be_are_told(world: SourceWorld) -> None:
     ):
         with pytest.raises(SourceStartError, match="no segment 'b' is among those that are read"):
             read(startingOffsets='{"b": 4}')
-        with pytest.raises(SourceStartError, match="offset 9 is behind the end of segment 'a' in Tier 2, 8"):
+        with pytest.raises(
+            SourceStartError, match="offset 9 is behind the end of segment 'a' in Tier 2, 8"
+        ):
             read(startingOffsets='{"a": 9}')
         with pytest.raises(DataLossError, match="bytes 2 to 4"):
             read(startingOffsets='{"a": 2}')
-    assert payloads(read_batch(world, prefix="", format="lines", startingOffsets='{"a": 0}')) == [b"two"]
+    assert payloads(read_batch(world, prefix="", format="lines", startingOffsets='{"a": 0}')) == [
+        b"two"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +208,10 @@ def test_starts_that_cannot_be_are_told(world: SourceWorld) -> None:
         ({"startingOffsets": "latest"}, "latest is only for a stream"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, "with its zone"),
         ({"startingTimestamp": "yesterday"}, "is no time"),
-        ({"startingTimestamp": "5", "startOffset": "1"}, "startOffset and startingTimestamp both say"),
+        (
+            {"startingTimestamp": "5", "startOffset": "1"},
+            "startOffset and startingTimestamp both say",
+        ),
         ({"maxRowsPerTrigger": "5"}, "only for a stream"),
         ({"invalidUtf8": "ignore"}, "not one of fail, replace, binary"),
     ],
@@ -197,7 +222,7 @@ def test_options_that_cannot_be(world: SourceWorld, options: dict[str, str], mes
         source.reader(schema)
 
 
-# --- rows of a batch -------------------------------------------------------------------------------------------------
+# --- rows of a batch ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["raw", "lines", "events"])
@@ -217,7 +242,11 @@ def test_no_batch_has_more_rows_than_it_may(
     for number, lengths in enumerate(segments):
         name = f"s{number}"
         records = [b"%d-" % place + b"x" * length for place, length in enumerate(lengths)]
-        data = frame_events(records) if form == "events" else b"".join(record + b"\n" for record in records)
+        data = (
+            frame_events(records)
+            if form == "events"
+            else b"".join(record + b"\n" for record in records)
+        )
         if form == "raw":
             records = [data[place : place + 7] for place in range(0, len(data), 7)]
         if form == "lines" and chance.random() < 0.5:
@@ -229,7 +258,12 @@ def test_no_batch_has_more_rows_than_it_may(
             world.append(name, data, [chance.randrange(1, 200)])
         expected.update((name, record) for record in records)
     world.export()
-    chosen: dict[str, Any] = {"prefix": "", "format": form, "pieceBytes": 7, "maxRowsPerTrigger": most}
+    chosen: dict[str, Any] = {
+        "prefix": "",
+        "format": form,
+        "pieceBytes": 7,
+        "maxRowsPerTrigger": most,
+    }
     if bytes_max is not None:
         chosen["maxBytesPerTrigger"] = bytes_max
     reader = stream_of(world, **chosen)
@@ -237,7 +271,10 @@ def test_no_batch_has_more_rows_than_it_may(
     assert limit == (ReadMaxRows(most) if bytes_max is None else ReadMaxBytes(bytes_max))
     batches = stream_rows(reader, limit)
     if bytes_max is None or form != "raw":
-        assert Counter((row["segment"], row["payload"]) for batch in batches for row in batch) == expected
+        assert (
+            Counter((row["segment"], row["payload"]) for batch in batches for row in batch)
+            == expected
+        )
     assert all(len(batch) <= most for batch in batches)
     if bytes_max is None:
         assert len(batches) <= 3 * -(-expected.total() // most) + len(segments)
@@ -274,7 +311,7 @@ def test_progress_says_what_is_left(world: SourceWorld) -> None:
     assert (report["bytesBehind"], report["segmentsBehind"]) == (0, 0)
 
 
-# --- text, and tables ------------------------------------------------------------------------------------------------
+# --- text, and tables -----------------------------------------------------------------------------
 
 
 def test_bytes_that_are_no_text_are_named_replaced_or_given_as_they_are(world: SourceWorld) -> None:

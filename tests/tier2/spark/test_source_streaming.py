@@ -1,4 +1,6 @@
-"""Streams of the data source without a Spark session: the calls Spark makes, with stops, restarts and failures between them."""
+"""Streams of the data source without a Spark session: the calls Spark makes, with stops, restarts
+and failures between them.
+"""
 
 from __future__ import annotations
 
@@ -58,21 +60,32 @@ KEYS = st.builds(SegmentKey, st.integers(0, 3), st.integers(1, 5))
 
 
 @given(st.dictionaries(KEYS, st.integers(0, 2**62)), st.dictionaries(KEYS, st.integers(0, 99)))
-def test_offsets_come_back_from_their_text(ends: dict[SegmentKey, int], begun: dict[SegmentKey, int]) -> None:
-    offset = StreamOffset(ends, begun, {key.container_id: Position(5, place) for key, place in ends.items()})
+def test_offsets_come_back_from_their_text(
+    ends: dict[SegmentKey, int], begun: dict[SegmentKey, int]
+) -> None:
+    offset = StreamOffset(
+        ends, begun, {key.container_id: Position(5, place) for key, place in ends.items()}
+    )
     assert parse_offset(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @pytest.mark.parametrize(
     "document",
-    [{}, {"version": 2}, {"version": 1, "segments": {"x": 1}, "begun": {}, "snapshots": {}}, {"version": 1}],
+    [
+        {},
+        {"version": 2},
+        {"version": 1, "segments": {"x": 1}, "begun": {}, "snapshots": {}},
+        {"version": 1},
+    ],
 )
 def test_a_checkpoint_of_somebody_else_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(OffsetFormatError):
         parse_offset(document)
 
 
-@given(st.dictionaries(KEYS, st.one_of(st.integers(0, 9), st.integers(0, 1000))), st.integers(1, 2000))
+@given(
+    st.dictionaries(KEYS, st.one_of(st.integers(0, 9), st.integers(0, 1000))), st.integers(1, 2000)
+)
 @example({SegmentKey(0, 1): 3, SegmentKey(0, 2): 3, SegmentKey(0, 3): 3}, 8)
 def test_a_budget_is_shared_and_moves_on(backlogs: dict[SegmentKey, int], budget: int) -> None:
     shares = admit(backlogs, budget)
@@ -109,14 +122,23 @@ def test_a_short_backlog_does_not_wait_for_a_long_row_that_is_not_whole(world: S
 def test_steps_are_told_from_two_offsets_alone() -> None:
     one, two, three = SegmentKey(0, 1), SegmentKey(0, 2), SegmentKey(0, 3)
     before = StreamOffset({one: 5, three: 7})
-    after = next_offset(before, {one: Progress(5, 9), two: Progress(100, 200)}, frozenset({three}), {0: Position(1, 2)})
+    after = next_offset(
+        before,
+        {one: Progress(5, 9), two: Progress(100, 200)},
+        frozenset({three}),
+        {0: Position(1, 2)},
+    )
     assert after == StreamOffset({one: 9, two: 200}, {two: 100}, {0: Position(1, 2)})
     assert steps_between(before, after) == {one: Progress(5, 9), two: Progress(100, 200)}
-    assert next_offset(after, {one: Progress(9, 9)}, frozenset({three}), {0: Position(1, 3)}) is after
+    assert (
+        next_offset(after, {one: Progress(9, 9)}, frozenset({three}), {0: Position(1, 3)}) is after
+    )
 
 
 class Life:
-    """A query and the store it reads, each going its way: what was written, and what the query has given so far."""
+    """A query and the store it reads, each going its way: what was written, and what the query has
+    given so far.
+    """
 
     def __init__(self, form: str, chance: random.Random) -> None:
         self.world = new_world(containers=2)
@@ -139,7 +161,11 @@ class Life:
         name = f"s{self.chance.randrange(4)}"
         sizes = [self.chance.choice([0, 1, 5, 40]) for _ in range(self.chance.randrange(1, 9))]
         records = [bytes(self.chance.choices(b"abc", k=size)) for size in sizes]
-        framed = frame_events(records) if self.form == "events" else b"".join(record + b"\n" for record in records)
+        framed = (
+            frame_events(records)
+            if self.form == "events"
+            else b"".join(record + b"\n" for record in records)
+        )
         before = self.written.get(name, b"")
         self.written[name] = before + framed
         # A flush cuts anywhere: the last record may lack its end until the next one.
@@ -152,8 +178,12 @@ class Life:
         self.world.append(name, self.written[name][start:end], cuts, container_id)
 
     def batch(self) -> bool:
-        """One trigger, which may fail behind its planning or its reading; whether there was something to do."""
-        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())))
+        """One trigger, which may fail behind its planning or its reading; whether there was
+        something to do.
+        """
+        end = json.loads(
+            json.dumps(self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit()))
+        )
         if end == self.offset:
             return False
         if self.chance.random() < 0.3:
@@ -166,7 +196,9 @@ class Life:
         return True
 
     def compact(self) -> None:
-        """One segment's chunks become one, and the owner says so in a snapshot before the old objects are missed."""
+        """One segment's chunks become one, and the owner says so in a snapshot before the old
+        objects are missed.
+        """
         name = self.chance.choice(sorted(self.written) or ["s0"])
         container_id = int(name[1:]) % 2
         stored = self.world.segment(name, container_id).storage_length
@@ -195,7 +227,12 @@ class Life:
             if self.form == "events":
                 assert frame_events(records) == data
             else:
-                assert b"".join(records if self.form == "raw" else [record + b"\n" for record in records]) == data
+                assert (
+                    b"".join(
+                        records if self.form == "raw" else [record + b"\n" for record in records]
+                    )
+                    == data
+                )
 
 
 @pytest.mark.parametrize("form", ["raw", "lines", "events"])
@@ -287,7 +324,9 @@ def test_a_sealed_segment_that_ends_inside_of_an_event_is_told(world: SourceWorl
     assert payloads(rows) == [b"one"]
     world.seal("s")
     world.export()
-    with pytest.raises(SegmentFramingError, match="segment 's' at offset 7: the segment ends 6 bytes into an event"):
+    with pytest.raises(
+        SegmentFramingError, match="segment 's' at offset 7: the segment ends 6 bytes into an event"
+    ):
         step(reader, end)
 
 
@@ -295,7 +334,9 @@ def test_events_by_chunks_end_where_chunks_do(world: SourceWorld) -> None:
     events = [b"%03d" % number for number in range(20)]
     world.append("s", frame_events(events), [7 * number for number in range(1, 20, 3)])
     world.export()
-    reader = stream_of(world, segment="s", format="events", eventBorders="chunks", maxBytesPerTrigger=30)
+    reader = stream_of(
+        world, segment="s", format="events", eventBorders="chunks", maxBytesPerTrigger=30
+    )
     start, rows, batches = reader.initialOffset(), list[Row](), 0
     while True:
         end, more = step(reader, start, ReadMaxBytes(30))
@@ -315,7 +356,9 @@ def test_truncation_that_overtakes_is_told_or_passed_over(world: SourceWorld) ->
     planned = reader.latestOffset(end, ALL)
     world.truncate("s", 6, delete=True)
     world.export()
-    with pytest.raises(DataLossError, match="segment 's': bytes 2 to 6 are not there any more: truncated"):
+    with pytest.raises(
+        DataLossError, match="segment 's': bytes 2 to 6 are not there any more: truncated"
+    ):
         reader.latestOffset(end, ALL)
     with pytest.raises(DataLossError, match="bytes 2 to 6"):
         reader.partitions(end, planned)
@@ -366,7 +409,9 @@ def test_an_older_catalog_that_turns_up_repeats_nothing(world: SourceWorld) -> N
         reader.partitions(step(reader, reader.initialOffset())[0], end)
     for name in [name for name in objects if name.startswith("catalog/")]:
         del objects[name]
-    with pytest.raises(SourceCatalogError, match="the catalog of container 0 is not there any more"):
+    with pytest.raises(
+        SourceCatalogError, match="the catalog of container 0 is not there any more"
+    ):
         reader.partitions(reader.initialOffset(), end)
 
 

@@ -1,4 +1,6 @@
-"""Writing through Spark itself: batches and streams, with tasks that fail, batches that are replayed, a store that restarts."""
+"""Writing through Spark itself: batches and streams, with tasks that fail, batches that are
+replayed, a store that restarts.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +68,18 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def write(frame: DataFrame, served: Served, mode: str = "append", **options: object) -> None:
-    writer = frame.write.format("segmentstore").option("store", str(served.folder)).options(segment="x", format="lines")
+    writer = (
+        frame.write.format("segmentstore")
+        .option("store", str(served.folder))
+        .options(segment="x", format="lines")
+    )
     writer.options(**{name: str(value) for name, value in options.items()}).mode(mode).save()
 
 
 def numbers(session: SparkSession, count: int, partitions: int, mark: str = "row") -> DataFrame:
-    return session.range(0, count, 1, partitions).selectExpr(f"concat('{mark}-', lpad(string(id), 6, '0')) AS value")
+    return session.range(0, count, 1, partitions).selectExpr(
+        f"concat('{mark}-', lpad(string(id), 6, '0')) AS value"
+    )
 
 
 def rows(count: int, mark: str = "row") -> list[str]:
@@ -98,24 +106,31 @@ def failing_first(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 @pytest.mark.spark_versions
 class TestBatch:
-    def test_rows_are_in_the_segment_in_their_order(self, session: SparkSession, served: Served) -> None:
+    def test_rows_are_in_the_segment_in_their_order(
+        self, session: SparkSession, served: Served
+    ) -> None:
         write(numbers(session, 1000, 4), served)
         write(numbers(session, 10, 2, "more"), served)
         assert served.lines() == rows(1000) + rows(10, "more")
         assert served.names() == ["x"]
 
-    def test_a_large_batch_lands_by_a_merge_whose_pieces_go(self, session: SparkSession, served: Served) -> None:
+    def test_a_large_batch_lands_by_a_merge_whose_pieces_go(
+        self, session: SparkSession, served: Served
+    ) -> None:
         write(numbers(session, 30_000, 3), served, inlineBytes=1000)
         assert served.lines() == rows(30_000)
         assert served.names() == ["x"]
 
     def test_rows_go_to_the_segments_they_name(self, session: SparkSession, served: Served) -> None:
         frame = session.range(0, 300, 1, 3).selectExpr(
-            "if(id % 3 = 0, null, concat('s', id % 3)) AS segment", "encode(string(id), 'utf-8') AS payload"
+            "if(id % 3 = 0, null, concat('s', id % 3)) AS segment",
+            "encode(string(id), 'utf-8') AS payload",
         )
         write(frame, served, format="events", inlineBytes=200)
         for segment, rest in (("x", 0), ("s1", 1), ("s2", 2)):
-            assert [int(event) for event in split_events(served.read(segment))] == list(range(rest, 300, 3))
+            assert [int(event) for event in split_events(served.read(segment))] == list(
+                range(rest, 300, 3)
+            )
         assert served.names() == ["s1", "s2", "x"]
 
     @pytest.mark.parametrize(("after", "inline"), [(0, 1000), (1, 1000), (-1, 1000), (-1, 100_000)])
@@ -146,25 +161,42 @@ class TestBatch:
             write(frame, served, inlineBytes=1000)
         assert "x" not in served.names() or served.read() == b""
 
-    def test_with_a_query_id_lands_once_however_often_it_is_run(self, session: SparkSession, served: Served) -> None:
+    def test_with_a_query_id_lands_once_however_often_it_is_run(
+        self, session: SparkSession, served: Served
+    ) -> None:
         for partitions, inline in ((3, 1000), (2, 100_000), (5, 1000)):
-            write(numbers(session, 2000, partitions), served, queryId="nightly", epoch=7, inlineBytes=inline)
+            write(
+                numbers(session, 2000, partitions),
+                served,
+                queryId="nightly",
+                epoch=7,
+                inlineBytes=inline,
+            )
         write(numbers(session, 5, 1, "old"), served, queryId="nightly", epoch=6)
         write(numbers(session, 5, 1, "new"), served, queryId="nightly", epoch=8)
         write(numbers(session, 5, 1, "other"), served, queryId="another")
         assert served.lines() == rows(2000) + rows(5, "new") + rows(5, "other")
         assert served.names() == ["x"]
 
-    def test_what_was_written_is_read_and_can_be_written_again(self, session: SparkSession, served: Served) -> None:
+    def test_what_was_written_is_read_and_can_be_written_again(
+        self, session: SparkSession, served: Served
+    ) -> None:
         write(numbers(session, 500, 2), served, format="events")
         served.store.flush()
         served.store.export_catalog()
         url = (served.folder / "tier2").absolute().as_uri()
-        read = session.read.format("segmentstore").option("segment", "x").option("format", "events").load(url)
+        read = (
+            session.read.format("segmentstore")
+            .option("segment", "x")
+            .option("format", "events")
+            .load(url)
+        )
         write(read.withColumn("segment", lit("copy")), served, format="lines")
         assert served.lines("copy") == rows(500)
 
-    def test_what_cannot_be_written_is_refused_by_name(self, session: SparkSession, served: Served) -> None:
+    def test_what_cannot_be_written_is_refused_by_name(
+        self, session: SparkSession, served: Served
+    ) -> None:
         frame = numbers(session, 5, 1)
         with pytest.raises(PySparkException, match="segments are only appended to"):
             write(frame, served, mode="overwrite")
@@ -178,7 +210,9 @@ class TestBatch:
             write(frame, served)
         assert served.read() == b""
 
-    def test_a_store_nobody_serves_is_named(self, session: SparkSession, served: Served, tmp_path: Path) -> None:
+    def test_a_store_nobody_serves_is_named(
+        self, session: SparkSession, served: Served, tmp_path: Path
+    ) -> None:
         served.folder = tmp_path / "nobody"
         with pytest.raises(PySparkException, match="nobody does not answer"):
             write(numbers(session, 5, 1), served, timeout=0.2)
@@ -208,7 +242,9 @@ class Stream:
         self.expected.append(lines)
 
     def landed(self) -> list[list[str]]:
-        """What is in the segment, cut as the micro-batches were; the rows of each in the order of their names."""
+        """What is in the segment, cut as the micro-batches were; the rows of each in the order of
+        their names.
+        """
         lines, batches = self.served.lines(), []
         for batch in self.expected:
             batches.append(sorted(lines[: len(batch)]))
@@ -217,7 +253,11 @@ class Stream:
 
     def run(self, partitions: int = 2, step: Any = None, **options: object) -> None:
         """Everything that is there, to the end."""
-        frame = self.session.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.input))
+        frame = (
+            self.session.readStream.format("text")
+            .option("maxFilesPerTrigger", 1)
+            .load(str(self.input))
+        )
         frame = frame.repartition(partitions)
         if step is not None:
             frame = frame.mapInArrow(step, "value string")
@@ -234,8 +274,13 @@ class Stream:
         query.awaitTermination()
 
     def forget_the_last_commit(self) -> Path:
-        """As if the driver had died when the batch had landed and Spark had not noted it; what Spark notes when it has again."""
-        commits = sorted((path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()), key=_number)
+        """As if the driver had died when the batch had landed and Spark had not noted it; what
+        Spark notes when it has again.
+        """
+        commits = sorted(
+            (path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()),
+            key=_number,
+        )
         last = commits[-1]
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -253,7 +298,9 @@ def stream(session: SparkSession, served: Served, tmp_path: Path) -> Stream:
 
 class TestStream:
     @pytest.mark.spark_versions
-    def test_rows_land_once_over_restarts_and_replays_with_other_partitions(self, stream: Stream) -> None:
+    def test_rows_land_once_over_restarts_and_replays_with_other_partitions(
+        self, stream: Stream
+    ) -> None:
         partitions = [2, 3, 1]
         for turn, count in enumerate(partitions):
             stream.add(f"{turn}a", 50)
@@ -351,7 +398,9 @@ def test_a_stream_has_no_id_but_its_checkpoints(option: str) -> None:
 
 
 def test_options_have_any_case(tmp_path: Path) -> None:
-    writer = SegmentBatchWriter({"STORE": str(tmp_path), "Segment": "x", "QUERYID": "q"}, SCHEMA, overwrite=False)
+    writer = SegmentBatchWriter(
+        {"STORE": str(tmp_path), "Segment": "x", "QUERYID": "q"}, SCHEMA, overwrite=False
+    )
     assert writer._settings.store == str(tmp_path)
     assert writer._identity.lasting
 

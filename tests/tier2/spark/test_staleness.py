@@ -1,4 +1,6 @@
-"""Snapshots that nobody was asked for: what a stray object, or a later owner, leaves of the verdicts."""
+"""Snapshots that nobody was asked for: what a stray object, or a later owner, leaves of the
+verdicts.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,22 @@ import pytest
 
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
-from tier2.catalog.catalog_names import TABLES, SnapshotName, manifest_name, new_snapshot_id, table_name
+from tier2.catalog.catalog_names import (
+    TABLES,
+    SnapshotName,
+    manifest_name,
+    new_snapshot_id,
+    table_name,
+)
 from tier2.object_names import new_tagged_id, object_name, store_tag
 from tier2.spark.command_options import Exit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session takes its time on a busy machine
+pytestmark = pytest.mark.timeout(
+    300
+)  # the first query of a session takes its time on a busy machine
 
 Expected = set[tuple[str, str | None]]
 
@@ -27,7 +37,9 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
-def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(world: World, epoch: int) -> None:
+def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(
+    world: World, epoch: int
+) -> None:
     world.orphan(1, age_s=20 * DAY_S)
     world.lose(world.names(1)[0])
     orphan, lost = world.orphan(0, age_s=20 * DAY_S), world.names(0)[0]
@@ -45,7 +57,9 @@ def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(world: 
 
 
 def plant_in_one(world: World) -> tuple[Expected, Expected]:
-    """Twenty faults in container 0: those that are certain whatever the age of the snapshot, and the others."""
+    """Twenty faults in container 0: those that are certain whatever the age of the snapshot, and
+    the others.
+    """
     names = world.names(0)
     for name in names[:4]:
         world.flip(name, 2000)
@@ -86,9 +100,15 @@ def test_one_stray_object_hides_nothing_that_is_certain_and_after_an_export_noth
     by = spark if kind == "newer epoch" else LocalSpark()
     before = stopped(by, world, check="bodies")
     assert {each for each in found(before.table) if each[0] != "in_flight"} == certain
-    unknown = {row["object"]: row["evidence"] for row in before.table.to_pylist() if row["severity"] == "unknown"}
+    unknown = {
+        row["object"]: row["evidence"]
+        for row in before.table.to_pylist()
+        if row["severity"] == "unknown"
+    }
     assert unknown.keys() == {stray, *(name for _, name in doubtful)}
-    assert all(stray in evidence and "export the catalog" in evidence for evidence in unknown.values())
+    assert all(
+        stray in evidence and "export the catalog" in evidence for evidence in unknown.values()
+    )
     assert (before.verdict, list(before.summary.outdated)) == (Exit.COULD_NOT_TELL, [0])
 
     world.now_ms += 2 * 3600 * 1000
@@ -120,9 +140,13 @@ def test_what_was_put_after_the_export_of_a_stopped_store_shows_that_somebody_op
     assert name in result.summary.outdated[1]
 
 
-def test_an_object_of_another_store_shows_nothing_of_this_one_and_is_said_to_be_its(world: World) -> None:
+def test_an_object_of_another_store_shows_nothing_of_this_one_and_is_said_to_be_its(
+    world: World,
+) -> None:
     other = STORE_ID.replace("1234", "9999")
-    world.put(f"stores/{other.replace('-', '')}", f"The store {other} keeps its objects here.\n".encode())
+    world.put(
+        f"stores/{other.replace('-', '')}", f"The store {other} keeps its objects here.\n".encode()
+    )
     lost = world.names(0)[0]
     world.lose(lost)
     name = object_name(0, EPOCH + 5, "flush", new_tagged_id(store_tag(other), world.random))
@@ -132,10 +156,15 @@ def test_an_object_of_another_store_shows_nothing_of_this_one_and_is_said_to_be_
     assert found(result.table) == {("missing", lost), ("in_flight", name)}
     assert result.verdict == Exit.FINDINGS
     (row,) = [row for row in result.table.to_pylist() if row["object"] == name]
-    assert row["evidence"] == f"in neither snapshot, and of another store, by the tag in its name: {other}"
+    assert (
+        row["evidence"]
+        == f"in neither snapshot, and of another store, by the tag in its name: {other}"
+    )
 
 
-def test_an_object_about_as_old_as_a_snapshot_nobody_was_asked_for_is_no_orphan(world: World) -> None:
+def test_an_object_about_as_old_as_a_snapshot_nobody_was_asked_for_is_no_orphan(
+    world: World,
+) -> None:
     late, orphan = world.orphan(0, age_s=-60), world.orphan(0, age_s=600)
     world.now_ms -= 10 * DAY_S * 1000
     world.put(late, b"x", age_s=-60)
@@ -145,7 +174,9 @@ def test_an_object_about_as_old_as_a_snapshot_nobody_was_asked_for_is_no_orphan(
 
 
 @pytest.mark.parametrize("in_its_last_snapshot", [False, True])
-def test_a_snapshot_that_cannot_be_read_hides_nothing_that_is_certain(world: World, in_its_last_snapshot: bool) -> None:
+def test_a_snapshot_that_cannot_be_read_hides_nothing_that_is_certain(
+    world: World, in_its_last_snapshot: bool
+) -> None:
     lost, wrong = world.names(0)[:2]
     world.lose(lost)
     world.flip(wrong, 2000)
@@ -159,14 +190,19 @@ def test_a_snapshot_that_cannot_be_read_hides_nothing_that_is_certain(world: Wor
         for table in TABLES:
             world.put(table_name(stray, table), b"a stray")
     result = stopped(LocalSpark(), world, check="bodies")
-    assert found(result.table) == {("bad_checksum", wrong), ("in_flight", lost), ("unreadable", name)}
+    assert found(result.table) == {
+        ("bad_checksum", wrong),
+        ("in_flight", lost),
+        ("unreadable", name),
+    }
     assert (result.verdict, list(result.summary.outdated)) == (Exit.COULD_NOT_TELL, [0])
     assert name in result.summary.outdated[0]
 
     world.now_ms = world.runtime.clock.time_ms() + 1000
     world.snapshot(stopped=True)
     again = stopped(LocalSpark(), world, check="bodies")
-    # Of two snapshots of one epoch the later export is the newer one: only what sorts above it is met at all.
+    # Of two snapshots of one epoch the later export is the newer one: only what sorts above it is
+    # met at all.
     strays = set() if in_its_last_snapshot else {("unreadable", name)}
     assert found(again.table) == {("bad_checksum", wrong), ("missing", lost), *strays}
     assert (again.verdict, again.summary.outdated) == (Exit.FINDINGS, {})

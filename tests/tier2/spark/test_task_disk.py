@@ -26,7 +26,9 @@ def is_cached(path: Path) -> bool:
 
 
 def can_tell(folder: Path) -> bool:
-    """Whether its file system says what is cached: those whose files are nowhere but in memory do not."""
+    """Whether its file system says what is cached: those whose files are nowhere but in memory do
+    not.
+    """
     path = folder / "asked"
     path.write_bytes(bytes(SIZE))
     try:
@@ -37,7 +39,9 @@ def can_tell(folder: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("disk", "stays"), [(OsDisk(), True), (BulkDisk(), False)], ids=["engine", "task"])
+@pytest.mark.parametrize(
+    ("disk", "stays"), [(OsDisk(), True), (BulkDisk(), False)], ids=["engine", "task"]
+)
 def test_what_is_synced_stays_cached_or_not(disk: OsDisk, stays: bool, tmp_path: Path) -> None:
     path = tmp_path / "file"
     data = os.urandom(SIZE)

@@ -1,4 +1,6 @@
-"""Looking into objects: each class of fault found at its place, nothing else said, and a store that does not answer."""
+"""Looking into objects: each class of fault found at its place, nothing else said, and a store that
+does not answer.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_pieces_of_any_size_read_every_byte_once(world: World, piece_bytes: int)
 
 
 @pytest.mark.parametrize("block", range(len(SEGMENTS)))
-def test_a_changed_byte_of_a_body_is_found_by_reading_bodies_alone(world: World, block: int) -> None:
+def test_a_changed_byte_of_a_body_is_found_by_reading_bodies_alone(
+    world: World, block: int
+) -> None:
     name = world.names()[2]
     segment_id, chunk = world.chunks_of(0, name)[block]
     header = parse_block_header(world.path(name).read_bytes()[chunk.block_offset :])
@@ -61,7 +65,11 @@ def test_a_changed_byte_of_a_body_is_found_by_reading_bodies_alone(world: World,
     assert check(world, bodies=False).findings == []
     (finding,) = check(world).findings
     assert (finding.kind, finding.object, finding.container_id) == (Kind.BAD_CHECKSUM, name, 0)
-    assert (finding.segment_id, finding.start_offset, finding.length) == (segment_id, chunk.start_offset, chunk.length)
+    assert (finding.segment_id, finding.start_offset, finding.length) == (
+        segment_id,
+        chunk.start_offset,
+        chunk.length,
+    )
     assert finding.severity is None
     assert "extent 9" in finding.evidence
 
@@ -82,12 +90,18 @@ def test_a_block_of_somebody_else_has_a_wrong_identity(
     name = world.names()[0]
     world.mistake(name, **wrong)
     (finding,) = check(world, bodies=bodies).findings
-    assert (finding.kind, finding.object, finding.segment_id) == (Kind.WRONG_IDENTITY, name, SEGMENTS[0])
+    assert (finding.kind, finding.object, finding.segment_id) == (
+        Kind.WRONG_IDENTITY,
+        name,
+        SEGMENTS[0],
+    )
     assert said in str(finding.actual)
     assert str(finding.expected).endswith(f"of segment {SEGMENTS[0]}")
 
 
-def test_what_is_no_block_is_unreadable_and_the_next_ones_are_looked_at_all_the_same(world: World) -> None:
+def test_what_is_no_block_is_unreadable_and_the_next_ones_are_looked_at_all_the_same(
+    world: World,
+) -> None:
     name = world.names()[1]
     world.make_unreadable(name)
     (_, _), (_, second), (_, _) = world.chunks_of(0, name)
@@ -109,17 +123,28 @@ def test_an_object_that_is_cut_has_a_wrong_size_and_no_other_finding(world: Worl
     (finding,) = check(world).findings
     size = world.metadata[0].objects[name].record.size
     assert (finding.kind, finding.object) == (Kind.WRONG_SIZE, name)
-    assert (finding.expected, finding.actual) == (f"{size} bytes", f"{chunks[1][1].block_offset + 500} bytes")
+    assert (finding.expected, finding.actual) == (
+        f"{size} bytes",
+        f"{chunks[1][1].block_offset + 500} bytes",
+    )
     assert f"{chunks[1][1].block_offset}" in finding.evidence
 
 
 def test_a_fault_where_no_chunk_lies_is_a_note(world: World) -> None:
     name = world.names()[0]
-    place = next(index for index, chunk in enumerate(world.metadata[0].segments[8].chunks) if chunk.object_name == name)
+    place = next(
+        index
+        for index, chunk in enumerate(world.metadata[0].segments[8].chunks)
+        if chunk.object_name == name
+    )
     dropped = world.drop_chunk(0, 8, place)
     world.flip(name, dropped.block_offset + 600)
     (finding,) = check(world).findings
-    assert (finding.kind, finding.severity, finding.segment_id) == (Kind.BAD_CHECKSUM, Severity.NOTE, None)
+    assert (finding.kind, finding.severity, finding.segment_id) == (
+        Kind.BAD_CHECKSUM,
+        Severity.NOTE,
+        None,
+    )
 
 
 def test_what_is_not_there_is_told_apart_and_is_no_finding(world: World) -> None:
@@ -133,9 +158,14 @@ def test_garbage_is_not_looked_into(world: World) -> None:
     assert check(world).findings == []
 
 
-def test_chunks_that_were_merged_are_compared_with_what_their_block_was_written_for(world: World) -> None:
+def test_chunks_that_were_merged_are_compared_with_what_their_block_was_written_for(
+    world: World,
+) -> None:
     segments = world.metadata[0].segments
-    moved = [chunk._replace(start_offset=chunk.start_offset + 6 * len(PAYLOAD)) for chunk in segments[8].chunks]
+    moved = [
+        chunk._replace(start_offset=chunk.start_offset + 6 * len(PAYLOAD))
+        for chunk in segments[8].chunks
+    ]
     segments[7].chunks += moved
     segments[8].chunks = []
     assert check(world).findings == []
@@ -177,7 +207,11 @@ def test_an_object_that_cannot_be_had_is_unreadable_and_not_known_to_be_lost(wor
     name = world.names()[1]
     checked = check_failing(world, [name], 1000)
     (finding,) = checked.findings
-    assert (finding.kind, finding.object, finding.severity) == (Kind.UNREADABLE, name, Severity.UNKNOWN)
+    assert (finding.kind, finding.object, finding.severity) == (
+        Kind.UNREADABLE,
+        name,
+        Severity.UNKNOWN,
+    )
     assert "the disk is ill" in finding.evidence
 
 

@@ -1,4 +1,5 @@
-"""In each release of Spark: the jobs find what is planted, and what a release lacks is refused by name.
+"""In each release of Spark: the jobs find what is planted, and what a release lacks is refused by
+name.
 
 `make spark-versions` runs them in each. What is expected goes by the release's number, for what the
 source does goes by what it finds.
@@ -30,7 +31,9 @@ def test_the_source_is_refused_where_there_are_no_sources(spark: SparkSession) -
     if SOURCES:
         register(spark)
     else:
-        with pytest.raises(SparkVersionError, match=r"needs Spark 4\.0 or newer, and this is 3\.") as refused:
+        with pytest.raises(
+            SparkVersionError, match=r"needs Spark 4\.0 or newer, and this is 3\."
+        ) as refused:
             register(spark)
         assert "\n" not in str(refused.value)
 
@@ -41,10 +44,15 @@ def test_a_chunk_that_is_lost_and_an_orphan_are_found(spark: SparkSession, tmp_p
     world.lose(lost)
     orphan = world.orphan(0)
     world.snapshot()
-    assert found(stopped(spark, world, check="headers").table) == {("missing", lost), ("orphan", orphan)}
+    assert found(stopped(spark, world, check="headers").table) == {
+        ("missing", lost),
+        ("orphan", orphan),
+    }
 
 
-def test_what_is_lacking_is_named_with_the_release_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lacking_is_named_with_the_release_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("has_sources", "has_filters", "has_limits"):
         monkeypatch.setattr(source_versions, name, lambda: False)
     with pytest.raises(SparkVersionError, match=r"Python data sources needs Spark 4\.0"):

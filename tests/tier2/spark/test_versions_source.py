@@ -1,4 +1,5 @@
-"""The source in each release of Spark that has Python data sources: `make spark-versions` runs them.
+"""The source in each release of Spark that has Python data sources: `make spark-versions` runs
+them.
 
 What is expected goes by the release's number, for what the source does goes by what it finds.
 """
@@ -51,12 +52,20 @@ def test_where_reads_only_what_it_lets_through_without_a_setting(
     session: SparkSession, world: SourceWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, container_id in (("a", 0), ("b", 1)):
-        world.append(name, b"".join(b"%02d\n" % number for number in range(50)), range(0, 150, 20), container_id)
+        world.append(
+            name,
+            b"".join(b"%02d\n" % number for number in range(50)),
+            range(0, 150, 20),
+            container_id,
+        )
         world.export(container_id)
 
     def chosen() -> list[str]:
         frame = read(session, world, prefix="", format="lines", columns="segment,offset,value")
-        return sorted(row["value"] for row in frame.where("segment = 'a' AND offset >= 60 AND offset < 90").collect())
+        return sorted(
+            row["value"]
+            for row in frame.where("segment = 'a' AND offset >= 60 AND offset < 90").collect()
+        )
 
     rows = [f"{number:02d}" for number in range(20, 30)]
     assert chosen() == rows
@@ -74,7 +83,9 @@ def test_where_reads_only_what_it_lets_through_without_a_setting(
     if FILTERS:
         assert session.conf.get(PUSHDOWN) == "false", "what somebody has set stays"
     else:
-        with pytest.raises(PySparkException, match=r"SparkVersionError: filterPushdown=true needs Spark 4\.1"):
+        with pytest.raises(
+            PySparkException, match=r"SparkVersionError: filterPushdown=true needs Spark 4\.1"
+        ):
             read(session, world, prefix="", filterPushdown="true").count()
 
 
@@ -89,13 +100,25 @@ def test_a_stream_over_restarts_gives_each_row_once(
             lines = [f"{name} {len(written) + number}" for number in range(count)]
             written.extend(lines)
             # The last line is whole by the next piece alone.
-            world.append(name, "".join(f"{line}\n" for line in lines).encode(), [7, 30], container_id)
+            world.append(
+                name, "".join(f"{line}\n" for line in lines).encode(), [7, 30], container_id
+            )
             world.export(container_id)
 
     def run() -> None:
-        stream = session.readStream.format("segmentstore").option("prefix", "s").option("format", "lines")
-        frame = stream.option("startingOffsets", starting).option("columns", "value").load(world.url)
-        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "rows")).trigger(availableNow=True)
+        stream = (
+            session.readStream.format("segmentstore")
+            .option("prefix", "s")
+            .option("format", "lines")
+        )
+        frame = (
+            stream.option("startingOffsets", starting).option("columns", "value").load(world.url)
+        )
+        writer = (
+            frame.writeStream.format("parquet")
+            .option("path", str(tmp_path / "rows"))
+            .trigger(availableNow=True)
+        )
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             assert query.awaitTermination(200)
@@ -109,7 +132,10 @@ def test_a_stream_over_restarts_gives_each_row_once(
         write(5)
     run()
     run()
-    rows = [row["value"] for row in session.read.schema("value string").parquet(str(tmp_path / "rows")).collect()]
+    rows = [
+        row["value"]
+        for row in session.read.schema("value string").parquet(str(tmp_path / "rows")).collect()
+    ]
     assert sorted(rows) == sorted(set(written) - set(first))
 
 
@@ -118,14 +144,26 @@ def test_limits_of_a_stream_are_refused_where_there_are_none(
 ) -> None:
     world.append("s", b"one\ntwo\n")
     world.export()
-    stream = session.readStream.format("segmentstore").option("prefix", "s").option("maxRowsPerTrigger", "1")
-    writer = stream.option("format", "lines").load(world.url).writeStream.format("noop").trigger(availableNow=True)
+    stream = (
+        session.readStream.format("segmentstore")
+        .option("prefix", "s")
+        .option("maxRowsPerTrigger", "1")
+    )
+    writer = (
+        stream.option("format", "lines")
+        .load(world.url)
+        .writeStream.format("noop")
+        .trigger(availableNow=True)
+    )
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         if LIMITS:
             assert query.awaitTermination(200)
         else:
-            with pytest.raises(PySparkException, match=r"maxRowsPerTrigger needs Spark 4\.2 or newer, and this is 4\."):
+            with pytest.raises(
+                PySparkException,
+                match=r"maxRowsPerTrigger needs Spark 4\.2 or newer, and this is 4\.",
+            ):
                 query.awaitTermination(200)
     finally:
         query.stop()

@@ -1,8 +1,8 @@
-"""Each way to run: Spark Connect, spark-submit with the archive, a standalone cluster that loses executors while the owner of the
-store changes; and Ctrl-C.
+"""Each way to run: Spark Connect, spark-submit with the archive, a standalone cluster that loses
+executors while the owner of the store changes; and Ctrl-C.
 
-Real processes, a minute or so each. Executors whose code has to come from elsewhere run an interpreter that knows the installed
-packages but not this tree (`bare_python`).
+Real processes, a minute or so each. Executors whose code has to come from elsewhere run an
+interpreter that knows the installed packages but not this tree (`bare_python`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from recovery.harness.services.fault_rules import Stall
 from recovery.harness.services.s3_servers import REGION, S3Proxy, credentials
 from recovery.harness.services.server import HOST
 from recovery.harness.services.shared import shared_server
-from recovery.harness.services.spark_cluster import SparkCluster, SparkConnectServer, driver_environment, spark_home
+from recovery.harness.services.spark_cluster import (
+    SparkCluster,
+    SparkConnectServer,
+    driver_environment,
+    spark_home,
+)
 from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
@@ -51,7 +56,15 @@ ROUNDS = 6
 """A flush after each: so many small chunks of each segment, one more than makes a group."""
 PIECE_BYTES = 8 * 1024
 JOB = "00000000000000aa"
-COMPACT = ("--older-than", "0", "--job-id", JOB, "--max-file-group-size-bytes", str(ROUNDS * PIECE_BYTES), "--json")
+COMPACT = (
+    "--older-than",
+    "0",
+    "--job-id",
+    JOB,
+    "--max-file-group-size-bytes",
+    str(ROUNDS * PIECE_BYTES),
+    "--json",
+)
 """A group for each segment, so that there is something to do for every core, and several times."""
 EXECUTORS = {f"spark.executorEnv.{name}": value for name, value in credentials().items()}
 """Executors have the environment of their workers, which know nothing of the S3 server."""
@@ -65,7 +78,10 @@ def text(segment: int, number: int) -> bytes:
     return random.Random(100 * segment + number).randbytes(PIECE_BYTES)
 
 
-CONTENTS = {f"logs/{index}": b"".join(text(index, number) for number in range(ROUNDS)) for index in range(SEGMENTS)}
+CONTENTS = {
+    f"logs/{index}": b"".join(text(index, number) for number in range(ROUNDS))
+    for index in range(SEGMENTS)
+}
 """Of every store here, by segment."""
 
 
@@ -97,14 +113,19 @@ def stopped_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter with all installed packages but this project's, which is known by a .pth file that -S leaves unread."""
+    """An interpreter with all installed packages but this project's, which is known by a .pth file
+    that -S leaves unread.
+    """
     path = tmp_path_factory.mktemp("bare") / "python"
     installed = sysconfig.get_paths()["purelib"]
     path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{installed}" exec {sys.executable} -S "$@"\n', encoding="utf-8"
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{installed}" exec {sys.executable} -S "$@"\n',
+        encoding="utf-8",
     )
     path.chmod(0o755)
-    lonely = subprocess.run([path, "-c", "import pyarrow, tier2"], cwd="/", capture_output=True, text=True, check=False)
+    lonely = subprocess.run(
+        [path, "-c", "import pyarrow, tier2"], cwd="/", capture_output=True, text=True, check=False
+    )
     assert "No module named 'tier2'" in lonely.stderr
     return str(path)
 
@@ -113,7 +134,7 @@ def url_of(store: Path) -> str:
     return (store / "tier2").as_uri()
 
 
-# --- Connect, spark-submit -----------------------------------------------------------------------------------------
+# --- Connect, spark-submit ------------------------------------------------------------------------
 
 
 @pytest.mark.spark_versions
@@ -139,7 +160,9 @@ def test_by_spark_connect_verbs_and_the_source_run_and_bring_their_code_along(
             check_contents(opened)
             opened.export_catalog()
             reading = (url_of(store), store)
-            with module("tests.tier2.spark.read_program", *reading, environment=environment, cwd=tmp_path) as driver:
+            with module(
+                "tests.tier2.spark.read_program", *reading, environment=environment, cwd=tmp_path
+            ) as driver:
                 read = json.loads(driver.end())
             assert read == {name: sha256(data).hexdigest() for name, data in CONTENTS.items()}
             assert b"".join(opened.reader(COPY)) == b"".join(CONTENTS.values())
@@ -150,11 +173,17 @@ def test_spark_submit_takes_everything_from_its_archive_and_hands_the_exit_code_
 ) -> None:
     spoiled = tmp_path / "spoiled"
     subprocess.run(["cp", "-r", stopped_store / "tier2", spoiled], check=True)
-    objects = [path for path in spoiled.rglob("*") if path.is_file() and is_ours(path.relative_to(spoiled))]
+    objects = [
+        path for path in spoiled.rglob("*") if path.is_file() and is_ours(path.relative_to(spoiled))
+    ]
     objects[0].unlink()
     archive = build_archive(tmp_path / ARCHIVE_NAME)
     launcher = write_launcher(tmp_path / LAUNCHER_NAME)
-    settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
+    settings = (
+        "spark.ui.enabled=false",
+        "spark.driver.host=127.0.0.1",
+        "spark.driver.bindAddress=127.0.0.1",
+    )
     command = (
         str(spark_home() / "bin" / "spark-submit"),
         *("--master", "local[2,4]", *(part for each in settings for part in ("--conf", each))),
@@ -173,7 +202,7 @@ def is_ours(path: Path) -> bool:
     return parse_object_name(path.as_posix()) is not None
 
 
-# --- a cluster that loses what it has -------------------------------------------------------------------------------
+# --- a cluster that loses what it has -------------------------------------------------------------
 
 
 class Shop:
@@ -211,11 +240,19 @@ class Shop:
         async def listed() -> list[MailboxEntry]:
             storage = open_object_storage(self._direct, Runtime())
             try:
-                return [entry for container in range(2) for entry in await list_job(storage, container, JOB)]
+                return [
+                    entry
+                    for container in range(2)
+                    for entry in await list_job(storage, container, JOB)
+                ]
             finally:
                 await storage.close()
 
-        return [entry for entry in asyncio.run(listed()) if not entry.key.message_id.startswith("export-")]
+        return [
+            entry
+            for entry in asyncio.run(listed())
+            if not entry.key.message_id.startswith("export-")
+        ]
 
     async def _made(self) -> list[str]:
         storage = open_object_storage(self._direct, Runtime())
@@ -223,7 +260,11 @@ class Shop:
             names = [stored.name async for page in storage.list("") for stored in page]
         finally:
             await storage.close()
-        return [name for name in names if (parsed := parse_object_name(name)) is not None and parsed.job_id == JOB]
+        return [
+            name
+            for name in names
+            if (parsed := parse_object_name(name)) is not None and parsed.job_id == JOB
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +314,8 @@ def test_tasks_that_die_with_their_executors_are_tried_again_and_answered_by_ano
     environment = driver_environment(cluster.url, EXECUTORS, python=bare_python)
     with compact(shop, environment=environment, cwd=tmp_path) as driver:
         driver.wait_for(lambda: stalled.taken)
-        # Tasks that hand the groups out may have ended before; what is drawn last is of those that are stalled.
+        # Tasks that hand the groups out may have ended before; what is drawn last is of those that
+        # are stalled.
         driver.wait_for(lambda: re.search(r"[0-9,]+ of [0-9,]+ tasks, 2 running *$", driver.told()))
         shop.store.close()
         assert sum(worker.kill_executors() for worker in cluster.workers) == 2
@@ -297,9 +339,12 @@ def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_know
         "spark.speculation.multiplier": "1.5",
         "spark.speculation.minTaskRuntime": "500ms",
     }
-    # It has put its object and never hears of it. All the other tasks end; then it is begun a second time, elsewhere.
+    # It has put its object and never hears of it. All the other tasks end; then it is begun a
+    # second time, elsewhere.
     stalled = shop.proxy.fault(Stall(after_effect=True), "put", when=is_of_a_new_object)
-    with compact(shop, environment=driver_environment(cluster.url, settings), cwd=tmp_path) as driver:
+    with compact(
+        shop, environment=driver_environment(cluster.url, settings), cwd=tmp_path
+    ) as driver:
         driver.wait_for(lambda: stalled.taken)
         shop.store.close()
         shop.open()
@@ -312,16 +357,25 @@ def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_know
     check_contents(shop.store)
 
 
-# --- all of it on one machine ---------------------------------------------------------------------------------------
+# --- all of it on one machine ---------------------------------------------------------------------
 
 
 def test_the_demo_holds_on_files_of_ones_own(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     for number in range(4):
-        (files / f"{number}.txt").write_bytes(b"".join(b"%d line\n" % line for line in range(100 * number, 1000)))
+        (files / f"{number}.txt").write_bytes(
+            b"".join(b"%d line\n" % line for line in range(100 * number, 1000))
+        )
     environment = driver_environment("local[2,4]")
-    command = (sys.executable, "-m", "segmentstore.cli.spark_demo", str(files), "--folder", str(tmp_path / "demo"))
+    command = (
+        sys.executable,
+        "-m",
+        "segmentstore.cli.spark_demo",
+        str(files),
+        "--folder",
+        str(tmp_path / "demo"),
+    )
     with Driver(*command, environment=environment, cwd=tmp_path) as driver:
         out = driver.end()
     # Four files of 1,000 lines and fewer, read before and after the compaction.
@@ -331,7 +385,7 @@ def test_the_demo_holds_on_files_of_ones_own(tmp_path: Path) -> None:
     assert "orphan" in out
 
 
-# --- Ctrl-C ---------------------------------------------------------------------------------------------------------
+# --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) -> None:
@@ -339,7 +393,8 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) 
     environment = driver_environment("local[2,4]")
     with compact(shop, environment=environment, cwd=tmp_path) as driver:
         driver.wait_for(lambda: stalled.taken >= 2)
-        # To the process itself: a terminal would send it to all of the group, and the JVM does not listen.
+        # To the process itself: a terminal would send it to all of the group, and the JVM does not
+        # listen.
         os.kill(driver.process.pid, signal.SIGINT)
         driver.end(code=130)
         assert driver.told().splitlines()[-1] == "interrupted"
@@ -371,7 +426,9 @@ def test_ctrl_c_while_owners_are_waited_for_ends_it_at_once(tmp_path: Path) -> N
 
     asyncio.run(make())
     url = url_of(tmp_path / "store")
-    with verb("reconcile", url, environment=driver_environment("local[2,4]"), cwd=tmp_path) as driver:
+    with verb(
+        "reconcile", url, environment=driver_environment("local[2,4]"), cwd=tmp_path
+    ) as driver:
         mailbox = tmp_path / "store" / "tier2" / "mailbox"
         driver.wait_for(lambda: [path for path in files_below(mailbox) if path.suffix == ".json"])
         os.kill(driver.process.pid, signal.SIGINT)

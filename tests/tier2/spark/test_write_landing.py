@@ -1,4 +1,6 @@
-"""An epoch's rows land whole and once: tasks that fail, run twice, are cut otherwise; drivers that die; a store that restarts."""
+"""An epoch's rows land whole and once: tasks that fail, run twice, are cut otherwise; drivers that
+die; a store that restarts.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,19 @@ def identity(epoch: int, *, lasting: bool = True) -> WriteIdentity:
 
 
 def batch(*rows: tuple[str, str]) -> pa.RecordBatch:
-    names, payloads = pa.array([name for name, _ in rows]), pa.array([payload for _, payload in rows])
+    names, payloads = (
+        pa.array([name for name, _ in rows]),
+        pa.array([payload for _, payload in rows]),
+    )
     return pa.record_batch([names, payloads], names=["segment", "payload"])
 
 
 async def prepare(
-    client: LocalClient, who: WriteIdentity, *tasks: Sequence[tuple[str, str]], inline: int = 40, attempt: int = 0
+    client: LocalClient,
+    who: WriteIdentity,
+    *tasks: Sequence[tuple[str, str]],
+    inline: int = 40,
+    attempt: int = 0,
 ) -> list[TaskWritten]:
     runtime = Runtime(random=random.Random(attempt * 1000 + who.epoch))
     return [
@@ -74,18 +83,28 @@ def long_rows(mark: str, count: int, segment: str = "x") -> list[tuple[str, str]
 
 
 def lines(*tasks: Sequence[tuple[str, str]], segment: str = "x") -> bytes:
-    return "".join(f"{payload}\n" for rows in tasks for name, payload in rows if name == segment).encode()
+    return "".join(
+        f"{payload}\n" for rows in tasks for name, payload in rows if name == segment
+    ).encode()
 
 
 Tasks = tuple[list[tuple[str, str]], ...]
 SMALL: Tasks = ([("x", "one"), ("y", "two")], [], [("x", "three")])
-MIXED: Tasks = (long_rows("a", 3), long_rows("b", 700), [*long_rows("c", 2), *long_rows("c", 90, "y")])
-"""Something of everything: with a bound of 40 bytes tasks hand over, stage one segment, and stage two; 700 rows are two appends."""
+MIXED: Tasks = (
+    long_rows("a", 3),
+    long_rows("b", 700),
+    [*long_rows("c", 2), *long_rows("c", 90, "y")],
+)
+"""Something of everything: with a bound of 40 bytes tasks hand over, stage one segment, and stage
+two; 700 rows are two appends.
+"""
 
 
 @pytest.mark.parametrize("lasting", [True, False])
 @pytest.mark.parametrize("tasks", [SMALL, MIXED])
-def test_an_epoch_lands_in_the_order_of_its_partitions(tmp_path: Path, tasks: Tasks, lasting: bool) -> None:
+def test_an_epoch_lands_in_the_order_of_its_partitions(
+    tmp_path: Path, tasks: Tasks, lasting: bool
+) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
@@ -123,7 +142,9 @@ def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
             await land(client, identity(3), old, runtime=Runtime())
             assert await read_all(store, "x") == lines(*first)
             assert await names_in(store) == ["x", "y"]
-            await land(client, identity(5), await prepare(client, identity(5), *second), runtime=Runtime())
+            await land(
+                client, identity(5), await prepare(client, identity(5), *second), runtime=Runtime()
+            )
             assert await read_all(store, "x") == lines(*first, *second)
 
     run(main())
@@ -139,7 +160,10 @@ def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -
             LocalClient(folder) as two,
         ):
             for epoch in range(5):
-                reports = [await prepare(one, identity(epoch), *tasks, attempt=number) for number in range(2)]
+                reports = [
+                    await prepare(one, identity(epoch), *tasks, attempt=number)
+                    for number in range(2)
+                ]
                 outcomes = await asyncio.gather(
                     land(one, identity(epoch), reports[0], runtime=Runtime()),
                     land(two, identity(epoch), reports[1], runtime=Runtime()),
@@ -150,7 +174,10 @@ def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -
                     if isinstance(outcome, BaseException):
                         assert isinstance(outcome, StoreRefusedError | LandingError), outcome
                 await land(
-                    one, identity(epoch), await prepare(one, identity(epoch), *tasks, attempt=9), runtime=Runtime()
+                    one,
+                    identity(epoch),
+                    await prepare(one, identity(epoch), *tasks, attempt=9),
+                    runtime=Runtime(),
                 )
                 assert await read_all(store, "x") == lines(*tasks) * (epoch + 1)
             assert await names_in(store) == ["x", "y"]
@@ -168,7 +195,9 @@ def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None
             assert len(await names_in(store)) >= 5
             reports = await prepare(client, identity(1), *MIXED, attempt=1)
             await land(client, identity(1), reports, runtime=Runtime())
-            left = [parse_staging_name(name) for name in await names_in(store) if name not in {"x", "y"}]
+            left = [
+                parse_staging_name(name) for name in await names_in(store) if name not in {"x", "y"}
+            ]
             assert left == [StagingName("x", QUERY, 2)]
 
     run(main())
@@ -185,7 +214,9 @@ def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Pat
                 raise OSError(5, "the input is gone")
 
             with pytest.raises(OSError, match="input is gone"):
-                await write_partition(client, identity(0), LAYOUT, broken(), runtime=Runtime(), inline_bytes=10)
+                await write_partition(
+                    client, identity(0), LAYOUT, broken(), runtime=Runtime(), inline_bytes=10
+                )
             assert await names_in(store) == []
 
     run(main())
@@ -234,7 +265,9 @@ def test_a_segment_deleted_between_two_tasks_is_noticed(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
-            await land(client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime())
+            await land(
+                client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime()
+            )
             reports = await prepare(client, identity(0), *SMALL)
             await store.delete("x")
             with pytest.raises(LandingError, match="deleted meanwhile"):
@@ -311,7 +344,9 @@ def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_pa
     run(main())
 
 
-def test_what_waits_for_many_staged_segments_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_many_staged_segments_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tier2.spark.write_landing, "STAGED_WAITING_BYTES", 200)
     rows = [(f"x{number % 20}", f"{number:07}") for number in range(400)]
     most = 0

@@ -1,4 +1,6 @@
-"""Rows become the bytes of segments: in their order, framed, and nothing that could not be read back."""
+"""Rows become the bytes of segments: in their order, framed, and nothing that could not be read
+back.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from segmentstore.contracts.errors import ConfigError, InvalidArgumentError, Inv
 from segmentstore.contracts.events import split_events
 from tier2.spark.write_rows import RowLayout, pieces, row_layout
 
-ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c/d", None]), st.binary(max_size=12)), max_size=60)
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c/d", None]), st.binary(max_size=12)), max_size=60
+)
 PAYLOAD_TYPES = st.sampled_from([pa.binary(), pa.large_binary()])
 
 
@@ -66,7 +70,12 @@ def test_a_batch_without_rows_gives_nothing() -> None:
     ("columns", "payloads", "options", "what"),
     [
         ({"payload": [b"a", None]}, None, {"segment": "x"}, "1 rows have none"),
-        ({"payload": [b"a", b"b\nc"]}, None, {"segment": "x", "format": "lines"}, "a line holds no newline"),
+        (
+            {"payload": [b"a", b"b\nc"]},
+            None,
+            {"segment": "x", "format": "lines"},
+            "a line holds no newline",
+        ),
         ({"payload": [b"a"], "segment": [None]}, None, {}, "1 rows name none"),
     ],
 )
@@ -74,7 +83,9 @@ def test_rows_that_cannot_be_written_are_refused(
     columns: dict[str, list[Any]], payloads: object, options: dict[str, str], what: str
 ) -> None:
     types = {"payload": pa.binary(), "segment": pa.string()}
-    batch = pa.record_batch([pa.array(values, types[name]) for name, values in columns.items()], names=list(columns))
+    batch = pa.record_batch(
+        [pa.array(values, types[name]) for name, values in columns.items()], names=list(columns)
+    )
     spark = {"payload": "binary", "segment": "string"}
     layout = row_layout([(name, spark[name]) for name in columns], options)
     with pytest.raises(InvalidArgumentError, match=what):
@@ -92,12 +103,24 @@ def test_a_name_that_can_name_no_segment_is_refused() -> None:
     ("columns", "options", "what"),
     [
         ([("other", "binary")], {"segment": "x"}, "exactly one of payload and value"),
-        ([("payload", "binary"), ("value", "string")], {"segment": "x"}, "exactly one of payload and value"),
-        ([("payload", "binary"), ("key", "string")], {"segment": "x"}, r"\['key'\] would not be written"),
+        (
+            [("payload", "binary"), ("value", "string")],
+            {"segment": "x"},
+            "exactly one of payload and value",
+        ),
+        (
+            [("payload", "binary"), ("key", "string")],
+            {"segment": "x"},
+            r"\['key'\] would not be written",
+        ),
         ([("payload", "integer")], {"segment": "x"}, "payload is of type integer"),
         ([("payload", "binary"), ("segment", "long")], {}, "segment is of type long"),
         ([("payload", "binary")], {}, "no option names the segment"),
-        ([("payload", "binary")], {"segment": "x", "format": "csv"}, "'csv' is not one of raw, lines, events"),
+        (
+            [("payload", "binary")],
+            {"segment": "x", "format": "csv"},
+            "'csv' is not one of raw, lines, events",
+        ),
     ],
 )
 def test_columns_and_options_that_do_not_fit_are_named(
@@ -108,5 +131,12 @@ def test_columns_and_options_that_do_not_fit_are_named(
 
 
 def test_columns_that_reading_gives_are_passed_over() -> None:
-    columns = [("segment", "string"), ("offset", "long"), ("length", "integer"), ("payload", "binary")]
-    assert row_layout(columns, {}) == RowLayout("payload", has_segment_column=True, segment=None, framing="raw")
+    columns = [
+        ("segment", "string"),
+        ("offset", "long"),
+        ("length", "integer"),
+        ("payload", "binary"),
+    ]
+    assert row_layout(columns, {}) == RowLayout(
+        "payload", has_segment_column=True, segment=None, framing="raw"
+    )
