@@ -79,8 +79,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     rows = [row for shape in SHAPES for row in rows_of(shape, measured[shape.name])]
     notes = [
         NOTE,
-        "skeleton: the native Java client in the same process as our gateway; ratio: "
-        "median of the rounds'",
+        "skeleton: the native Java client in the process of our gateway; ratio: median of rounds",
     ]
     return CaseResult(case="bookkeeper_frames", question=QUESTION, rows=rows, notes=notes)
 

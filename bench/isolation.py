@@ -73,10 +73,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             ),
             _row("catch-up read", "MB/s", "catch_up_mb_per_s", measured["catch_up"], everything),
         ],
-        notes=[
-            "floor: the pattern alone (the tail reader: with the writer); engine: all "
-            "three together"
-        ],
+        notes=["floor: the pattern alone (the tail reader: with the writer); engine: all together"],
     )
 
 

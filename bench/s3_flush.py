@@ -61,7 +61,8 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             )
             os.sync()
             arguments = {
-                "directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes, "index": index
+                "directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes,
+                "index": index
             }  # fmt: skip
             engine.append(child.call(__name__, "engine_round", arguments))
     measured = Samples.of(engine)

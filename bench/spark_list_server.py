@@ -64,13 +64,17 @@ class Pages:
         body = pages[number] if pages else "<KeyCount>0</KeyCount><IsTruncated>false</IsTruncated>"
         # boto3 asks for encoded keys, and has to be told that it got them.
         encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
-        head = f"<Name>{BUCKET}</Name><Prefix>{prefix}</Prefix><MaxKeys>{PAGE_KEYS}</MaxKeys>{encoding}"
+        head = (
+            f"<Name>{BUCKET}</Name><Prefix>{prefix}</Prefix>"
+            f"<MaxKeys>{PAGE_KEYS}</MaxKeys>{encoding}"
+        )
         return f"{_HEAD}{head}{body}</ListBucketResult>".encode()
 
 
 def _page(shard: int, first: int, count: int, *, last: bool) -> str:
     contents = "".join(
-        f"<Contents><Key>{_key(shard, number)}</Key><LastModified>2026-11-01T10:00:{number % 60:02d}.000Z</LastModified>"
+        f"<Contents><Key>{_key(shard, number)}</Key>"
+        f"<LastModified>2026-11-01T10:00:{number % 60:02d}.000Z</LastModified>"
         f"<ETag>&quot;{number:032x}&quot;</ETag><Size>{67_108_864 + number}</Size>"
         "<StorageClass>STANDARD</StorageClass></Contents>"
         for number in range(first, first + count)
@@ -78,12 +82,14 @@ def _page(shard: int, first: int, count: int, *, last: bool) -> str:
     more = (
         "" if last else f"<NextContinuationToken>{first // PAGE_KEYS + 1}</NextContinuationToken>"
     )
-    return f"<KeyCount>{count}</KeyCount><IsTruncated>{str(not last).lower()}</IsTruncated>{more}{contents}"
+    truncated = f"<IsTruncated>{str(not last).lower()}</IsTruncated>"
+    return f"<KeyCount>{count}</KeyCount>{truncated}{more}{contents}"
 
 
 def _key(shard: int, number: int) -> str:
     """As long as ours are, and sorted by number."""
-    return f"{prefix_of(shard)}00000003/{7:016x}/flush-{number:08x}{sha256(number.to_bytes(8, 'big')).hexdigest()[:24]}"
+    digest = sha256(number.to_bytes(8, "big")).hexdigest()[:24]
+    return f"{prefix_of(shard)}00000003/{7:016x}/flush-{number:08x}{digest}"
 
 
 async def _serve(pages: Pages) -> None:

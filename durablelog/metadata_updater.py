@@ -359,8 +359,10 @@ class MetadataUpdater:
         return segment_id
 
     def _accept_update_attributes(
-        self, operation: UpdateAttributesOperation, recorded: bool
-    ) -> None:  # noqa: FBT001
+        self,
+        operation: UpdateAttributesOperation,
+        recorded: bool,  # noqa: FBT001 - one shape for the table
+    ) -> None:
         pending = self._require(operation.segment_id)
         if not recorded:
             attributes = pending.resolve(operation.updates)

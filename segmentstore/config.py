@@ -313,8 +313,10 @@ def parse_store_file(text: str) -> StoreFile:
 def render_store_file(store_id: str, config: StoreConfig) -> str:
     """The text of a new store's `store.toml`."""
     lines = [
-        "# A segment store. What stands here was fixed when it was made; other settings "
-        "may be added below",
+        (
+            "# A segment store. What stands here was fixed when it was made; "
+            "other settings may be added below"
+        ),
         "# and are then the defaults of whoever opens it (docs/formats/store-toml.md).",
         f"version = {FILE_VERSION}",
         f'store_id = "{store_id}"',

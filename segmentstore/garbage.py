@@ -311,8 +311,10 @@ class _Others:
         if not self._unknown.count:
             return []
         return [
-            f"{self._unknown} are of unknown owner: orphans that an older version or a "
-            "store before this one left"
+            (
+                f"{self._unknown} are of unknown owner: orphans that an older version "
+                "or a store before this one left"
+            )
         ]
 
     def notes(self) -> list[str]:

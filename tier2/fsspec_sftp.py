@@ -52,8 +52,11 @@ class _OnlyKnown(paramiko.MissingHostKeyPolicy):
         self._known = paramiko.HostKeys(path)
 
     def missing_host_key(
-        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
-    ) -> None:  # noqa: ARG002
+        self,
+        client: paramiko.SSHClient,  # noqa: ARG002 - paramiko's signature
+        hostname: str,
+        key: paramiko.PKey,
+    ) -> None:
         if not self._known.check(hostname, key):
             raise paramiko.AuthenticationException(
                 f"the key of {hostname} is not the one in the known_hosts file"

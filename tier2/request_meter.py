@@ -117,7 +117,8 @@ class ObjectStorageStatistics:
 
 class _Counts:
     __slots__ = (
-        "errors", "hedges", "hedges_won", "in_flight", "latency", "received", "requests", "retries", "seconds", "sent",
+        "errors", "hedges", "hedges_won", "in_flight", "latency", "received", "requests",
+        "retries", "seconds", "sent",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class OwnerLook:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER_S, self._due)
 
     def sure(self) -> bool:
-        """Results are there: may they be acknowledged?
+        """Whether results that are there may be acknowledged.
 
         If not, `release` or `fail` follows. O(1).
         """

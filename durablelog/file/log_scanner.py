@@ -268,8 +268,7 @@ class LogWalk:
             if header.epoch < self._epoch or header.epoch > file.header.epoch:
                 return (
                     index,
-                    f"its epoch {header.epoch} is not between {self._epoch} and "
-                    f"{file.header.epoch}",
+                    f"its epoch {header.epoch} is not in {self._epoch} to {file.header.epoch}",
                 )
             self._epoch = header.epoch
             self._expected += 1

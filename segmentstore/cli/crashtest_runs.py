@@ -190,8 +190,7 @@ def _shrink(failure: Failure, shown: ShownFailure, folder: Path) -> None:
     result = Scenario(plan).run()
     if not result.violations:
         shown.lines = [
-            "run again alone it breaks no rule: something beside its seed decides, and "
-            "that is a fault too"
+            "run again alone it breaks no rule: something beside its seed decides, also a fault"
         ]
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from durablelog.file.log_layout import (
 )
 from durablelog.file.spare_files import SPARES_MAX
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from segmentstore.contracts.disk import DiskFile, OsDisk
+from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError, SegmentStoreError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import payload, read_payloads
@@ -186,15 +186,8 @@ def test_an_opening_beside_an_owner_that_writes_over_what_is_being_read(tmp_path
 
             caught = False
 
-            def open(
-                self,
-                path: str,
-                *,
-                write: bool = False,
-                create: bool = False,
-                exclusive: bool = False,
-            ):  # type: ignore[no-untyped-def]  # noqa: ANN202
-                file = super().open(path, write=write, create=create, exclusive=exclusive)
+            def open(self, path: str, **options: bool) -> OsFile:
+                file = super().open(path, **options)
                 if path == str(victim) and not self.caught:
                     self.caught = True
                     asyncio.run_coroutine_threadsafe(go_on(file), loop).result(20)

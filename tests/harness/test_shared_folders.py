@@ -35,8 +35,13 @@ def test_drawn_lives_delete_nothing_of_the_other_store(number: int, tier2: str) 
     settings = {**drawn.settings, **SWEEPING}
     cycles = tuple(dataclasses.replace(cycle, rot="", checked=False) for cycle in drawn.cycles)
     plan = dataclasses.replace(
-        drawn, tier1="file", tier2=tier2, rates={}, settings=settings, cycles=cycles
-    )  # type: ignore[arg-type] # by name
+        drawn,
+        tier1="file",
+        tier2=tier2,  # type: ignore[arg-type] # by name
+        rates={},
+        settings=settings,
+        cycles=cycles,
+    )
     settings.pop("tier1", None)
     assert violations_of(plan) == []
 

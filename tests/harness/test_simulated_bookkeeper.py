@@ -223,10 +223,10 @@ def test_a_fenced_writer_hears_of_the_fence_or_of_a_closed_ledger_first() -> Non
             streaming = stage.process.start(stage.stream(60))
             recovering = stage.other.start(stage.other_store.recover(stage.writer.ledger_id))
             world.run(
-                lambda recovering=recovering, streaming=streaming: (
+                lambda recovering=recovering, streaming=streaming: (  # type: ignore[misc]
                     recovering.done() and streaming.done()
                 )
-            )  # type: ignore[misc]
+            )
             codes = stage.append(1)
             assert codes[-1] in {FENCED, CLOSED}
             told = stage.codes()

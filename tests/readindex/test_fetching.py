@@ -160,9 +160,7 @@ async def seconds_to_read(config: ReadIndexConfig, pieces: int) -> float:
     return loop.time() - begun
 
 
-def test_far_from_tier_2_read_ahead_makes_a_short_read_ten_times_as_fast_and_a_long_one_thirty() -> (
-    None
-):
+def test_far_from_tier_2_read_ahead_is_ten_times_as_fast_and_in_long_reads_thirty() -> None:
     async def main() -> None:
         config = replace(
             WIDE, read_ahead_bytes_max=64 * 32, get_bytes_max=8 * 32, fetched_bytes_max=128 * 32

@@ -23,7 +23,8 @@ from tests.storagewriter.fake_container import FakeContainer, StorageWithoutComp
 from tier2.memory_object_storage import Method
 
 ACTIONS = [
-    "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate", "delete", "merge", "merge",
+    "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate",
+    "delete", "merge", "merge",
     "nap", "wait", "flush", "fail", "fail others", "lose reply", "heal", "restart",
 ]  # fmt: skip
 

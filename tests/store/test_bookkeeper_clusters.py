@@ -24,13 +24,20 @@ SLOW_TLS_S = 240
 
 ONE = "ensemble=1&session_timeout_s=4"
 PASSWORD = "a-password"
+_SASL = "org.apache.bookkeeper.sasl"
 LOGINS = """
 Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_store="zoo-secret"; };
-Client { org.apache.zookeeper.server.auth.DigestLoginModule required username="store" password="zoo-secret"; };
+Client {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  username="store" password="zoo-secret";
+};
 """
 BOOKIE_LOGINS = """
 Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_store="bookie-secret"; };
-BookKeeper { org.apache.zookeeper.server.auth.DigestLoginModule required username="store" password="bookie-secret"; };
+BookKeeper {
+  org.apache.zookeeper.server.auth.DigestLoginModule required
+  username="store" password="bookie-secret";
+};
 """
 
 
@@ -60,14 +67,14 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
         "ensemblePlacementPolicy": "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy",
         "reppDnsResolverClass": "org.apache.bookkeeper.net.ScriptBasedMapping",
         "networkTopologyScriptFileName": str(tmp_path / "racks.sh"),
-        "clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory",
+        "clientAuthProviderFactoryClass": f"{_SASL}.SASLClientProviderFactory",
         "java.security.auth.login.config": str(tmp_path / "logins"),
     }
     (tmp_path / "logins").write_text(BOOKIE_LOGINS, encoding="utf-8")
     extras = ClusterExtras(
         scheme="zk+flat",
         bookie={
-            "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
+            "bookieAuthProviderFactoryClass": f"{_SASL}.SASLBookieAuthProviderFactory",
             "saslJaasClientAllowedIds": "store",
         },
         java=[f"-Djava.security.auth.login.config={tmp_path / 'logins'}"],
@@ -155,8 +162,10 @@ def make_key(path: Path) -> None:
     """A key store with a certificate that signed itself."""
     keytool = str(Path(java()).with_name("keytool"))
     subprocess.run(
-        [keytool, "-genkeypair", "-alias", "bookie", "-keyalg", "EC", "-dname", "CN=localhost", "-ext",
-         "SAN=ip:127.0.0.1", "-storetype", "PKCS12", "-keystore", str(path), "-storepass", PASSWORD],
+        [keytool, "-genkeypair", "-alias", "bookie", "-keyalg", "EC", "-dname", "CN=localhost",
+        "-ext",
+         "SAN=ip:127.0.0.1", "-storetype", "PKCS12", "-keystore", str(path), "-storepass",
+         PASSWORD],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
 

@@ -90,7 +90,7 @@ def numbers_of(store: Any, part: str) -> Any:
     return store.stats()["containers"][0][part]
 
 
-def test_with_too_few_bookies_memory_is_bounded_and_all_that_was_taken_is_acknowledged_when_they_are_back(
+def test_with_too_few_bookies_memory_is_bounded_and_all_is_acknowledged_later(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

@@ -216,10 +216,14 @@ class TestOpenedTwice:
     @pytest.mark.parametrize(
         "cell",
         [
-            "store = segmentstore.blocking.open(folder); print('length', "
-            "store.append('x', b'abc'))",
-            "store = loop.run_until_complete(opened()); print('length', "
-            "loop.run_until_complete(append()))",
+            (
+                "store = segmentstore.blocking.open(folder)\n"
+                "print('length', store.append('x', b'abc'))"
+            ),
+            (
+                "store = loop.run_until_complete(opened())\n"
+                "print('length', loop.run_until_complete(append()))"
+            ),
         ],
         ids=["blocking", "asyncio"],
     )
@@ -233,8 +237,10 @@ class TestOpenedTwice:
             "",
             "async def append(): return await store.append('x', b'abc')",
             "",
-            "with segmentstore.blocking.open(folder) as store: "
-            "print(store.create_segment('x').length)",
+            (
+                "with segmentstore.blocking.open(folder) as store: "
+                "print(store.create_segment('x').length)"
+            ),
             "",
             cell,
             cell,

@@ -153,12 +153,17 @@ store.create_segment("x")
 store.append("x", b"before")
 reader, writer = store.reader("x"), store.writer("x", uuid.UUID(int=1))
 calls = [
-    lambda: store.append("x", b"y"), lambda: store.append_nowait("x", b"y").result(), lambda: store.read("x", 0, 1),
-    lambda: store.append_batch("x", [b"y"]), lambda: store.writer("x", uuid.UUID(int=2)), lambda: store.reader("x"),
+    lambda: store.append("x", b"y"), lambda: store.append_nowait("x", b"y").result(),
+    lambda: store.read("x", 0, 1),
+    lambda: store.append_batch("x", [b"y"]), lambda: store.writer("x", uuid.UUID(int=2)),
+    lambda: store.reader("x"),
     lambda: store.create_segment("y"), lambda: store.get_info("x"), lambda: store.list_segments(),
-    lambda: store.seal("x"), lambda: store.truncate("x", 1), lambda: store.merge("x", "y"), lambda: store.delete("x"),
-    lambda: store.update_attributes("x", []), lambda: store.get_attributes("x"), store.flush, store.checkpoint,
-    store.collect_garbage, store.export_catalog, store.process_mailbox, store.stats, store.metrics_text,
+    lambda: store.seal("x"), lambda: store.truncate("x", 1), lambda: store.merge("x", "y"),
+    lambda: store.delete("x"),
+    lambda: store.update_attributes("x", []), lambda: store.get_attributes("x"), store.flush,
+    store.checkpoint,
+    store.collect_garbage, store.export_catalog, store.process_mailbox, store.stats,
+    store.metrics_text,
     lambda: next(reader), lambda: writer.append(b"y"), lambda: writer.append_nowait(b"y").result(),
 ]
 owner = os.getpid()
@@ -194,12 +199,16 @@ async def main():
     await store.append("x", b"before")
     reader, writer = store.reader("x"), store.writer("x", uuid.UUID(int=1))
     calls = [
-        lambda: store.append("x", b"y"), lambda: store.append_batch("x", [b"y"]), lambda: store.read("x", 0, 1),
-        lambda: store.writer("x", uuid.UUID(int=2)), lambda: store.reader("x"), lambda: store.create_segment("y"),
+        lambda: store.append("x", b"y"), lambda: store.append_batch("x", [b"y"]),
+        lambda: store.read("x", 0, 1),
+        lambda: store.writer("x", uuid.UUID(int=2)), lambda: store.reader("x"),
+        lambda: store.create_segment("y"),
         lambda: store.get_info("x"), lambda: anext(store.list_segments()), lambda: store.seal("x"),
         lambda: store.truncate("x", 1), lambda: store.merge("x", "y"), lambda: store.delete("x"),
-        lambda: store.update_attributes("x", []), lambda: store.get_attributes("x"), store.flush, store.checkpoint,
-        store.collect_garbage, store.export_catalog, store.process_mailbox, store.stats, store.metrics_text,
+        lambda: store.update_attributes("x", []), lambda: store.get_attributes("x"), store.flush,
+        store.checkpoint,
+        store.collect_garbage, store.export_catalog, store.process_mailbox, store.stats,
+        store.metrics_text,
         lambda: anext(reader), lambda: writer.append(b"y"),
     ]
 
@@ -248,7 +257,8 @@ def work(store):
         store.append("x", b"y")
     except segmentstore.ForkedStoreError:
         say("refused")
-    with segmentstore.blocking.open(folder + "-own", cache_bytes_max=1 << 20, tail_bytes_max=1 << 16) as own:
+    with segmentstore.blocking.open(folder + "-own", cache_bytes_max=1 << 20,
+    tail_bytes_max=1 << 16) as own:
         own.create_segment("x")
         for _ in range(40):
             own.append("x", bytes(100_000))

@@ -18,7 +18,8 @@ import asyncio, os, sys
 import segmentstore
 
 folder, tier2 = sys.argv[1] + "/store", sys.argv[2]
-SETTINGS = {"log_file_bytes": 1 << 20, "frame_bytes_max": 60_000, "flush_bytes": 1 << 20, "flush_age_s": 600.0,
+SETTINGS = {"log_file_bytes": 1 << 20, "frame_bytes_max": 60_000, "flush_bytes": 1 << 20,
+    "flush_age_s": 600.0,
             "append_bytes_max": 50_000, "tier2": tier2 if tier2 != "same" else ""}
 
 def fill(ball):

@@ -115,7 +115,10 @@ def test_a_reply_that_is_not_the_bytes_asked_for_is_no_answer(
 
 
 _CUT_XML = b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTr'
-_ODD_TIME = b"<ListBucketResult><Contents><Key>x</Key><Size>1</Size><LastModified>soon</LastModified></Contents></ListBucketResult>"
+_ODD_TIME = (
+    b"<ListBucketResult><Contents><Key>x</Key><Size>1</Size>"
+    b"<LastModified>soon</LastModified></Contents></ListBucketResult>"
+)
 _ODD_SIZE = _ODD_TIME.replace(b"<Size>1<", b"<Size>some<")
 
 

@@ -36,7 +36,7 @@ for what only it knows, paramiko for its sftp://.
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """Of every file: the earliest a zip can say."""
-_LAUNCHER: Final = '''"""Starts a verb of the Spark jobs under spark-submit: the packages come with --py-files."""
+_LAUNCHER: Final = '''"""Starts a verb of the jobs under spark-submit."""
 
 import sys
 

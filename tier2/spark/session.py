@@ -129,9 +129,9 @@ def _is_any() -> bool:
     # getActiveSession tells of the calling thread alone, for classic ones, and pyspark has no
     # public name for the other question.
     return (
-        SparkContext._active_spark_context is not None
+        SparkContext._active_spark_context is not None  # noqa: SLF001
         or SparkSession.getActiveSession() is not None
-    )  # noqa: SLF001
+    )
 
 
 def _code_is_elsewhere(spark: SparkSession) -> bool:

@@ -110,7 +110,8 @@ def zookeeper_command(java: str, classpath: str, folder: Path, *more: str) -> Se
     """Runs ZooKeeper in the foreground; `more` are options of Java."""
     options = _options(folder, "-Xmx128m", *more)
     return [
-        java, *options, "-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(folder / "zoo.cfg"),
+        java, *options, "-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(folder / "zoo.cfg"),
     ]  # fmt: skip
 
 
@@ -118,7 +119,8 @@ def bookie_command(java: str, classpath: str, folder: Path, *more: str) -> Seque
     """Runs a bookie in the foreground; `more` are options of Java."""
     options = _options(folder, "-Xmx256m", "-XX:MaxDirectMemorySize=256m", *more)
     return [
-        java, *options, "-cp", classpath, "org.apache.bookkeeper.server.Main", "--conf", str(folder / "bookie.conf"),
+        java, *options, "-cp", classpath, "org.apache.bookkeeper.server.Main", "--conf",
+        str(folder / "bookie.conf"),
     ]  # fmt: skip
 
 

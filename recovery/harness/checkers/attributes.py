@@ -98,9 +98,8 @@ def _judge(
         steps.append(_observed(observation, seen.attributes.get(attribute)))
     for call in incarnation.calls.attributes:
         if call.outcome is Outcome.OK and attribute in call.values and index.fresh(call):
-            steps.append(
-                Step(call.begun, call.ended or 0, True, _Seen(call.values[attribute]), call)
-            )  # noqa: FBT003
+            value = _Seen(call.values[attribute])
+            steps.append(Step(call.begun, call.ended or 0, True, value, call))  # noqa: FBT003
     for window in windows(steps):
         before = possible
         possible = _after(window, before, updates, budget)

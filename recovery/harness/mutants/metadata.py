@@ -98,8 +98,8 @@ METADATA: Final = (
         (
             Edit(
                 "durablelog.metadata_updater:PendingSegment.resolve",
-                "self.base.attributes if self.base else {}, self.attributes)",
-                "self.base.attributes if self.base else {}, {})",
+                "if self.base else {}, self.attributes",
+                "if self.base else {}, {}",
             ),
         ),
         Hunt(workload="attributes"),
@@ -126,8 +126,8 @@ METADATA: Final = (
         (
             Edit(
                 f"{_PACKER}._pack_appends",
-                "pending is None or pending.sealed or pending.gone",
-                "pending is None or pending.gone",
+                "or pending.sealed\n",
+                "\n",
             ),
         ),
         Hunt(workload="lifecycle"),
@@ -151,7 +151,8 @@ METADATA: Final = (
         "4.1 Merged ends everything but delete.",
         "An append that was called before a merge is answered, or taken, behind it all the same.",
         (
-            Edit(f"{_PACKER}._pack_appends", "pending.sealed or pending.gone or", "False or"),
+            Edit(f"{_PACKER}._pack_appends", "or pending.sealed\n", "\n"),
+            Edit(f"{_PACKER}._pack_appends", "or pending.gone\n", "\n"),
             Edit(
                 f"{_UPDATER}._accept_recorded_append",
                 "pending = self._require(operation.segment_id)",

@@ -194,8 +194,8 @@ TIER2: Final = (
         (
             Edit(
                 "storagewriter.flush_plan:_links_of",
-                "whole = source.storage_length == source.length and",
-                "whole = source.storage_length and",
+                "source.storage_length == source.length",
+                "source.storage_length",
             ),
         ),
         Hunt(workload="lifecycle", settings={**BUSY}),

@@ -162,8 +162,10 @@ def render(report: Report) -> str:
         (
             "# What the recovery testing harness showed",
             "",
-            f"Version {report.version}, {report.date}, on {report.machine}. Written by "
-            f"`{report.command}`.",
+            (
+                f"Version {report.version}, {report.date}, on {report.machine}. "
+                f"Written by `{report.command}`."
+            ),
             "How to run it and what it proves: [crash testing](docs/crash-testing.md).",
             "",
             *_bars(report),

@@ -78,8 +78,10 @@ class FakeGcs(CloudServer):
         data.mkdir(exist_ok=True)
         place = f"{HOST}:{port}"
         return [
-            str(fake_gcs_program()), "-scheme", "http", "-host", HOST, "-port", str(port), "-backend", "filesystem",
-            "-filesystem-root", str(data), "-external-url", f"http://{place}", "-public-host", place,
+            str(fake_gcs_program()), "-scheme", "http", "-host", HOST, "-port", str(port),
+            "-backend", "filesystem",
+            "-filesystem-root", str(data), "-external-url", f"http://{place}", "-public-host",
+            place,
         ]  # fmt: skip
 
 
@@ -117,6 +119,7 @@ class Azurite(CloudServer):
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         return [
-            node(), str(azurite_program()), "--blobHost", HOST, "--blobPort", str(port), "--location", str(data),
+            node(), str(azurite_program()), "--blobHost", HOST, "--blobPort", str(port),
+            "--location", str(data),
             "--skipApiVersionCheck", "--disableTelemetry", "--silent",
         ]  # fmt: skip

@@ -192,7 +192,8 @@ class VersityGateway(S3Server):
         data.mkdir(exist_ok=True)
         # Without --keep-alive it closes every connection after one request.
         return [
-            str(program), "--quiet", "--keep-alive", "--port", f"{HOST}:{port}", "posix", *self._options, str(data),
+            str(program), "--quiet", "--keep-alive", "--port", f"{HOST}:{port}", "posix",
+            *self._options, str(data),
         ]  # fmt: skip
 
     def _environment(self) -> Mapping[str, str]:

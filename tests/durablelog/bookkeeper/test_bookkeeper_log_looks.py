@@ -294,9 +294,7 @@ def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_
     run(scenario())
 
 
-def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken_and_finds_no_corruption() -> (
-    None
-):
+def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         first = await world.opened()

@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -190,9 +191,7 @@ class CompetingOwners(RuleBasedStateMachine):
             self.next_number += 1
             owner.asked.append(number)
             future = owner.log.append([payload(number)])
-            future.add_done_callback(
-                lambda future, number=number: self.appended(owner, number, future)
-            )  # type: ignore[misc]
+            future.add_done_callback(partial(self.appended, owner, number))
 
     async def truncating(self, owner: _Owner, address: LogAddress) -> None:
         self.truncation_asked.append(address)

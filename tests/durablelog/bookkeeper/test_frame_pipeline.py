@@ -103,9 +103,7 @@ def test_one_result_acknowledges_all_frames_it_speaks_of_each_at_its_place() -> 
     run(scenario)
 
 
-def test_what_a_settled_ledger_has_beyond_what_was_confirmed_is_not_acknowledged_again_when_the_record_is_ours() -> (
-    None
-):
+def test_what_a_settled_ledger_has_beyond_what_was_confirmed_is_not_acknowledged_again() -> None:
     def scenario(row: Row) -> None:
         futures = [row.append(b"frame") for _ in range(10)]
         row.writer.on_results([AddResult(OK, 0, 4), AddResult(TIMEOUT, EMPTY, 6)])

@@ -31,9 +31,7 @@ def test_the_gateways_client_is_told_what_was_found_necessary() -> None:
     } <= set(told)
 
 
-def test_bookies_sync_what_they_acknowledge_wait_for_no_company_and_survive_a_short_outage_of_zookeeper() -> (
-    None
-):
+def test_bookies_sync_what_they_acknowledge_and_survive_an_outage_of_zookeeper() -> None:
     bookie = bookie_settings(Path("bookie"), 3181, LOCATION.metadata_uri)
     expected = {
         "journalFlushWhenQueueEmpty": "true",
@@ -54,9 +52,7 @@ def test_zookeeper_grants_the_sessions_that_bookies_ask_for() -> None:
     assert 2 * tick_ms <= int(bookie["zkTimeout"]) <= 20 * tick_ms
 
 
-def test_three_copies_two_of_them_acknowledged_and_another_ledger_at_a_gibibyte_unless_told_otherwise() -> (
-    None
-):
+def test_three_copies_two_acknowledged_and_another_ledger_at_a_gibibyte() -> None:
     assert (LOCATION.replication, LOCATION.degraded, LOCATION.ledger_bytes) == (
         Replication(3, 3, 2),
         None,

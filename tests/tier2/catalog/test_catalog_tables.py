@@ -73,7 +73,8 @@ def test_an_object_lists_the_chunks_that_lie_in_it_by_their_place(
     for row in rows:
         assert row["shard"] == row["name"][:2]
         expected = sorted(
-            (chunk.block_offset, chunk.length, chunk.block_segment_id, chunk.block_start_offset, segment.segment_id,
+            (chunk.block_offset, chunk.length, chunk.block_segment_id, chunk.block_start_offset,
+            segment.segment_id,
              chunk.start_offset)
             for segment in metadata.segments.values()
             for chunk in segment.chunks

@@ -428,9 +428,9 @@ class TestWhatGoesWrong:
             bed = virtual_bed()
             await many(bed)
             [group] = bed.plan(options())
-            bed.storage.fail(
+            bed.storage.fail(  # type: ignore[attr-defined] # memory
                 "put", times=99, error=lambda name: StorageRefusedError(name, "no such bucket")
-            )  # type: ignore[attr-defined] # memory
+            )
             begun = asyncio.get_running_loop().time()
             result = await bed.execute(group, options())
             assert (result.outcome, result.object_name) == ("failed", "")

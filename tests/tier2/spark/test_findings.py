@@ -139,9 +139,7 @@ def test_what_is_listed_as_both_snapshots_have_it_is_no_finding() -> None:
     assert judged([], []) == []
 
 
-def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing_and_says_what_was_in_it() -> (
-    None
-):
+def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing() -> None:
     (row,) = judged([Known(X, 100, blocks=[(4, 1000, 50)])], [])
     assert row == {
         "kind": "missing",
@@ -273,9 +271,7 @@ def test_names_of_nobody_are_foreign_and_the_engines_own_are_nothing() -> None:
     assert {row["container_id"] for row in rows} == {None}
 
 
-def test_a_container_that_is_not_of_the_store_is_foreign_and_one_without_snapshot_cannot_be_told() -> (
-    None
-):
+def test_a_container_not_of_the_store_is_foreign_and_one_without_snapshot_is_open() -> None:
     other, untold = name_of(1, container_id=9), name_of(2, container_id=3)
     rows = judged([], [Listed(other), Listed(untold)])
     assert {(row["kind"], row["severity"], row["container_id"]) for row in rows} == {

@@ -210,9 +210,7 @@ def test_snapshots_of_two_stores_in_one_place_need_a_name() -> None:
     run(case)
 
 
-def test_objects_of_unanswered_proposals_are_open_and_a_message_that_cannot_be_read_names_none() -> (
-    None
-):
+def test_objects_of_unanswered_proposals_are_open_and_a_broken_message_names_none() -> None:
     async def case(beside: Beside) -> None:
         beside.answering.clear()
         names = [
