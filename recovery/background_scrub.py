@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from recovery.kept_file import save_text
 from recovery.scrub import Live, Pace, Scrub
-from recovery.scrub_state import ScrubPass, ScrubState, load_state, render_state, save_state
+from recovery.scrub_state import ScrubPass, ScrubState, load_state, render_state
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import ConfigError, describe
 from segmentstore.contracts.owned_tasks import own_task
@@ -60,7 +61,7 @@ class ScrubFile:
         self._saved_at = asyncio.get_running_loop().time()
         text = render_state(state, self._store_id)
         await asyncio.get_running_loop().run_in_executor(
-            self._executor, save_state, self._path, text, self._disk
+            self._executor, save_text, self._path, text, self._disk
         )
 
     @property

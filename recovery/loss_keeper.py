@@ -6,7 +6,11 @@ Rules of this file:
 - one task, begun by `start` and ended by `stop`; nothing else rests on it;
 - while nothing is lost it waits, and asks nobody for anything;
 - a place is looked at again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
-  apart; a tier that does not answer ends the round;
+  apart;
+- a tier that does not answer anybody ends the round; what it refuses for one object holds up no
+  other;
+- any other error is our bug: it is told in health and looked past, ever more rarely, for nothing
+  may rest on it;
 - the file is written after a change, SAVE_AFTER_S later, and at the end. Places of containers that
   are not served here stay in it.
 """
@@ -15,16 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from recovery.kept_file import save_text
 from recovery.loss_file import Places, load_losses, render_losses
-from recovery.scrub_state import save_state
 from recovery.seen_losses import LostPlace, SeenLosses
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError, describe
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
@@ -42,7 +46,11 @@ SAVE_AFTER_S: Final = 1.0
 FIRST_RECHECK_S: Final = 5.0
 """From a loss that was just seen to the first look."""
 RECHECK_S: Final = 60.0
+RECHECK_MAX_S: Final = 3600.0
+"""After errors nobody expected, one after the other."""
 PLACES_A_ROUND: Final = 32
+FAILURES_IN_A_ROW: Final = 3
+"""After so many that are not the tier's as a whole, a container's turn is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,9 @@ class LossKeeper:
         self._changed = asyncio.Event()
         self._version = self._saved = 0
         self._look_at_s: float | None = None
+        self._recheck_s = RECHECK_S
+        self._trouble = ""
+        """What ended the last round that nobody expected."""
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, container_id: int) -> ContainerWatch:
@@ -183,6 +194,10 @@ class LossKeeper:
                 examples = "; ".join(losses.examples())
                 count = f"{len(losses.objects):,} objects in tier2 that are lost or damaged"
                 told.append(f"container {container_id}: reads found {count}, e.g. {examples}")
+        if told and self._trouble:
+            told.append(
+                f"whether what is lost in tier2 is there again cannot be seen: {self._trouble}"
+            )
         return told
 
     def _count(self) -> int:
@@ -202,40 +217,71 @@ class LossKeeper:
             self._changed.clear()
             if self._look_at_s is not None and loop.time() >= self._look_at_s:
                 await self._look_again()
-                self._look_at_s = loop.time() + RECHECK_S if self._count() else None
+                self._look_at_s = loop.time() + self._recheck_s if self._count() else None
             await asyncio.sleep(SAVE_AFTER_S)
             await self._save()
 
     async def _look_again(self) -> None:
-        """Whether what was lost is there again: one round."""
+        """Whether what was lost is there again: one round, each step of which may fail and hold up
+        no other.
+        """
         self._prune()
+        self._trouble = ""
+        answers = await self._attempt(self._look_for_marker())
+        for container_id, losses in self._losses.items():
+            some = list(losses.places.values())[:PLACES_A_ROUND]
+            if some and answers:
+                answers = await self._attempt(self._fetch_again(container_id, losses, some))
+        self._recheck_s = min(2 * self._recheck_s, RECHECK_MAX_S) if self._trouble else RECHECK_S
+
+    async def _attempt(self, step: Coroutine[Any, Any, bool]) -> bool:
+        """What the step says: False once the tier answers nobody."""
+        try:
+            return await step
+        except Exception as error:  # noqa: BLE001 - nothing rests on it, and what is lost must stay known
+            self._trouble = self._trouble or describe(error)
+            _log.warning("what is lost could not be looked at again", exc_info=error)
+            return True
+
+    async def _look_for_marker(self) -> bool:
         try:
             await self._look()
-            for container_id, losses in self._losses.items():
-                some = list(losses.places.values())[:PLACES_A_ROUND]
-                if some:
-                    await self._fetch_again(container_id, losses, some)
         except StorageUnavailableError as error:
-            _log.info("what is lost is looked at again later: %s", error)
+            _log.info("the marker of the store is looked for again later: %s", error)
+            return not error.is_of_all
+        return True
 
     async def _fetch_again(
         self, container_id: int, losses: SeenLosses, places: list[LostPlace]
-    ) -> None:
+    ) -> bool:
+        """Fetch these places; False once the tier answers nobody."""
         reader = BlockReader(self._storage, container_id, self._runtime)
+        failures = 0
         try:
             for place in places:
+                if losses.places.pop(place.key, None) is None:
+                    continue  # Read or pruned meanwhile.
+                losses.places[place.key] = (
+                    place  # Behind the others: their turn is next, whatever comes of this one.
+                )
                 try:
                     await reader.read(
                         place.chunk, place.start_offset, place.end_offset - place.start_offset
                     )
                 except (DataCorruptionError, ObjectNotFoundError, InvalidRangeError):
-                    if losses.places.pop(place.key, None) is not None:
-                        losses.places[place.key] = place  # behind the others: their turn is next
+                    failures = 0
+                except StorageUnavailableError as error:
+                    _log.info("what is lost is looked at again later: %s", error)
+                    failures += 1
+                    if error.is_of_all or failures == FAILURES_IN_A_ROW:
+                        return not error.is_of_all
                 else:
+                    failures = 0
                     losses.found(place.chunk, place.start_offset, place.end_offset)
                     self._version += 1
         finally:
             await reader.close()
+        return True
 
     async def _save(self) -> None:
         version = self._version
@@ -249,12 +295,12 @@ class LossKeeper:
                 if losses.places
             },
         }
-        text = render_losses(known, self._store_id)
         try:
+            text = render_losses(known, self._store_id)
             await asyncio.get_running_loop().run_in_executor(
-                self._executor, save_state, self._path, text, self._runtime.disk
+                self._executor, save_text, self._path, text, self._runtime.disk
             )
-        except OSError as error:
-            _log.warning("what reads found lost is not kept: %s", error)
+        except Exception as error:  # noqa: BLE001 - neither the task nor the close behind it rests on this file
+            _log.warning("what reads found lost is not kept: %s", describe(error))
         else:
             self._saved = version

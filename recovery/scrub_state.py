@@ -11,18 +11,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from recovery.consistency_check import Finding, Severity
-from segmentstore.contracts.checksum import crc32c
+from recovery.kept_file import KeptFile, load_text
 from segmentstore.contracts.disk import Disk
-from segmentstore.contracts.errors import ConfigError
 
 FILE_NAME = "scrub-state.json"
-FILE_VERSION = 1
 FINDINGS_MAX = 1000
+_FILE = KeptFile(FILE_NAME, 1, "the state of a scrub")
 
 
 class ScrubPosition(NamedTuple):
@@ -100,69 +99,26 @@ class ScrubState:
 
 def render_state(state: ScrubState, store_id: str) -> str:
     """The text of the file of one store."""
-    document = {
-        "version": FILE_VERSION,
-        "store": store_id,
-        "current": _rendered(state.current),
-        "previous": _rendered(state.previous) if state.previous is not None else None,
-    }
-    document["checksum"] = _checksum(document)
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    previous = _rendered(state.previous) if state.previous is not None else None
+    return _FILE.render({"current": _rendered(state.current), "previous": previous}, store_id)
 
 
 def parse_state(text: str, store_id: str) -> ScrubState:
     """Read the file's text. Raises ConfigError naming what is wrong: it must be this store's."""
-    try:
-        document = json.loads(text)
-        version = document["version"]
-        if version != FILE_VERSION:
-            raise ConfigError(
-                FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}"
-            )
-        recorded, actual = document.pop("checksum"), _checksum(document)
-        if recorded != actual:
-            raise ConfigError(
-                FILE_NAME, f"it was changed: checksum {actual} where {recorded!r} is recorded"
-            )
-        if document["store"] != store_id:
-            raise ConfigError(
-                FILE_NAME, f"it is of store {document['store']!r}, not of {store_id!r}"
-            )
-        previous = document["previous"]
-        return ScrubState(
-            current=_parsed(document["current"]),
-            previous=_parsed(previous) if previous is not None else None,
-        )
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise ConfigError(FILE_NAME, f"it is not the state of a scrub: {error!r}") from None
+    return _FILE.parse(text, store_id, _parsed_state)
 
 
 def load_state(path: str, disk: Disk, store_id: str) -> ScrubState | None:
     """What the file holds; None if there is none. Raises ConfigError, OSError. Blocking."""
-    if not disk.exists(path):
-        return None
-    file = disk.open(path)
-    try:
-        return parse_state(file.pread(0, file.size()).decode(errors="replace"), store_id)
-    finally:
-        file.close()
+    text = load_text(path, disk)
+    return None if text is None else parse_state(text, store_id)
 
 
-def save_state(path: str, text: str, disk: Disk) -> None:
-    """Put the text in place of what is there, whole or not at all. Raises OSError. Blocking."""
-    file = disk.open(path + ".new", write=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite([text.encode()], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(path + ".new", path)
-
-
-def _checksum(document: dict[str, Any]) -> str:
-    text = json.dumps(document, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return f"{crc32c(text.encode()):08x}"
+def _parsed_state(document: Mapping[str, Any]) -> ScrubState:
+    current, previous = document["current"], document["previous"]
+    return ScrubState(
+        current=_parsed(current), previous=_parsed(previous) if previous is not None else None
+    )
 
 
 _NUMBERS = ("objects", "blocks", "bytes_read", "passed_over", "harmful", "notes")

@@ -185,12 +185,14 @@ class MailboxKeeper:
             return
         while True:
             await self.pace.until_due()
+            before = self.answered  # What nobody here may answer does not count.
             try:
-                # What nobody here may answer does not count.
-                self.pace.looked(await self.look_now())
-                self._back_off.succeeded()
+                await self.look_now()
             except StorageUnavailableError:
-                self.pace.failed(self._back_off.failed())
+                self.pace.failed(self._back_off.failed(), self.answered - before)
+            else:
+                self.pace.looked(self.answered - before)
+                self._back_off.succeeded()
 
     async def look_now(self) -> int:
         """Look at the mailbox once, and answer what has no answer; return how many answers were

@@ -5,6 +5,8 @@ found, because more will come; and at once when somebody who put a message says 
 
 - a look that was asked for begins no sooner than WAKE_SPACING_S after the last one: however many
   ask, the requests are bounded;
+- who asked is owed a look that was made: one that fails, or was under way when he asked, does not
+  count. The next begins when the tier has been left alone for as long as it wants;
 - jobs ask all containers of a store together. So the first container that finds something wakes the
   others of its process, but none that looks often already: they never wake each other in turn.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 QUICK_POLL_S: Final = 1.0
@@ -34,6 +37,8 @@ class MailboxPace:
         self._woken = asyncio.Event()
         self._quick_until: float | None = None
         self._looked_at: float | None = None
+        self._not_before = 0.0
+        """Who asks sooner waits until then."""
         self.siblings: Sequence[MailboxPace] = ()
         """Of the store's other containers in this process."""
 
@@ -47,15 +52,13 @@ class MailboxPace:
     async def until_due(self) -> None:
         """Wait for the next look, which begins when this returns."""
         loop = asyncio.get_running_loop()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.delay_s):
                 await self._woken.wait()
-        except TimeoutError:
-            pass
-        else:
+        if self._woken.is_set():
             self._quick_until = loop.time() + QUICK_FOR_S
-            if self._looked_at is not None:
-                await asyncio.sleep(self._looked_at + WAKE_SPACING_S - loop.time())
+            spaced = self._looked_at + WAKE_SPACING_S if self._looked_at is not None else 0.0
+            await asyncio.sleep(max(spaced, self._not_before) - loop.time())
         self._woken.clear()  # Who asks from here on asks for another look.
         self._looked_at = loop.time()
 
@@ -64,18 +67,23 @@ class MailboxPace:
 
         Who asked for one thing will ask for more.
         """
+        self.delay_s = self._pause(answered)
+
+    def failed(self, wait_s: float, answered: int = 0) -> None:
+        """A look has failed, after so many answers, and the tier wants to be left alone for so
+        long.
+        """
+        self._not_before = asyncio.get_running_loop().time() + wait_s
+        self.delay_s = max(self._pause(answered), wait_s)
+
+    def _pause(self, answered: int) -> float:
         now = asyncio.get_running_loop().time()
         if answered:
             self._quick_until = now + QUICK_FOR_S
             for each in self.siblings:
                 if not each.is_quick(now):
                     each.wake()
-        self.delay_s = min(QUICK_POLL_S, self._poll_s) if self.is_quick(now) else self._poll_s
-
-    def failed(self, wait_s: float) -> None:
-        """A look has failed, and the tier wants to be left alone for so long."""
-        self.delay_s = max(self._poll_s, wait_s)
-        self._woken.clear()
+        return min(QUICK_POLL_S, self._poll_s) if self.is_quick(now) else self._poll_s
 
     def is_quick(self, now_s: float) -> bool:
         """Whether it looks often at this time of the loop."""

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 
 from recovery.consistency_check import Finding, Severity
+from recovery.kept_file import save_text
 from recovery.scrub_state import (
     FILE_NAME,
     FINDINGS_MAX,
     ScrubPass,
     ScrubPosition,
     ScrubState,
+    load_state,
     parse_state,
     render_state,
 )
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.runtime import Runtime
 
 STORE = "000102030405060708090a0b0c0d0e0f"
 
@@ -93,3 +96,12 @@ def test_a_file_that_is_no_state_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         parse_state(text, STORE)
     assert caught.value.setting == FILE_NAME
+
+
+def test_a_text_that_is_no_utf8_is_kept_all_the_same(tmp_path: Path) -> None:
+    """Of a name whose bytes are none: half a surrogate pair stands for each of them."""
+    state = ScrubState(current=ScrubPass(started_at_ms=5))
+    state.current.add([Finding(Severity.NOTE, "block", "segment 'b\udcff\\'", "ä")])
+    path, disk = str(tmp_path / FILE_NAME), Runtime().disk
+    save_text(path, render_state(state, STORE), disk)
+    assert load_state(path, disk, STORE) == state

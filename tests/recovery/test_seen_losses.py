@@ -144,3 +144,12 @@ def test_a_file_of_nothing_but_brackets_is_refused_as_any_other() -> None:
             parse_losses(text, STORE)
         with pytest.raises(ConfigError):
             scrub_state.parse_state(text, STORE)
+
+
+def test_a_place_outside_of_its_chunk_is_refused() -> None:
+    """Nobody could fetch it."""
+    chunk = ChunkRecord(100, 200, NAME, 0, 3, 100)
+    for start, end in ((99, 120), (100, 301), (120, 120)):
+        text = render_losses({0: [LostPlace(3, chunk, start, end, "gone", 1)]}, STORE)
+        with pytest.raises(ConfigError, match="not in their chunk"):
+            parse_losses(text, STORE)

@@ -97,6 +97,66 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
     owned(body, mailbox_poll_s=30.0)
 
 
+def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_again() -> None:
+    async def body(o: Owner) -> None:
+        await asyncio.sleep(1)
+        pace, loop = mailbox_pace.MailboxPace(1000.0, 15), asyncio.get_running_loop()
+        began = loop.time()
+        pace.wake()
+        await pace.until_due()
+        pace.wake()
+        pace.failed(7.0)
+        pace.wake()
+        await pace.until_due()
+        assert loop.time() - began == 7.0, "owed, and no sooner"
+        # Who asked for the look that failed is owed one as well, with nobody else asking.
+        pace.failed(13.0)
+        await pace.until_due()
+        assert loop.time() - began == 20.0
+        pace.looked(0)
+        await pace.until_due()
+        assert loop.time() - began == 20.0 + mailbox_pace.QUICK_POLL_S
+
+    owned(body, mailbox_poll_s=0.0)
+
+
+def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
+    async def body(_: Owner) -> None:
+        pace, loop = mailbox_pace.MailboxPace(30.0, 15), asyncio.get_running_loop()
+        await pace.until_due()
+        for wait_s, paused in ((7.0, 30.0), (70.0, 70.0)):
+            began = loop.time()
+            pace.failed(wait_s)
+            await pace.until_due()
+            assert loop.time() - began == paused
+
+    owned(body, mailbox_poll_s=0.0)
+
+
+def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
+    async def body(o: Owner) -> None:
+        other = Paced(mailbox_pace.MailboxPace(1000.0, 15))
+        mailbox_pace.wake_together([o.keeper, other])
+        proposal = o.compact(await o.written())
+        unread = o.compact(await o.written("b"), message_id="group-2")
+        for message in (proposal, unread):
+            await put_message(o.storage, o.runtime, message)
+
+        async def refuse(method: Method, name: str) -> None:
+            if method == "get_range" and "group-2" in name:
+                raise StorageUnavailableError(name, "does not answer for it")
+
+        o.hooks.before = refuse
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await other.pace.until_due()
+        assert loop.time() - began <= 30.0
+        assert await o.answer(proposal) is not None
+        assert await o.answer(unread) is None
+
+    owned(body, mailbox_poll_s=30.0)
+
+
 class Paced:
     """A keeper, as far as its pace goes."""
 

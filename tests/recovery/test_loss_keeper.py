@@ -1,0 +1,201 @@
+"""Lost bytes are looked for again whatever one look meets, and what is known of them is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from recovery.loss_file import FILE_NAME, load_losses
+from recovery.loss_keeper import (
+    FIRST_RECHECK_S,
+    PLACES_A_ROUND,
+    RECHECK_MAX_S,
+    RECHECK_S,
+    LossKeeper,
+)
+from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from tests.support.loop_clock import LoopClock
+from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
+from tier2.object_builder import ObjectBuilder
+from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
+
+STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
+CONTAINERS = (0, 1)
+PAYLOAD = b"0123456789" * 10
+
+
+class Storage(MemoryObjectStorage):
+    """Memory that meets what `met` says for an object."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.met: dict[str, Callable[[], Exception]] = {}
+        self.asked: list[str] = []
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        self.asked.append(name)
+        if name in self.met:
+            raise self.met[name]()
+        return await super().get_range(name, offset, length)
+
+
+class World:
+    """Two containers with `count` objects each, all of which a read found gone; the keeper is
+    begun.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        runtime = Runtime(clock=LoopClock(), executor=inline_executor)
+        self.path = str(folder / FILE_NAME)
+        self.disk = runtime.disk
+        self.storage = Storage(runtime)
+        self.look_meets: Exception | None = None
+        self._count = count
+        self._gone: dict[str, MemoryObject] = {}
+        self._metadata = {each: ContainerMetadata(each) for each in CONTAINERS}
+        for metadata in self._metadata.values():
+            self._fill(metadata)
+        self.keeper = LossKeeper(
+            self.storage, self._metadata, runtime, path=self.path, store_id=STORE, look=self._look
+        )
+
+    async def _look(self) -> None:
+        if self.look_meets is not None:
+            raise self.look_meets
+
+    def _fill(self, metadata: ContainerMetadata) -> None:
+        segment = metadata.segments[7] = SegmentMetadata(7, "a", 0)
+        for number in range(self._count):
+            builder = ObjectBuilder(metadata.container_id, 5, 16)
+            builder.add(7, number * len(PAYLOAD), [PAYLOAD], segment_name="a")
+            record, chunks = builder.finish(self.name(metadata.container_id, number), 0)
+            segment.chunks += [chunk for _, chunk in chunks]
+            metadata.objects[record.name] = LiveObject(record)
+            self._gone[record.name] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
+        segment.length = segment.storage_length = self._count * len(PAYLOAD)
+
+    @staticmethod
+    def name(container_id: int, number: int) -> str:
+        return f"object-{container_id}-{number}"
+
+    async def start(self) -> None:
+        await self.keeper.start()
+        for container_id, metadata in self._metadata.items():
+            watch = self.keeper.watch(container_id)
+            for chunk in metadata.segments[7].chunks:
+                gone = ObjectNotFoundError(chunk.object_name, "no such object")
+                watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
+
+    def put_back(self) -> None:
+        self.storage.bucket.objects.update(self._gone)
+
+    @property
+    def places(self) -> int:
+        return self.keeper.statistics().places
+
+
+def with_world(
+    folder: Path, body: Callable[[World], Coroutine[Any, Any, None]], *, count: int = 1
+) -> None:
+    async def main() -> None:
+        world = World(folder, count)
+        await world.start()
+        await body(world)
+        await world.keeper.stop()
+
+    run_virtual(main())
+
+
+def unavailable(kind: str) -> Callable[[], Exception]:
+    return lambda: StorageUnavailableError("object", "away", kind)
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, RuntimeError])
+def test_an_error_nobody_expected_is_told_and_ends_nothing(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
+    async def body(world: World) -> None:
+        world.put_back()
+        world.storage.met = {world.name(0, 0): lambda: kind("unthought of")}
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        assert any("unthought of" in told and "tier2" in told for told in world.keeper.health())
+        # Ever more rarely, and within a bound.
+        assert world.places == 1, "the other container was looked at"
+        world.storage.asked.clear()
+        await asyncio.sleep(100 * RECHECK_MAX_S)
+        assert 95 <= len(world.storage.asked) <= 110
+        world.storage.met = {}
+        await asyncio.sleep(RECHECK_MAX_S)
+        assert (world.places, world.keeper.health()) == (0, [])
+
+    with_world(tmp_path, body)
+
+
+def test_after_it_what_is_known_is_kept_as_before(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        world.look_meets = KeyError("x")
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        keeper = world.keeper
+        assert len(load_losses(world.path, world.disk, STORE)) == len(CONTAINERS)
+        world.look_meets = None
+        world.storage.met = {world.name(1, 0): lambda: ValueError("bad")}
+        world.put_back()
+        await asyncio.sleep(3 * RECHECK_S)
+        assert list(load_losses(world.path, world.disk, STORE)) == [1]
+        assert "bad" in keeper.health()[-1]
+
+    with_world(tmp_path, body)
+
+
+def test_an_object_that_is_refused_holds_up_no_other(tmp_path: Path) -> None:
+    """More of them than a turn takes, and each time the first: as those that were moved to an
+    archive.
+    """
+
+    async def body(world: World) -> None:
+        world.put_back()
+        refused = [world.name(0, number) for number in range(PLACES_A_ROUND)]
+        world.storage.met = dict.fromkeys(refused, unavailable("InvalidObjectState"))
+        rounds = PLACES_A_ROUND + 2
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        assert world.keeper.statistics().objects == PLACES_A_ROUND + 8, (
+            "container 1 has had its turn"
+        )
+        await asyncio.sleep(rounds * RECHECK_S)
+        assert world.places == len(refused)
+        assert len(world.storage.asked) < rounds * 10
+
+    with_world(tmp_path, body, count=PLACES_A_ROUND + 4)
+
+
+def test_a_tier_that_answers_nobody_is_asked_once_a_round(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        world.put_back()
+        names = list(world.storage.bucket.objects)
+        world.storage.met = dict.fromkeys(names, unavailable("connection"))
+        await asyncio.sleep(FIRST_RECHECK_S + 5 * RECHECK_S)
+        assert 4 <= len(world.storage.asked) <= 6
+        assert all("cannot be seen" not in told for told in world.keeper.health())
+        world.storage.met = {}
+        await asyncio.sleep(2 * RECHECK_S)
+        assert world.places == 0
+
+    with_world(tmp_path, body, count=3)
+
+
+def test_a_listing_that_is_refused_does_not_hide_what_is_there_again(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        world.look_meets = StorageUnavailableError(
+            "stores/", "no permission to list", "AccessDenied"
+        )
+        world.put_back()
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        assert world.places == 0
+
+    with_world(tmp_path, body)
