@@ -116,7 +116,7 @@ class FileLog(DurableDataLog):
             self._stopping,
             on_ready=self._start_lane,
             on_file=self._room_changed,
-            on_failure=lambda detail: self._fail(lambda: TierUnavailableError("tier1", detail)),
+            on_failure=lambda error: self._running()[1].submit(self._no_file, error),
             on_room=self._room_changed,
         )
         self._readings = 0
@@ -329,14 +329,11 @@ class FileLog(DurableDataLog):
             detail = f"writing the log in {self._folder.directory}: {error}"
             self._post(self._lane_needs, "room" if fits else "file", detail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
-            if isinstance(error, FileNotFoundError):
-                # A new owner removes what the old one prepared: the error is then only how it
-                # shows.
-                try:
-                    self._folder.check_ours()
-                except (NotPrimaryError, TierUnavailableError, OSError) as reason:
-                    error = reason
-            self._post(self._fail, self._failure_of("writing", error))
+            self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
+
+    def _no_file(self, error: Exception) -> None:
+        """On the lane, which waits for a file that could not be made."""
+        self._post(self._fail, self._failure_of("preparing a file of", self._folder.reason(error)))
 
     def _take_group(self, writer: GroupWriter) -> list[tuple[Sequence[Buffer], int]]:
         """All that waits, as far as it fits; at least one."""
@@ -474,16 +471,13 @@ class FileLog(DurableDataLog):
         self._readings += 1
         try:
             while True:
-                loop, _, helper = self._running()
+                loop, lane, helper = self._running()
                 try:
                     frames = await loop.run_in_executor(helper, reading.step)
                 except OSError as error:
-                    if isinstance(error, FileNotFoundError):
-                        # A new owner may have truncated the log: the error is then only how it
-                        # shows.
-                        await self.check_primary()
-                    detail = f"reading the log in {self._folder.directory}: {error}"
-                    raise TierUnavailableError("tier1", detail) from error
+                    reason = await loop.run_in_executor(lane, self._folder.reason, error)
+                    failure = self._failure_of("reading", reason)
+                    raise failure() from error
                 if frames is None:
                     return
                 yield frames

@@ -22,7 +22,6 @@ from durablelog.file.group_writer import PreparedFile
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import prepared_name
 from durablelog.file.room import NoRoomError
-from segmentstore.contracts.errors import describe
 
 ZEROS_GROUP_BYTES_MAX: Final = 256 * 1024
 """Zeros written ahead make the sync of a small group twice as fast.
@@ -54,7 +53,7 @@ class FilePreparer:
         *,
         on_ready: Callable[[], None],
         on_file: Callable[[], None],
-        on_failure: Callable[[str], None],
+        on_failure: Callable[[Exception], object],
         on_room: Callable[[], None],
     ) -> None:
         self._folder = folder
@@ -177,8 +176,7 @@ class FilePreparer:
                 elif needed != "room" or not folder.reserve.give_to_frames():
                     raise
         except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
-            detail = f"preparing a log file in {folder.directory}: {describe(error)}"
-            self._post(self._failed, detail, isinstance(error, NoRoomError))
+            self._post(self._failed, error)
             return
         if prepared is not None and self._stopping:
             prepared.file.close()
@@ -211,14 +209,15 @@ class FilePreparer:
             self.needed = ""
             self._on_ready()
 
-    def _failed(self, detail: str, full: bool) -> None:  # noqa: FBT001 - posted from an executor
+    def _failed(self, error: Exception) -> None:
         self._busy = False
         if self._stopping:
             return
+        full = isinstance(error, NoRoomError)
         if self.needed and not full:
-            self._on_failure(detail)
+            self._on_failure(error)
             return
-        self.put_off(detail if full else "")
+        self.put_off(f"preparing a log file in {self._folder.directory}: {error}" if full else "")
 
     def _note(self, shortage: str) -> None:
         before, self.shortage = self.shortage, shortage

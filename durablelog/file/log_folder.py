@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH
@@ -113,13 +113,9 @@ class LogFolder:
         Raises the errors of DurableDataLog.open, and OSError.
         """
         try:
-            try:
+            with self.explained():
                 self._open(file_bytes)
                 self._find_room(kept)
-            except FileNotFoundError:
-                # Another owner removes what we have prepared: the error is then only how it shows.
-                self.check_ours()
-                raise
         except NotPrimaryError as error:
             raise StoreInUseError(
                 self.directory, "another owner opened it at the same time"
@@ -272,6 +268,31 @@ class LogFolder:
         if self._state is not None and not self._state.is_ours():
             raise self._state.loss()
 
+    def reason(self, error: Exception) -> Exception:
+        """What an error says.
+
+        A file that is gone says most often that the log is not ours any more: a later owner removes
+        what we have made, truncated or prepared. For the lane.
+        """
+        if not isinstance(error, FileNotFoundError):
+            return error
+        try:
+            self.check_ours()
+        except (NotPrimaryError, TierUnavailableError, OSError) as reason:
+            return reason
+        return error
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise the `reason` of an error; for the lane."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            reason = self.reason(error)
+            if reason is error:
+                raise
+            raise reason from error
+
     def grow(self, group: WrittenGroup) -> None:
         """Take note of a durable group."""
         file = self._files[-1]
@@ -322,13 +343,9 @@ class LogFolder:
         file = next((file for file in self._files if file.number == number), None)
         if file is None or not file.start_position <= position < file.end_position:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
-        try:
+        with self.explained():
             sequence = self._sequence_at(file, position)
-        except FileNotFoundError:
-            # A later owner removes what it has truncated: the error is then only how it shows.
-            self.check_ours()
-            raise
-        self._state.truncate(address, sequence)
+            self._state.truncate(address, sequence)
         return [
             LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)
         ]

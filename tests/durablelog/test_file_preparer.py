@@ -26,7 +26,7 @@ def preparer_in(
         [],
         on_ready=nothing,
         on_file=nothing,
-        on_failure=said.append,
+        on_failure=lambda error: said.append(str(error)),
         on_room=lambda: said.append(preparer.shortage),
     )
     return preparer, PreparedFile(

@@ -40,8 +40,9 @@ class Storage(MemoryObjectStorage):
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         self.asked.append(name)
-        if name in self.met:
-            raise self.met[name]()
+        error = self.met.get(name)
+        if error is not None:
+            raise error()
         return await super().get_range(name, offset, length)
 
 
