@@ -20,8 +20,9 @@ SOAK_MINUTES ?= 10
 MINUTES ?= 60
 GIB ?= 2
 RELEASES ?=
+PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
-.PHONY: help run test strace services bookkeeper lint format typecheck imports wheel-test unit bench hanging-bookie soak recovery-report spark-demo spark-scale spark-plan spark-versions setup clean
+.PHONY: help run test test-all strace services bookkeeper lint format typecheck imports wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak recovery-report spark-demo spark-scale spark-plan spark-versions setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -43,7 +44,12 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
-test: strace services lint typecheck imports wheel-test unit ## everything that must be green
+test: strace services static unit ## what a change can break: rules, types, the wheel, most tests; ten minutes on two cores
+
+test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills, all servers, all Pythons; 45 minutes
+
+static: $(STAMP)
+	@$(MAKE) --no-print-directory --output-sync=target -j $(JOBS) lint typecheck imports wheel-test
 
 strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
@@ -88,11 +94,17 @@ typecheck: $(STAMP) ## mypy, strict, the whole tree
 imports: $(STAMP) ## the import contracts
 	@$(BIN)/lint-imports
 
-wheel-test: $(STAMP) ## the wheel, installed into empty environments of each Python 3.11 to 3.14 that is here
+wheel-test: $(STAMP) ## the wheel, installed into empty environments: the lower bounds, and what is newest on the newest Python here
 	@$(BIN)/python tests/wheel/check_wheel.py
 
-unit: $(STAMP) ## the tests, JOBS=2 at a time
-	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal
+wheel-test-all: $(STAMP) ## the same for each Python 3.11 to 3.14 that is here
+	@$(BIN)/python tests/wheel/check_wheel.py --all
+
+unit: $(STAMP) ## the tests of `make test`, JOBS=2 at a time
+	@$(PYTEST) -m "not slow"
+
+unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow, and larger numbers for those marked sized
+	@TEST_SIZES=all $(PYTEST) -m "slow or sized"
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
@@ -100,9 +112,9 @@ bench: $(STAMP) services ## the bench suite, as a table
 hanging-bookie: $(STAMP) services ## 2 GiB beside a bookie that hangs, with three and with four: pauses and memory; GIB=2
 	@$(BIN)/python -m bench.hanging_bookie $(GIB)
 
-soak: $(STAMP) ## the slow tests for SOAK_MINUTES=10 more, with other seeds each time
+soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	while [ $$(date +%s) -lt $$end ]; do $(BIN)/pytest -q -n $(JOBS) --dist worksteal; done
+	while [ $$(date +%s) -lt $$end ]; do TEST_SIZES=all $(PYTEST) -m "slow or sized"; done
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and RECOVERY.md about them
 	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output RECOVERY.md

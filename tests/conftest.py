@@ -8,15 +8,24 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.run_report import RunReport
+
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shares", action="store_true", help="tell the slowest tests, and the share of each folder"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Whoever is started from here must hear Ctrl-C: what a shell runs in the background is deaf to
     it, and hands that on.
     """
+    config.pluginmanager.register(RunReport(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

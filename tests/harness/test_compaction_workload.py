@@ -17,10 +17,12 @@ import pytest
 
 from recovery.harness.kills.round import KillRound
 from recovery.harness.runs.plan import draw_plan
-from recovery.harness.runs.simulate import drawn_plans, run_all
+from recovery.harness.runs.simulate import Summary, drawn_plans, run_all
 from recovery.harness.workloads.catalogue import BY_NAME, COMPACTION, WORKLOADS
+from tests.support.suites import slow
 
 ROOT = Path(__file__).parents[2]
+FEW_RUNS = 4
 RUNS = int(os.environ.get("HARNESS_COMPACTION_RUNS", "16"))
 SEED = os.environ.get("HARNESS_COMPACTION_SEED", "main")
 STORES = 20
@@ -58,16 +60,27 @@ def test_equal_seeds_give_equal_traces_with_jobs_beside_the_owner() -> None:
     assert outputs[0].count(b"\n") == 2
 
 
-@pytest.mark.timeout(300 + 10 * RUNS)
-def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
+def interleave(runs: int) -> Summary:
+    """That many runs; nothing may be lost in any of them."""
     plans = drawn_plans(f"{SEED}/compaction", COMPACTION.name)
-    summary = run_all(plans, more=lambda so_far: so_far.runs < RUNS, jobs=2)
+    summary = run_all(plans, more=lambda so_far: so_far.runs < runs, jobs=2)
     print(
         f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "
         f"{dict(summary.answers)}"
     )
     assert [f"{failure.seed}: {failure.violations[0]}" for failure in summary.failures] == []
-    assert summary.runs >= RUNS
+    assert summary.runs >= runs
+    return summary
+
+
+def test_few_interleavings_of_jobs_and_owners_lose_nothing() -> None:
+    assert interleave(FEW_RUNS).answers["jobs"] > 0
+
+
+@slow(100)
+@pytest.mark.timeout(300 + 10 * RUNS)
+def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
+    summary = interleave(RUNS)
     met = (
         "jobs",
         "proposed",
@@ -84,6 +97,7 @@ def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
     assert [verdict for verdict in met if not summary.answers[verdict]] == []
 
 
+@slow(100)
 @pytest.mark.timeout(600)
 def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     """Real processes and files: whoever has the store is killed, stopped or overtaken; so are the

@@ -40,6 +40,7 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import Outcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
+from tests.support.suites import share
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
@@ -54,7 +55,7 @@ OTHER_TIER1 = ("bookkeeper.", "node.")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", range(SLICES))
+@pytest.mark.parametrize("number", share(range(SLICES), 6, 16))
 def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> None:
     result = EnumerationResult()
     for group in groups()[number::SLICES]:

@@ -36,8 +36,9 @@ from recovery.harness.kills.process import Child, ChildHungError, attend
 from recovery.harness.kills.round import KillRound
 from segmentstore.contracts.disk import OsDisk
 from tests.store.harness import UNFLUSHED
+from tests.support.suites import share, size, sized
 
-CYCLES = int(os.environ.get("HARNESS_KILL_CYCLES", str(LIVES)))
+CYCLES = size("HARNESS_KILL_CYCLES", len(DECK), LIVES)
 """Of each part."""
 PARTS = ("default", "everything", "lifecycle", "exactly-once")
 SETTINGS = {
@@ -50,8 +51,9 @@ SETTINGS = {
 """Nothing but appends goes to the log: a spiller that falls behind a smaller tail makes flushes."""
 
 
+@sized(35)
 @pytest.mark.timeout(120 + 10 * CYCLES)
-@pytest.mark.parametrize("workload", PARTS)
+@pytest.mark.parametrize("workload", share(PARTS, 2, 35))
 def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) -> None:
     try:
         require_exact_kills()

@@ -14,11 +14,12 @@ from recovery.harness.mutants.catalogue import MUTANTS, NOT_HERE
 from recovery.harness.mutants.hunting import Caught, MutantReport, run_mutant, run_mutants
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant, MutantError
 from segmentstore.contracts.disk import make_directories
+from tests.support.suites import share
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", share(MUTANTS, 5, 2), ids=lambda mutant: mutant.name)
 def test_every_mutant_is_caught_and_the_engine_is_clean_on_the_very_run_that_caught_it(
     mutant: Mutant,
 ) -> None:

@@ -23,9 +23,11 @@ from recovery.harness.simulation.fault_points import TABLE, FaultPoints
 from recovery.harness.simulation.virtual_loop import VirtualLoop
 from recovery.harness.workloads.catalogue import WORKLOADS
 from segmentstore.service import SegmentStore
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = os.environ.get("HARNESS_SEED", "main")
+FEW_CRASHES = 700
 CRASHES = int(os.environ.get("HARNESS_CRASHES", "5200"))
 """More of them, and others: HARNESS_CRASHES=200000 HARNESS_SEED=anything."""
 
@@ -80,16 +82,24 @@ def interleaved(*sources: Iterator[Plan]) -> Iterator[Plan]:
     return chain.from_iterable(zip(*sources, strict=False))
 
 
-@pytest.mark.timeout(900)
-def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
-    """On both cores.
-
-    First what is directed, then what chance draws, from all workloads but the ones that only load.
-    """
-    drawn = interleaved(
+def all_drawn() -> Iterator[Plan]:
+    """From all workloads but the ones that only load."""
+    return interleaved(
         *(drawn_plans(f"{SEED}/{name}", name) for name in WORKLOADS if name != "appends")
     )
-    plans = chain(directed_plans(SEED, 2), drawn)
+
+
+def test_hundreds_of_crashes_lose_nothing() -> None:
+    summary = run_all(all_drawn(), more=lambda so_far: so_far.crashes < FEW_CRASHES, jobs=2)
+    assert told(summary) == []
+    assert summary.crashes >= FEW_CRASHES
+
+
+@slow(230)
+@pytest.mark.timeout(900)
+def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
+    """On both cores. First what is directed, then what chance draws."""
+    plans = chain(directed_plans(SEED, 2), all_drawn())
     summary = run_all(plans, more=lambda so_far: so_far.crashes < CRASHES, jobs=2)
     print(
         f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "

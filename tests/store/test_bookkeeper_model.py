@@ -18,6 +18,7 @@ from segmentstore.store_files import open_store
 from tests.store.bookkeeper_world import URL, BookKeeperWorld
 from tests.store.harness import TINY
 from tests.store.test_model import EXAMPLES, StoreMachine, payloads, picks
+from tests.support.suites import sized
 
 
 class BookKeeperStoreMachine(StoreMachine):
@@ -103,4 +104,4 @@ TestBookKeeperStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestBookKeeperStoreMachine.pytestmark = [pytest.mark.timeout(60 + EXAMPLES)]  # type: ignore[attr-defined]
+TestBookKeeperStoreMachine.pytestmark = [pytest.mark.timeout(60 + EXAMPLES), sized(30)]  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ away among its rules.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -29,10 +28,11 @@ from segmentstore import (
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, attribute, open_tiny
 from tests.store.plain_model import PlainModel, RefusedError
+from tests.support.suites import size, sized
 
 T = TypeVar("T")
 
-EXAMPLES = int(os.environ.get("STORE_MODEL_EXAMPLES", "60"))
+EXAMPLES = size("STORE_MODEL_EXAMPLES", 20, 60)
 HELD_BACK_S = 0.5
 """A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes
 back for it.
@@ -475,4 +475,4 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + 3 * EXAMPLES)]  # type: ignore[attr-defined]
+TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + 3 * EXAMPLES), sized(60)]  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ import pytest
 
 from recovery.harness.services.spark_cluster import driver_environment
 from segmentstore import blocking
+from tests.support.suites import slow
 from tests.tier2.spark.driver_process import Driver, module
 from tests.tier2.spark.stream_program import PARTITIONS, ROWS, SEGMENTS
 
@@ -57,6 +58,7 @@ def noted(checkpoint: Path, folder: str) -> int:
     return sum(each.name.isdigit() for each in path.iterdir()) if path.exists() else 0
 
 
+@slow(60)
 def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) -> None:
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
     chance = random.Random(seed)

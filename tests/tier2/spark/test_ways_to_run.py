@@ -42,6 +42,7 @@ from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.support.folders import files_below
+from tests.support.suites import slow
 from tests.tier2.spark.driver_process import WAIT_S, Driver, module
 from tests.tier2.spark.read_program import COPY
 from tier2.locations import open_object_storage
@@ -137,6 +138,7 @@ def url_of(store: Path) -> str:
 # --- Connect, spark-submit ------------------------------------------------------------------------
 
 
+@slow(45)
 @pytest.mark.spark_versions
 def test_by_spark_connect_verbs_and_the_source_run_and_bring_their_code_along(
     stopped_store: Path, bare_python: str, tmp_path: Path
@@ -168,6 +170,7 @@ def test_by_spark_connect_verbs_and_the_source_run_and_bring_their_code_along(
             assert b"".join(opened.reader(COPY)) == b"".join(CONTENTS.values())
 
 
+@slow(35)
 def test_spark_submit_takes_everything_from_its_archive_and_hands_the_exit_code_on(
     stopped_store: Path, bare_python: str, tmp_path: Path
 ) -> None:
@@ -329,6 +332,7 @@ def test_tasks_that_die_with_their_executors_are_tried_again_and_answered_by_ano
     check_contents(shop.store)
 
 
+@slow(40)
 def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_known_by_its_name(
     cluster: SparkCluster, shop: Shop, tmp_path: Path
 ) -> None:
@@ -360,6 +364,7 @@ def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_know
 # --- all of it on one machine ---------------------------------------------------------------------
 
 
+@slow(40)
 def test_the_demo_holds_on_files_of_ones_own(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
@@ -388,6 +393,7 @@ def test_the_demo_holds_on_files_of_ones_own(tmp_path: Path) -> None:
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
+@slow(40)
 def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) -> None:
     stalled = shop.proxy.fault(Stall(), "get", times=None, when=is_of_a_block)
     environment = driver_environment("local[2,4]")
@@ -418,6 +424,7 @@ def is_anybody_left(group: int) -> bool:
     return True
 
 
+@slow(15)
 def test_ctrl_c_while_owners_are_waited_for_ends_it_at_once(tmp_path: Path) -> None:
     async def make() -> None:
         async with engine.open(str(tmp_path / "store")) as store:

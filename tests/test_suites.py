@@ -1,0 +1,217 @@
+"""`make test` and `make test-all` run every test there is; a run tells what it left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_report import SLOWEST, told
+from tests.support.shards import Shard, fits, pack, rotation
+from tests.support.suites import ALL_SIZES, IN_TEST, IN_TEST_ALL, size, slow
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = {
+    "conftest.py": """
+        from tests.support.run_report import RunReport
+
+        def pytest_addoption(parser):
+            parser.addoption("--shares", action="store_true")
+
+        def pytest_configure(config):
+            for name in ("slow", "sized"):
+                config.addinivalue_line("markers", name)
+            config.pluginmanager.register(RunReport(config))
+    """,
+    "rooms/test_all.py": """
+        import pytest
+        from tests.support.suites import share, sized, slow
+
+        def test_plain(): pass
+
+        @slow(1)
+        def test_slow(): pass
+
+        @sized(1)
+        def test_sized(): pass
+
+        @sized(1)
+        @slow(1)
+        def test_both(): pass
+
+        @pytest.mark.parametrize("case", share(range(5), 2, 1.0))
+        def test_shared(case): pass
+    """,
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of tests with every mixture of marks."""
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(re.sub(r"(?m)^ {8}", "", text), encoding="utf-8")
+    return tmp_path
+
+
+def pytest_says(folder: Path, *options: str) -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--rootdir",
+        str(folder),
+        "-p",
+        "no:randomly",
+        *options,
+        str(folder),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def chosen(folder: Path, *options: str) -> set[str]:
+    lines = pytest_says(folder, "-p", "no:xdist", "--collect-only", "-q", *options)
+    return {line for line in lines if "::" in line}
+
+
+def recipe(target: str) -> str:
+    (found,) = re.findall(
+        rf"(?m)^{target}: .*\n\t@(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8")
+    )
+    assert isinstance(found, str)
+    return found
+
+
+def test_make_chooses_by_marks_alone() -> None:
+    assert recipe("unit") == f'$(PYTEST) -m "{IN_TEST}"'
+    assert recipe("unit-all") == f'{ALL_SIZES}=all $(PYTEST) -m "{IN_TEST_ALL}"'
+    (command,) = re.findall(r"(?m)^PYTEST = (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command == "$(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal"
+    hiding = r"--(?:ignore|deselect|collect-in)|norecursedirs|collect_ignore|python_(?:fi|cl|fu)"
+    for name in ("Makefile", ".ci/run", "pyproject.toml", "tests/conftest.py"):
+        assert re.search(hiding, (ROOT / name).read_text(encoding="utf-8")) is None, name
+
+
+def test_no_mixture_of_marks_falls_between(project: Path) -> None:
+    everything = chosen(project)
+    small, rest = chosen(project, "-m", IN_TEST), chosen(project, "-m", IN_TEST_ALL)
+    assert len(everything) == 9
+    assert small | rest == everything
+    assert {name.partition("::")[2] for name in small} == {
+        "test_plain",
+        "test_sized",
+        *(f"test_shared[{number}]" for number in (0, 2, 4)),
+    }
+    assert {name.partition("::")[2] for name in small & rest} == {"test_sized"}
+
+
+@slow(60)
+def test_every_test_there_is_runs_in_one_of_both() -> None:
+    tests = ROOT / "tests"
+    everything = chosen(tests)
+    assert len(everything) > 5000
+    assert chosen(tests, "-m", IN_TEST) | chosen(tests, "-m", IN_TEST_ALL) == everything
+
+
+def test_no_test_is_where_pytest_does_not_look() -> None:
+    hidden = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name.startswith("test_"):
+            continue
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                hidden += [f"{path.relative_to(ROOT)}: {node.name}"] * bool(
+                    re.match(r"test_|Test", node.name)
+                )
+    assert hidden == []
+
+
+def test_marks_are_set_with_their_cost() -> None:
+    bare = re.compile(r"pytest\.mark\.(?:slow|sized)\b")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.name != "suites.py"
+        and path != Path(__file__)
+        and bare.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_a_size_is_small_whole_or_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ALL_SIZES, raising=False)
+    assert size("NUMBER_OF_A_TEST", 3, 30) == 3
+    monkeypatch.setenv(ALL_SIZES, "all")
+    assert size("NUMBER_OF_A_TEST", 3, 30) == 30
+    monkeypatch.setenv("NUMBER_OF_A_TEST", "300")
+    assert size("NUMBER_OF_A_TEST", 3, 30) == 300
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+COSTS = {f"tests/test_{number}.py": [float(number)] * 3 for number in range(20)}
+
+
+def test_shards_hold_every_file_once_and_are_alike() -> None:
+    shards = pack(COSTS, 100.0)
+    assert sorted(name for shard in shards for name in shard.files) == sorted(COSTS)
+    assert sum(shard.seconds for shard in shards) == sum(map(sum, COSTS.values()))
+    assert [80.0 < shard.seconds < 120.0 for shard in shards] == [True] * 6
+    assert pack(dict(reversed(COSTS.items())), 100.0) == shards
+    assert pack({}, 100.0) == []
+
+
+def test_a_build_begins_where_its_commit_says_and_comes_round() -> None:
+    assert rotation("0", 4) == [0, 1, 2, 3]
+    assert rotation("ff03", 4) == [3, 0, 1, 2]
+    assert {rotation(f"{number:040x}", 7)[0] for number in range(7)} == set(range(7))
+    assert rotation("5", 0) == []
+
+
+def test_a_shard_that_might_not_end_in_time_does_not_begin() -> None:
+    shard = Shard(("a",), seconds=100.0, longest_s=20.0)
+    assert shard.wall_s(1.0) == 90.0
+    assert shard.wall_s(2.0) == 150.0
+    assert Shard(("a",), seconds=100.0, longest_s=100.0).wall_s(1.0) == 130.0
+    assert fits(shard, 10.0, 100.0, 1.0)
+    assert not fits(shard, 11.0, 100.0, 1.0)
+    assert not fits(shard, 10.0, 100.0, 1.1)
+
+
+# --- what a run tells -----------------------------------------------------------------------------
+
+
+def test_the_slowest_tests_and_the_share_of_each_folder_are_told() -> None:
+    seconds = {f"tests/a/test_x.py::test[{number}/{number}]": float(number) for number in range(30)}
+    seconds["tests/b/test_y.py::test"] = 435.0
+    lines = told(seconds)
+    assert lines[0] == "the 20 slowest tests of 31, and 870 s in all:"
+    assert lines[1] == "    435.0 s  tests/b/test_y.py::test"
+    assert lines[SLOWEST] == "     11.0 s  tests/a/test_x.py::test[11/11]"
+    assert lines[SLOWEST + 2 :] == [
+        "   50.0 %    435.0 s     30 tests  tests/a",
+        "   50.0 %    435.0 s      1 tests  tests/b",
+    ]
+    assert told({}) == []
+
+
+@pytest.mark.parametrize(
+    "workers", [("-p", "no:xdist"), ("-n", "2", "--dist", "worksteal")], ids=["alone", "xdist"]
+)
+def test_what_took_no_part_is_told_with_workers_too(
+    project: Path, workers: tuple[str, ...]
+) -> None:
+    lines = pytest_says(project, *workers, "-q", "--shares", "-m", IN_TEST)
+    assert "4 tests took no part, by the choice of this run: rooms 4" in lines
+    (head,) = (line for line in lines if "slowest tests" in line)
+    assert head.startswith("the 5 slowest tests of 5, and ")
+    (share_line,) = (line for line in lines if line.endswith("5 tests  rooms"))
+    assert share_line.startswith("  100.0 %")
