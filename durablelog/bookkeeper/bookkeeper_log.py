@@ -24,7 +24,7 @@ from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
 from durablelog.bookkeeper.ledger_addresses import address_text, split_address
 from durablelog.bookkeeper.ledger_calls import LedgerCalls, custom_metadata
 from durablelog.bookkeeper.ledger_opening import fence, list_ledger
-from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
+from durablelog.bookkeeper.ledger_reading import LedgerReader, stretches_of
 from durablelog.bookkeeper.ledger_remover import LedgerRemover
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerStore
 from durablelog.bookkeeper.ledger_succession import LedgerSuccession
@@ -332,23 +332,15 @@ class BookKeeperLog(DurableDataLog):
             raise self._stopped()
         self._remover.hold()
         try:
-            async for frames in self._reader.read(self._stretches(start)):
+            # What there is to read now.
+            async for frames in self._reader.read(
+                stretches_of(self._keeper.record, start, self._last_entry)
+            ):
                 if self._closed:
                     raise self._stopped()
                 yield frames
         finally:
             self._remover.release()
-
-    def _stretches(self, start: LogAddress | None) -> list[Stretch]:
-        """What there is to read now."""
-        record = self._keeper.record
-        sequence, entry = split_address(max(start or LogAddress(0), record.truncation_address))
-        stretches = []
-        for item in record.ledgers:
-            if item.sequence >= sequence:
-                first = entry if item.sequence == sequence else 0
-                stretches.append(Stretch(item, first, self._last_entry(item)))
-        return stretches
 
     def _last_entry(self, item: LedgerItem) -> int:
         """As far as acknowledged."""

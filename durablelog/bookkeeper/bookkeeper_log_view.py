@@ -6,6 +6,8 @@ Whoever owns the log goes on undisturbed. Rules of this file:
 - what is shown was acknowledged: closed ledgers to their ends, the one that is written up to what
   its writer has told the bookies (LedgerStore.confirmed). Of a writer that was killed the last
   frames may be missing until the log is opened;
+- what is shown begins with a whole record, the checkpoint, which was acknowledged before its owner
+  truncated at it. Bookies may know of its first frames alone: the others are read all the same;
 - a ledger is never recovered from here, whatever its state;
 - what is missing is corruption only if the record is still the one that was read: its owner may
   have truncated meanwhile.
@@ -15,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
-from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
+from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch, stretches_of
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.log_record import LedgerItem, LogRecord, decode_record
@@ -30,8 +33,9 @@ from durablelog.bookkeeper.metadata_node import (
     NodeUnavailableError,
 )
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
-from segmentstore.contracts.checksum import Buffer
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.log_view import LogView
 from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
@@ -44,14 +48,12 @@ from segmentstore.contracts.runtime import Runtime
 _PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 
 
-class BookKeeperLogView(DurableDataLog):
+class BookKeeperLogView(LogView):
     """The log whose record is the node at `path`; absent, it is empty.
 
-    Appends and truncations are refused (TierUnavailableError).
-
-    Its epoch is that of the last owner. What an owner appends after `open` is not seen; if it
-    truncates meanwhile, a reading may end with TierUnavailableError: try again. `open` raises
-    ConfigError besides (another store's record, no rights, another password).
+    What an owner appends after `open` is not seen; if it truncates meanwhile, a reading may end
+    with TierUnavailableError: try again. `open` raises ConfigError besides (another store's record,
+    no rights, another password).
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class BookKeeperLogView(DurableDataLog):
         self._nothing = LogRecord(store_id=store_id, container_id=container_id)
         self.record = self._nothing
         """As it was when this was opened."""
-        self._stretches: list[Stretch] = []
+        self._ends: dict[int, int] = {}
+        """The last entry to show, by the ledger's sequence in the log."""
         self._reader = LedgerReader(
             ledgers,
             container_id,
@@ -94,6 +97,14 @@ class BookKeeperLogView(DurableDataLog):
     def payload_bytes_max(self) -> int:
         return _PAYLOAD_BYTES_MAX
 
+    @property
+    def place(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return sum(item.length for item in self.record.ledgers), len(self.record.ledgers)
+
     async def open(self) -> None:
         if self._closed or self._opened:
             raise ContainerStoppedError(self._container_id)
@@ -103,24 +114,15 @@ class BookKeeperLogView(DurableDataLog):
         self.record = await waiting.for_node(self._read_record)
         first, entry = split_address(self.record.truncation_address)
         for item in self.record.ledgers:
-            begin = entry if item.sequence == first else 0
             # The truncation point is an acknowledged frame, whatever bookies have been told yet.
-            last = max(await self._end_of(item, waiting), entry if item.sequence == first else -1)
+            self._ends[item.sequence] = max(
+                await self._end_of(item, waiting), entry if item.sequence == first else -1
+            )
             self._reader.sealed(item.ledger_id)
-            self._stretches.append(Stretch(item, begin, last))
-
-    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
-        del payload
-        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-        future.set_exception(self._refusal())
-        return future
+        await self._begin_whole()
 
     def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
         return self._read(start)
-
-    async def truncate(self, address: LogAddress) -> None:
-        del address
-        raise self._refusal()
 
     async def check_primary(self) -> None:
         """Raise TierUnavailableError if the log was opened or truncated since this was opened."""
@@ -133,18 +135,6 @@ class BookKeeperLogView(DurableDataLog):
 
     async def close(self) -> None:
         self._closed = True
-
-    def statistics(self) -> DataLogStatistics:
-        return DataLogStatistics(
-            epoch=self.record.epoch,
-            frames_in_flight=0,
-            bytes_in_flight=0,
-            frames_appended=0,
-            bytes_appended=0,
-            syncs=0,
-            log_bytes=sum(item.length for item in self.record.ledgers),
-            files=len(self.record.ledgers),
-        )
 
     def health(self) -> str | None:
         return None if self._closed else self._ledgers.health() or self._nodes.health()
@@ -174,16 +164,47 @@ class BookKeeperLogView(DurableDataLog):
                 await waiting.again(what)
         return item.last_entry
 
+    async def _begin_whole(self) -> None:
+        """Show the record at the truncation point to its end.
+
+        Reads its frames, if the last ledger is being written.
+        """
+        record = self.record
+        if (
+            not record.truncation_address
+            or not record.ledgers
+            or record.ledgers[-1].last_entry is not None
+        ):
+            return
+        head = DataFrameReader()
+        if await self._completes(head, self._stretches(None)):
+            return
+        open_one = record.ledgers[-1]
+        while True:
+            last = self._ends[open_one.sequence] + 1
+            whole = await self._completes(head, [Stretch(open_one, last, last)])
+            self._ends[open_one.sequence] = last
+            if whole:
+                return
+
+    async def _completes(self, head: DataFrameReader, stretches: Sequence[Stretch]) -> bool:
+        """Whether a record ends there, or what cannot be one, which its reader will say."""
+        async with aclosing(self._reader.read(stretches)) as reading:
+            async for frames in reading:
+                try:
+                    if any(head.feed(frame) for frame in frames):
+                        return True
+                except DataCorruptionError:
+                    return True
+        return False
+
+    def _stretches(self, start: LogAddress | None) -> list[Stretch]:
+        return stretches_of(self.record, start, lambda item: self._ends[item.sequence])
+
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
         if self._closed or not self._opened:
             raise ContainerStoppedError(self._container_id)
-        sequence, entry = split_address(max(start or LogAddress(0), self.record.truncation_address))
-        stretches = [
-            each._replace(first=entry) if each.item.sequence == sequence else each
-            for each in self._stretches
-            if each.item.sequence >= sequence
-        ]
-        async for frames in self._reader.read(stretches):
+        async for frames in self._reader.read(self._stretches(start)):
             if self._closed:
                 raise ContainerStoppedError(self._container_id)
             yield frames
@@ -210,9 +231,6 @@ class BookKeeperLogView(DurableDataLog):
                 "tier1",
                 f"the log {self._path} was opened or truncated while it was read: try again",
             )
-
-    def _refusal(self) -> TierUnavailableError:
-        return TierUnavailableError("tier1", f"the log {self._path} is only viewed, not owned")
 
 
 def _ignore(_error: SegmentStoreError) -> None:

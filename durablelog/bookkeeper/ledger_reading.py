@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
+from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
-from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.waiting import Backoff
-from durablelog.durable_data_log import LogFrame
+from durablelog.durable_data_log import LogAddress, LogFrame
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     SegmentStoreError,
@@ -43,6 +44,20 @@ class Stretch(NamedTuple):
     item: LedgerItem
     first: int
     last: int
+
+
+def stretches_of(
+    record: LogRecord, start: LogAddress | None, last_entry: Callable[[LedgerItem], int]
+) -> list[Stretch]:
+    """What there is to read from `start` on, or from the truncation point; each ledger to its last
+    entry.
+    """
+    sequence, entry = split_address(max(start or LogAddress(0), record.truncation_address))
+    return [
+        Stretch(item, entry if item.sequence == sequence else 0, last_entry(item))
+        for item in record.ledgers
+        if item.sequence >= sequence
+    ]
 
 
 class LedgerReader:
@@ -79,7 +94,7 @@ class LedgerReader:
         """Other ledgers are no part of the log any more."""
         self._sealed &= ledger_ids
 
-    async def read(self, stretches: Sequence[Stretch]) -> AsyncIterator[list[LogFrame]]:
+    async def read(self, stretches: Sequence[Stretch]) -> AsyncGenerator[list[LogFrame], None]:
         """Frames, in batches of at least one.
 
         Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError.

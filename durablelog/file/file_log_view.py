@@ -17,11 +17,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import PAYLOAD_BYTES_MAX
 from durablelog.file.log_reading import LogReading
-from segmentstore.contracts.checksum import Buffer
+from durablelog.log_view import LogView
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
@@ -31,12 +31,10 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.runtime import Runtime
 
 
-class FileLogView(DurableDataLog):
+class FileLogView(LogView):
     """The log in `directory`; absent, it is empty.
 
-    Appends and truncations are refused with TierUnavailableError.
-
-    Its epoch is that of the last owner. What an owner elsewhere appends after `open` is not seen.
+    What an owner elsewhere appends after `open` is not seen.
     """
 
     def __init__(self, directory: str, container_id: int, runtime: Runtime) -> None:
@@ -54,6 +52,14 @@ class FileLogView(DurableDataLog):
     def payload_bytes_max(self) -> int:
         return PAYLOAD_BYTES_MAX
 
+    @property
+    def place(self) -> str:
+        return f"in {self._folder.directory}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._folder.log_bytes, self._folder.file_count
+
     async def open(self) -> None:
         if self._closed or self._files is not None:
             raise ContainerStoppedError(self._container_id)
@@ -67,18 +73,8 @@ class FileLogView(DurableDataLog):
                 "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
 
-    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
-        del payload
-        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-        future.set_exception(self._refusal())
-        return future
-
     def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
         return self._read(start)
-
-    async def truncate(self, address: LogAddress) -> None:
-        del address
-        raise self._refusal()
 
     async def check_primary(self) -> None:
         """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since
@@ -98,18 +94,6 @@ class FileLogView(DurableDataLog):
         files, self._files = self._files, None
         if files is not None:
             files.shutdown(wait=False)
-
-    def statistics(self) -> DataLogStatistics:
-        return DataLogStatistics(
-            epoch=self._folder.epoch,
-            frames_in_flight=0,
-            bytes_in_flight=0,
-            frames_appended=0,
-            bytes_appended=0,
-            syncs=0,
-            log_bytes=self._folder.log_bytes,
-            files=self._folder.file_count,
-        )
 
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
@@ -141,8 +125,3 @@ class FileLogView(DurableDataLog):
         if self._files is None:
             raise ContainerStoppedError(self._container_id)
         return self._files
-
-    def _refusal(self) -> TierUnavailableError:
-        return TierUnavailableError(
-            "tier1", f"the log in {self._folder.directory} is only viewed, not owned"
-        )
