@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
+from durablelog.bookkeeper.log_owner import folder_name
 from durablelog.bookkeeper.store_node import StoreIdentity
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
@@ -241,7 +242,8 @@ async def _open_store(
             await _insist(parts, taken)
         if tier1 is not None:
             await _pin(parts, tier1, taken)
-            await tier1.ask_owners(config.served, location, take_over=config.take_over)
+            folder = folder_name(location, *taken.identity)
+            await tier1.ask_owners(config.served, folder, take_over=config.take_over)
         _add_containers(parts, runtime, adapters, made=made)
         parts.exporter = CatalogExporter(storage, parts.containers, runtime, parts.store_id, config)
         for container in parts.containers:
@@ -310,6 +312,8 @@ class _Taken(NamedTuple):
     """The folder became a store's by this very opening, which made the store or joined it."""
     had_logs: bool
     """A container was opened before, as far as this folder can tell."""
+    identity: tuple[int, int]
+    """Of the folder, whatever its path is called."""
     node: StoreIdentity | None = None
     """What the store's root node says, on BookKeeper."""
     made_folders: Sequence[str] = ()
@@ -353,6 +357,7 @@ def _take(
             # Who made it may have died between giving it its name and making that durable.
             disk.sync_directory(location)
         had_logs = not config.tier2 or disk.exists(os.path.dirname(log_directory(location, 0)))
+        identity = disk.identity(location)
     except BaseException:
         leave_nothing(location, lock, made_folders, runtime)
         lock.close()
@@ -365,6 +370,7 @@ def _take(
         made=made,
         new=made,
         had_logs=had_logs,
+        identity=identity,
         made_folders=made_folders,
     )
 

@@ -297,8 +297,9 @@ class SharedTier1:
         """See that no container that is to be opened has a living owner: all of them, before the
         first one is taken.
 
-        `folder` is the store's here, whose lock is ours. Logs made afterwards say who we are.
-        Raises ContainerOwnedError, ConfigError, DataCorruptionError, TierUnavailableError.
+        `folder` is the `folder_name` of the store's here, whose lock is ours. Logs made afterwards
+        say who we are. Raises ContainerOwnedError, ConfigError, DataCorruptionError,
+        TierUnavailableError.
         """
         from durablelog.bookkeeper.owner_presence import OwnerPresence  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ record's epoch.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final, NamedTuple
 
 from segmentstore.contracts.processes import ProcessIdentity
@@ -41,7 +42,7 @@ class OwnerNode(NamedTuple):
     """As `ProcessIdentity.place`."""
     started: str
     folder: str
-    """The folder of its store, absolute."""
+    """Which folder its store is in, as `folder_name` says it."""
     session_timeout_s: float
 
     @property
@@ -53,6 +54,14 @@ class OwnerNode(NamedTuple):
 def owner_path(owners: str, container_id: int, tag: str) -> str:
     """The node of the owner whose record is `written_by` this tag."""
     return f"{owners}/{container_id}-{tag}"
+
+
+def folder_name(path: str, device: int, inode: int) -> str:
+    """One name for each folder of a machine.
+
+    The path alone means another folder in each container, and in each folder made anew.
+    """
+    return f"{path} (device {device:x}, inode {inode:x})"
 
 
 def encode_owner_node(node: OwnerNode) -> bytes:
@@ -71,7 +80,10 @@ def decode_owner_node(data: bytes) -> OwnerNode | None:
             for name in ("host", "address", "since", "place", "started", "folder")
         }
         pid, session_timeout_s = fields["pid"], float(fields["session_timeout_s"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+    # NaN and infinity are words of Python's JSON: no wait for such a session would ever end.
+    if not math.isfinite(session_timeout_s):
         return None
     if type(pid) is not int or not all(
         isinstance(text, str) and len(text) <= _TEXT_MAX for text in texts.values()

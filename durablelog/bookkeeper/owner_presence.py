@@ -55,7 +55,7 @@ class OwnerPresence:
     """Of one opening of a store, for all of its logs.
 
     `owners` is the node below which living owners have theirs, `location` the store's URL for
-    messages, `folder` the absolute path of the store's folder, whose lock is ours. `take_over`: do
+    messages, `folder` the `folder_name` of the store's folder, whose lock is ours. `take_over`: do
     not ask.
     """
 

@@ -131,6 +131,12 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int:
         """Last modification, milliseconds since 1970 UTC; FileNotFoundError if absent."""
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """Device and inode: the same for one file or directory by whatever path.
+
+        FileNotFoundError if absent.
+        """
+
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory; OSError if not empty."""
 
@@ -373,6 +379,10 @@ class OsDisk:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def identity(self, path: str) -> tuple[int, int]:
+        there = os.stat(path)
+        return there.st_dev, there.st_ino
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)

@@ -4,6 +4,7 @@ is followed.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,25 @@ def test_the_same_folder_is_opened_again_though_its_last_owner_never_said_good_b
         async with await world.ask(tmp_path / "one") as again:
             await again.get_info("a")
         await one.close()
+
+    run(main())
+
+
+def test_another_folder_of_the_same_path_is_not_the_one_before(
+    world: World, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        folder, elsewhere = tmp_path / "one", tmp_path / "elsewhere"
+        async with await world.ask(folder) as one:
+            await one.create_segment("a")
+            # What a container sees of its own at this path.
+            folder.rename(elsewhere)
+            with pytest.raises(ContainerOwnedError):
+                await world.ask(folder)
+            await one.append("a", b"it is the owner still")
+            # As it should be for an ordinary end.
+            shutil.rmtree(folder)
+            elsewhere.rename(folder)
 
     run(main())
 

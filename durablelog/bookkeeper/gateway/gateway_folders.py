@@ -3,11 +3,14 @@ it.
 
 A gateway clears up when it ends, or its parent does. Killed together with its parent it cannot:
 whoever makes the next folder removes what belongs to nobody. A name says which process made the
-folder: its pid namespace, number and start.
+folder: where its number means it, the number, and its start. The temporary folder may be shared by
+containers and by hosts, whose processes cannot be seen from here: the host's boot is part of the
+name, and what is left from before one is for whoever clears up the temporary folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -41,18 +44,18 @@ def _prefix() -> str:
     """Where the system does not tell how processes are told apart, a folder says nothing, and is
     never swept.
     """
-    namespace, process = _namespace(), os.getpid()
+    here, process = _place(), os.getpid()
     start = _start(process)
-    if namespace is None or start is None:
+    if not here or start is None:
         return _PREFIX
-    return f"{_PREFIX}{namespace:x}-{process:x}-{start:x}-"
+    return f"{_PREFIX}{here}-{process:x}-{start:x}-"
 
 
 def _sweep(where: Path) -> None:
-    namespace = _namespace()
+    here = _place()
     for folder in where.glob(_PREFIX + "*"):
         maker = _NAME.fullmatch(folder.name)
-        if maker is None or int(maker[1], 16) != namespace:
+        if maker is None or maker[1] != here:
             continue
         try:
             ours = folder.lstat().st_uid == os.getuid()
@@ -62,11 +65,17 @@ def _sweep(where: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _namespace() -> int | None:
+def _place() -> str:
+    """Where process numbers mean the same: one boot of one host, and one namespace there.
+
+    Empty if that is not told.
+    """
     try:
-        return (_PROC / "self/ns/pid").stat().st_ino
+        boot = (_PROC / "sys/kernel/random/boot_id").read_bytes()
+        namespace = (_PROC / "self/ns/pid").stat().st_ino
     except OSError:
-        return None
+        return ""
+    return hashlib.blake2b(b"%b %d" % (boot.strip(), namespace), digest_size=8).hexdigest()
 
 
 def _start(process: int) -> int | None:

@@ -90,20 +90,51 @@ def test_a_gateway_killed_with_its_parent_is_cleared_up_by_the_next_folder(tempo
 
 def test_folders_of_others_are_let_be(temporary: Path) -> None:
     ours = make_folder()
-    namespace, process, start, drawn = ours.name.removeprefix("segmentstore-gateway-").split("-")
+    place, process, start, drawn = ours.name.removeprefix("segmentstore-gateway-").split("-")
     let_be = [
-        temporary / f"segmentstore-gateway-{int(namespace, 16) + 1:x}-{process}-0-{drawn}",
+        temporary / f"segmentstore-gateway-{int(place, 16) ^ 1:x}-{process}-0-{drawn}",
         temporary / f"segmentstore-gateway-{drawn}",
         temporary / "segmentstore-gateway-of-somebody",
     ]
     gone = [
-        temporary / f"segmentstore-gateway-{namespace}-{process}-{int(start, 16) + 1:x}-{drawn}",
-        temporary / f"segmentstore-gateway-{namespace}-{1 << 30:x}-{start}-{drawn}",
+        temporary / f"segmentstore-gateway-{place}-{process}-{int(start, 16) + 1:x}-{drawn}",
+        temporary / f"segmentstore-gateway-{place}-{1 << 30:x}-{start}-{drawn}",
     ]
     for folder in (*let_be, *gone):
         folder.mkdir()
     other = make_folder()
     assert sorted(temporary.iterdir()) == sorted([ours, other, *let_be])
+
+
+def test_folders_of_another_host_are_let_be_though_all_its_numbers_are_ours(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def host(folder: str, boot: str, process: int) -> Path:
+        """What it tells of its one process.
+
+        Its namespace of numbers is the first one, the same one on all hosts.
+        """
+        proc = temporary / folder
+        (proc / str(process)).mkdir(parents=True)
+        (proc / str(process) / "stat").write_text(
+            "1 (python) " + "0 " * 19 + "77 ", encoding="utf-8"
+        )
+        (proc / "self/ns").mkdir(parents=True)
+        (proc / "self/ns/pid").symlink_to("/proc/self/ns/pid")
+        (proc / "sys/kernel/random").mkdir(parents=True)
+        (proc / "sys/kernel/random/boot_id").write_text(f"{boot}\n", encoding="utf-8")
+        return proc
+
+    monkeypatch.setattr(gateway_folders, "_PROC", host("1", "one", os.getpid()))
+    theirs = make_folder()
+    monkeypatch.setattr("os.getpid", lambda: 77)
+    monkeypatch.setattr(gateway_folders, "_PROC", host("2", "two", 77))
+    make_folder()
+    assert theirs.exists()
+    # As the next process of the first host, where the one that made it has ended.
+    monkeypatch.setattr(gateway_folders, "_PROC", host("3", "one", 77))
+    make_folder()
+    assert not theirs.exists()
 
 
 def test_a_name_that_would_be_too_long_for_a_socket_in_it_is_a_shorter_one(

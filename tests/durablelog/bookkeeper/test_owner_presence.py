@@ -193,7 +193,8 @@ def test_the_one_before_in_our_own_folder_is_followed_for_its_lock_is_ours() -> 
         world = World()
         record = await world.owned(world.here, folder="/stores/one")
         assert await seconds(world.presence(world.here, 2, folder="/stores/one").ask(record)) < 1.0
-        # A folder of this name on another machine is another folder.
+        # A folder of this name on another machine is another folder: the name says nothing by
+        # itself.
         record = await world.owned(world.there, folder="/stores/one")
         with pytest.raises(ContainerOwnedError):
             await world.presence(world.here, 2, folder="/stores/one").ask(record)
@@ -248,7 +249,22 @@ def test_what_an_owner_says_of_itself_is_read_back(node: OwnerNode) -> None:
     assert decode_owner_node(encode_owner_node(node)) == node
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"host": 1}', b'"x"', b"null"])
+WHOLE = encode_owner_node(OwnerNode(LogOwner("host", 1, "", ""), "there", "a", "", 77.0))
+
+
+def test_the_whole_of_an_owners_words_is_understood() -> None:
+    assert decode_owner_node(WHOLE) is not None
+    assert WHOLE.count(b"77.0") == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b"\xff", b'{"host": 1}', b'"x"', b"null"]
+    # None of these is a time after which a session has ended.
+    + [
+        WHOLE.replace(b"77.0", number) for number in (b"NaN", b"Infinity", b"-Infinity", b"9" * 400)
+    ],
+)
 def test_an_owner_that_cannot_be_understood_lives_all_the_same(data: bytes) -> None:
     assert decode_owner_node(data) is None
 
