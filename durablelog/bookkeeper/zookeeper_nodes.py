@@ -55,8 +55,10 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
+from durablelog.bookkeeper.node_holder import NodeHolder
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import outlast
 
 CALLS_MAX: Final = 64
 """Calls on their way at once; what is beyond waits its turn, inside its own deadline."""
@@ -125,17 +127,24 @@ class ZookeeperNodes(MetadataNodes):
         """
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._held: dict[str, bytes] = {}
-        self._holding: asyncio.Task[None] | None = None
+        self._holder = NodeHolder(self._make_held, lambda path: self.delete(path, 0))
         self._address = ""
 
     async def open(self) -> None:
-        """Begin to connect, in the background. Once."""
+        """Begin to connect, in the background.
+
+        Once. Cancelled, or failed, it leaves nothing open.
+        """
         assert self._client is None
         self._loop = asyncio.get_running_loop()
         self._executor = self._runtime.executor("zookeeper", 1)
         self._client = self._new_client()
-        await self._loop.run_in_executor(self._executor, self._client.start_async)
+        try:
+            await self._loop.run_in_executor(self._executor, self._client.start_async)
+        except BaseException:
+            # Nobody has this yet who would close it.
+            await outlast(own_task(self.close(), name="close zookeeper"))
+            raise
 
     async def read(self, path: str) -> NodeContent | None:
         try:
@@ -188,12 +197,10 @@ class ZookeeperNodes(MetadataNodes):
         return sorted(names)
 
     async def hold(self, path: str, data: bytes) -> None:
-        self._held[path] = data
-        await self._make_held(path, data)
+        await self._holder.hold(path, data)
 
     async def let_go(self, path: str) -> None:
-        self._held.pop(path, None)
-        await self.delete(path, 0)
+        await self._holder.let_go(path)
 
     async def address(self) -> str:
         if not self._address and self._executor is not None and self._closing is None:
@@ -204,9 +211,6 @@ class ZookeeperNodes(MetadataNodes):
         return self._address
 
     async def close(self) -> None:
-        if self._holding is not None:
-            self._holding.cancel()
-            await asyncio.wait([self._holding])
         if self._client is None or self._executor is None:
             return
         if self._closing is None:
@@ -216,6 +220,7 @@ class ZookeeperNodes(MetadataNodes):
             self._executor.shutdown(wait=False)
             # Who waits for a connection looks up, and sees that there will be none.
             self._connected.set()
+        await self._holder.close()
         await asyncio.shield(self._closing)
 
     def health(self) -> str | None:
@@ -252,15 +257,6 @@ class ZookeeperNodes(MetadataNodes):
             else:
                 return
         raise NodeUnavailableError(path, f"it could not be held in {_HOLD_TRIES} tries")
-
-    async def _hold_again(self) -> None:
-        for path, data in list(self._held.items()):
-            if path in self._held:
-                try:
-                    await self._make_held(path, data)
-                except (NodeUnavailableError, NodeRefusedError) as error:
-                    _log.warning("%s is not held: %s", path, error)
-                    return  # the next connection tries again
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -394,8 +390,7 @@ class ZookeeperNodes(MetadataNodes):
         self._state = state
         if state == KazooState.CONNECTED or self._refusal is not None:
             self._connected.set()
-            if self._held and (self._holding is None or self._holding.done()):
-                self._holding = own_task(self._hold_again(), name="hold nodes")
+            self._holder.connected()
         else:
             self._connected.clear()
 
@@ -449,16 +444,17 @@ def end_session(client: KazooClient) -> None:
         client.stop()
     except Exception:  # noqa: BLE001 - a session that cannot be ended in order expires
         _log.debug("a session with zookeeper did not end in order", exc_info=True)
-    # Its thread may still wait for a server that says nothing, and the sockets are closed only
-    # behind it.
+    # Somebody else may have stopped it, and its thread be on its way out: sockets are closed only
+    # behind that.
     pause = threading.Event()
     for _ in range(int(_END_S / AGAIN_S)):
         try:
             client.close()
-        except KazooException:
+        except Exception:  # noqa: BLE001 - of no type of kazoo's: "cannot close connection until it is stopped"
             pause.wait(AGAIN_S)
         else:
             return
+    _log.warning("the sockets of a session with zookeeper stay open: its thread does not end")
 
 
 def _words(error: BaseException) -> str:

@@ -10,10 +10,19 @@ waits for it without an end.
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
+from py4j.java_gateway import (
+    GatewayClient,
+    GatewayConnection,
+    GatewayParameters,
+    JavaGateway,
+    quiet_close,
+    set_linger,
+)
 from py4j.protocol import Py4JAuthenticationError, Py4JError
 
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT, TOKEN_VARIABLE
@@ -39,8 +48,13 @@ class _Client(GatewayClient):  # type: ignore[misc] # it brings no types
     """Sends each command once: py4j's own sends it again when the answer is lost, which could
     create a ledger twice.
 
-    It also tells the root logger of it, and leaves open what it could not connect.
+    It also tells the root logger of it, leaves open what it could not connect, and keeps for ever a
+    connection whose call ended after `close`.
     """
+
+    def __init__(self, parameters: GatewayParameters) -> None:
+        super().__init__(gateway_parameters=parameters)
+        self._closing = threading.Lock()
 
     def _create_connection(self) -> Any:
         connection = GatewayConnection(self.gateway_parameters, self.gateway_property)
@@ -48,10 +62,7 @@ class _Client(GatewayClient):  # type: ignore[misc] # it brings no types
         try:
             connection.start()
         except BaseException:
-            stream = getattr(connection, "stream", None)
-            if stream is not None:
-                stream.close()
-            connection.socket.close()
+            _cut(connection)
             raise
         return connection
 
@@ -61,10 +72,28 @@ class _Client(GatewayClient):  # type: ignore[misc] # it brings no types
             connection.socket.settimeout(_answer_s.get())
             answer: str = connection.send_command(command)
         except BaseException:
-            connection.close(reset=True)
+            _cut(connection)
             raise
         self._give_back_connection(connection)
         return answer
+
+    def _give_back_connection(self, connection: Any) -> None:
+        with self._closing:
+            if self.is_connected:
+                self.deque.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Calls that are under way end by themselves, and their connections with them; there are no
+        further ones.
+        """
+        with self._closing:
+            self.is_connected = False
+            idle = list(self.deque)
+            self.deque.clear()
+        for connection in idle:
+            connection.close()
 
 
 class GatewayControl:
@@ -72,7 +101,7 @@ class GatewayControl:
 
     def __init__(self, host: str, port: int, token: str) -> None:
         parameters = GatewayParameters(address=host, port=port, auth_token=token, auto_convert=True)
-        self._java: Any = JavaGateway(gateway_client=_Client(gateway_parameters=parameters))
+        self._java: Any = JavaGateway(gateway_client=_Client(parameters))
 
     def call(self, name: str, *arguments: object, answer_s: float = ANSWER_S) -> list[str]:
         """What the gateway answers, line by line, without the code.
@@ -101,11 +130,21 @@ class GatewayControl:
         return lines
 
     def close(self) -> None:
-        """Let go of the connections; the gateway itself goes on."""
+        """Let go of the connections, those of calls under way when these end; the gateway itself
+        goes on. Idempotent.
+        """
         try:
             self._java.close()
         except (Py4JError, OSError):
             pass  # it was gone before
+
+
+def _cut(connection: Any) -> None:
+    """Close it in the middle of whatever it does, without a farewell."""
+    with suppress(OSError):
+        set_linger(connection.socket)
+    quiet_close(getattr(connection, "stream", None))
+    quiet_close(connection.socket)
 
 
 def _is_silence(error: BaseException | None) -> bool:

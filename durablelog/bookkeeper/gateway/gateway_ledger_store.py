@@ -22,6 +22,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Final
 
+from durablelog.bookkeeper.gateway import gateway_protocol
 from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
 from durablelog.bookkeeper.gateway.bookie_watch import BookieWatch
 from durablelog.bookkeeper.gateway.entry_reading import read_entries
@@ -34,7 +35,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TIMEOUT,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.greeting import greet
+from durablelog.bookkeeper.gateway.greeting import HungUpError, greet
 from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
 from durablelog.bookkeeper.ledger_store import (
     BookieFigures,
@@ -343,8 +344,16 @@ class GatewayLedgerStore(LedgerStore):
         """One attempt to connect, which `close` may end."""
         self._attempt = attempt = own_task(self._connect(), name="connect to gateway")
         try:
-            return await attempt
+            link = await attempt
+            if self._closed:
+                # `close` came when the attempt had just succeeded, and waits for this.
+                link.connection.close("the store is closed")
+                raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed")
+            return link
         except asyncio.CancelledError:
+            if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
+                # It succeeded in the turn in which its caller was cancelled: nobody has the link.
+                attempt.result().connection.close("nobody waits for it")
             caller = asyncio.current_task()
             if self._closed and caller is not None and not caller.cancelling():
                 raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
@@ -385,6 +394,8 @@ class GatewayLedgerStore(LedgerStore):
         """A gateway, a connection to it, and the session that lives with that.
 
         Its LedgerErrors are all GATEWAY_CLOSED.
+
+        Raises ConfigError of a gateway that is of another version.
         """
         for last in (False, True):
             gateway = await self._acquire()
@@ -392,15 +403,38 @@ class GatewayLedgerStore(LedgerStore):
                 connected, session = await greet(gateway.data_socket, gateway.token)
                 return gateway, connected, session
             except BaseException as error:
-                if isinstance(error, LedgerError):
-                    # One that is dying takes no connections before it is gone.
-                    gateway.kill()
-                self._release(gateway)
+                try:
+                    if last and isinstance(error, HungUpError):
+                        await self._check_version(gateway)
+                finally:
+                    if isinstance(error, LedgerError):
+                        # One that is dying takes no connections before it is gone.
+                        gateway.kill()
+                    self._release(gateway)
                 if not isinstance(error, LedgerError):
                     raise
                 if last:
                     raise LedgerError(GATEWAY_CLOSED, "connect", error.detail) from error
         raise AssertionError("unreachable")
+
+    async def _check_version(self, gateway: Gateway) -> None:
+        """Find out about one that hung up twice.
+
+        Raises ConfigError if it is alive and well all the same: it does not know our greeting.
+        """
+        address = self._settings.attach
+        if address is None:
+            return  # one of ours is made from what lies beside this file
+        try:
+            await asyncio.wrap_future(self._executor.submit(gateway.control.call, "dataSocket"))
+        except LedgerError:
+            return
+        detail = (
+            f"the gateway at {address} is of another release: it does not speak"
+            f" version {gateway_protocol.VERSION} of the protocol between us."
+            " End it, start it anew from this release, and open the store again"
+        )
+        raise ConfigError("tier1", detail)
 
     async def _acquire(self) -> Gateway:
         address = self._settings.attach

@@ -100,9 +100,13 @@ class GatewayProcess:
         try:
             self.port = self._await_port()
             self.control = GatewayControl(HOST, self.port, token)
-            (self.data_socket,) = self.control.call("dataSocket")
         except BaseException:
             self._end()
+            raise
+        try:
+            (self.data_socket,) = self.control.call("dataSocket")
+        except BaseException:
+            self.stop()
             raise
 
     @property

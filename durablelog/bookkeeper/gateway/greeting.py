@@ -6,16 +6,20 @@ import asyncio
 import socket
 from typing import Final
 
-from durablelog.bookkeeper.gateway.gateway_protocol import VERSION, WELCOME, hello
+from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
 GREETING_S: Final = 20.0
-_HUNG_UP: Final = (
-    f"the gateway hung up at the greeting: it does not speak version {VERSION} of the "
-    "protocol, as this program does (then"
-    " start it anew with this version), has another secret, or is ending"
-)
+
+
+class HungUpError(LedgerError):
+    """The gateway ended the greeting without a word: it is ending, or of another version, or has
+    another secret.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(GATEWAY_CLOSED, "connect", "the gateway hung up at the greeting")
 
 
 async def connect(path: str, greeting: bytes) -> socket.socket:
@@ -42,7 +46,10 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
 
 
 async def greet(path: str, token: str) -> tuple[socket.socket, int]:
-    """A connection for entries to add, and the session that lives with it. Raises LedgerError."""
+    """A connection for entries to add, and the session that lives with it.
+
+    Raises LedgerError, HungUpError among them.
+    """
     connection = await connect(path, hello(b"A", token))
     try:
         async with asyncio.timeout(GREETING_S):
@@ -55,6 +62,10 @@ async def greet(path: str, token: str) -> tuple[socket.socket, int]:
         raise LedgerError(
             TIMEOUT, "connect", f"the gateway said nothing for {GREETING_S:.0f} s"
         ) from None
+    except ConnectionResetError as error:
+        # So ends a greeting of which it did not read all.
+        connection.close()
+        raise HungUpError from error
     except OSError as error:
         connection.close()
         raise LedgerError(GATEWAY_CLOSED, "connect", f"{path}: {error}") from error
@@ -68,6 +79,6 @@ async def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(got) < count:
         piece = await asyncio.get_running_loop().sock_recv(connection, count - len(got))
         if not piece:
-            raise LedgerError(GATEWAY_CLOSED, "connect", _HUNG_UP)
+            raise HungUpError
         got += piece
     return got

@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -20,6 +22,7 @@ from durablelog.bookkeeper.cluster.addresses import choose_addresses, load_addre
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess
 from durablelog.bookkeeper.ledger_store import LedgerState, Replication
+from durablelog.bookkeeper.zookeeper_nodes import end_session
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import ServerFailedError
 from segmentstore.contracts.errors import ConfigError
@@ -68,22 +71,26 @@ def test_all_of_it_serves_once_it_is_started(cluster: BookKeeperCluster) -> None
     assert all(service.bytes_on_disk > 0 for service in status.services)
 
 
+@contextmanager
+def session(cluster: BookKeeperCluster) -> Iterator[Any]:
+    client = KazooClient(cluster.zookeeper)
+    try:
+        client.start(60)
+        yield client
+    finally:
+        end_session(client)
+
+
 def test_a_restart_keeps_ports_and_data(cluster: BookKeeperCluster) -> None:
     before = cluster.zookeeper, [cluster.bookie_id(index) for index in range(3)]
-    client = KazooClient(cluster.zookeeper)
-    client.start()
-    client.create("/kept", b"by ZooKeeper")
-    client.stop()
-    client.close()
+    with session(cluster) as client:
+        client.create("/kept", b"by ZooKeeper")
     cluster.stop()
     assert states(cluster) == ["stopped"] * 4
     cluster.start()
     assert (cluster.zookeeper, [cluster.bookie_id(index) for index in range(3)]) == before
-    client = KazooClient(cluster.zookeeper)
-    client.start()
-    assert client.get("/kept")[0] == b"by ZooKeeper"
-    client.stop()
-    client.close()
+    with session(cluster) as client:
+        assert client.get("/kept")[0] == b"by ZooKeeper"
 
 
 def test_a_killed_bookie_serves_again_as_soon_as_it_is_started(cluster: BookKeeperCluster) -> None:

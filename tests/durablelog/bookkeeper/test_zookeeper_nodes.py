@@ -21,7 +21,7 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
-from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
+from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings, end_session
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
@@ -45,6 +45,20 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCl
 @pytest.fixture
 def root() -> str:
     return f"/test-{os.getpid()}-{next(_numbers)}"
+
+
+class StoppedBehindADeletion(ZookeeperNodes):
+    """Goes on behind its first deletion of a node when it may."""
+
+    def __init__(self, settings: ZookeeperSettings, runtime: Runtime) -> None:
+        super().__init__(settings, runtime)
+        self.reached, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def delete(self, path: str, version: int) -> None:
+        await super().delete(path, version)
+        if not self.reached.is_set():
+            self.reached.set()
+            await self.may_go_on.wait()
 
 
 async def connect(cluster: BookKeeperCluster, **settings: Any) -> ZookeeperNodes:
@@ -108,9 +122,10 @@ def test_an_expired_session_is_replaced_and_work_goes_on(
 def expire(cluster: BookKeeperCluster, client_id: Any) -> None:
     """End a session from outside: a second client takes it over and closes it."""
     thief = KazooClient(cluster.zookeeper, client_id=client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    try:
+        thief.start(60)
+    finally:
+        end_session(thief)
 
 
 def test_a_write_that_gets_no_answer_is_unavailable_and_may_have_happened(
@@ -333,5 +348,30 @@ def test_what_is_held_is_held_again_in_the_next_session(
         await holder.close()
         assert await other.read(f"{root}/owners/1") is None
         await other.close()
+
+    run(scenario())
+
+
+def test_who_lets_go_while_the_node_is_made_for_a_new_session_leaves_none(
+    zookeeper: BookKeeperCluster, root: str
+) -> None:
+    async def scenario() -> None:
+        path = f"{root}/owners/1"
+        before = await connect(zookeeper)  # plays the session before, which has not ended yet
+        await before.hold(path, b"me")
+        holder = StoppedBehindADeletion(ZookeeperSettings(hosts=[zookeeper.zookeeper]), Runtime())
+        await holder.open()
+        holding = asyncio.ensure_future(holder.hold(path, b"me"))
+        await holder.reached.wait()  # of the node of the session before
+        letting = asyncio.ensure_future(holder.let_go(path))
+        await asyncio.sleep(0)
+        # The session answers in order: whatever was asked for by now has been done.
+        assert await holder.read(path) is None
+        holder.may_go_on.set()
+        await holding
+        await letting
+        assert await before.read(path) is None
+        await holder.close()
+        await before.close()
 
     run(scenario())
