@@ -45,6 +45,7 @@ class Extent:
         "home",
         "length",
         "owner",
+        "pieces",
         "position",
         "reread",
         "segment_id",
@@ -58,6 +59,9 @@ class Extent:
         self.start_offset = start_offset
         self.length = length
         self.data = data
+        """All its bytes, while in memory and not in `pieces`."""
+        self.pieces: list[bytes] | None = None
+        """TAIL: its bytes as they were appended, until somebody needs them in one."""
         self.home = home
         self.address = -1
         self.flushed = False
@@ -86,17 +90,52 @@ class Extent:
         """Place in the segment, exclusive."""
         return self.start_offset + self.length
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether its bytes are here."""
+        return self.data is not None or self.pieces is not None
+
+    def grow(self, data: bytes) -> None:
+        """Take the bytes that follow, by reference. Only at home in TAIL."""
+        if self.pieces is None:
+            assert self.data is not None, self
+            self.pieces, self.data = [self.data], None
+        self.pieces.append(data)
+        self.length += len(data)
+
+    def joined(self) -> bytes:
+        """All its bytes in one, kept so. Only while in memory."""
+        if self.data is None:
+            assert self.pieces is not None, self
+            self.data, self.pieces = b"".join(self.pieces), None
+        return self.data
+
     def slice(self, offset: int, length: int) -> bytes:
         """At most `length` bytes from `offset`; the very object when that is all of it.
 
         Only while in memory.
         """
-        data = self.data
-        assert data is not None, self
+        parts = self.parts(offset, length)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def parts(self, offset: int, length: int) -> list[bytes]:
+        """The same, in the pieces it has: what is wanted wholly is not copied."""
         begin = offset - self.start_offset
-        if begin == 0 and length >= self.length:
-            return data
-        return data[begin : begin + length]
+        data = self.data
+        if data is not None:
+            return [data if begin == 0 and length >= self.length else data[begin : begin + length]]
+        assert self.pieces is not None, self
+        parts: list[bytes] = []
+        for piece in self.pieces:
+            if begin < len(piece) and length > 0:
+                part = (
+                    piece if begin == 0 and length >= len(piece) else piece[begin : begin + length]
+                )
+                parts.append(part)
+                length -= len(part)
+                begin += len(part)
+            begin -= len(piece)
+        return parts
 
     def __repr__(self) -> str:
         return (

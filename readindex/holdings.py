@@ -142,11 +142,14 @@ class Holdings:
                 self.cut(index)
         else:
             index.check_next(offset)
-            self.cut(index)
-            extent = index.append_block(offset, data)
-            extent.position = self._position
-            extent.counted_bytes = length
-            self._fifo[extent] = None
+            if index.tail is not None:
+                self.cut(index)
+            extent = index.grow_last(offset, data, self._config.block_bytes)
+            if extent is None:
+                extent = index.append_block(offset, data)
+                extent.position = self._position
+                self._fifo[extent] = None
+            extent.counted_bytes = extent.length
         self.tail_bytes += length
         self._position += length
 
@@ -324,6 +327,13 @@ class Holdings:
 
     def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
         """Tier 2 has everything below `storage_length` now. Cost: the extents this is new for."""
+        last = index.last
+        if (
+            last is not None
+            and last.pieces is not None
+            and last.start_offset < storage_length < last.end_offset
+        ):
+            self._split(index, last, storage_length)
         for extent in index.newly_flushed(storage_length):
             extent.flushed = False
             self._mark_flushed(extent)
@@ -433,8 +443,7 @@ class Holdings:
         return oldest
 
     def _item(self, extent: Extent) -> SpillItem:
-        data = extent.data
-        assert data is not None, extent
+        data = extent.joined()
         extent.home = Home.SPILLING
         block_bytes = self._config.block_bytes
         # A gathered block is a little over block_bytes: it stays one.
@@ -445,6 +454,16 @@ class Holdings:
             (self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)
         ]
         return SpillItem(extent, data, parts)
+
+    def _split(self, index: SegmentReadIndex, extent: Extent, offset: int) -> None:
+        """Tier 2 has a gathered extent up to `offset`: one that never ends to grow would never be
+        flushed as a whole.
+        """
+        rest = index.split(extent, offset)
+        rest.position = self._position
+        rest.counted_bytes = rest.length
+        extent.counted_bytes = extent.length
+        self._fifo[rest] = None
 
     def _end_stream(self, stream: Stream) -> None:
         """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is

@@ -444,7 +444,7 @@ class ReadIndex:
         if tail is not None and tail.start_offset <= offset < index.next_offset:
             return tail.slice(offset, length)
         extent = index.find(offset)
-        if extent is None or extent.data is None:
+        if extent is None or not extent.in_memory:
             return None
         if extent.home is Home.FETCHED:
             data = self._fetcher.read_held(segment, extent, offset, length)

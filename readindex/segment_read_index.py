@@ -30,7 +30,15 @@ UNKNOWN = -1
 class SegmentReadIndex:
     """One segment's extents and tail buffer. All offsets are places in the segment."""
 
-    __slots__ = ("extents", "flushed_mark", "next_offset", "segment_id", "tail", "tail_flushed")
+    __slots__ = (
+        "extents",
+        "flushed_mark",
+        "last",
+        "next_offset",
+        "segment_id",
+        "tail",
+        "tail_flushed",
+    )
 
     def __init__(self, segment_id: int) -> None:
         self.segment_id = segment_id
@@ -48,6 +56,8 @@ class SegmentReadIndex:
         """Every extent that begins below this and is not `flushed` reaches beyond
         storage_length.
         """
+        self.last: Extent | None = None
+        """The newest extent that an append made, wherever it is by now."""
 
     # --- appending ---
 
@@ -81,14 +91,49 @@ class SegmentReadIndex:
         self.tail = TailBuffer(offset, position)
         self.tail_flushed = 0
 
+    def grow_last(self, offset: int, data: bytes, block_bytes: int) -> Extent | None:
+        """Keep `data` by reference in the newest extent, if that has not been settled and both
+        together make one block.
+
+        An extent costs ten times what a piece of one does, over all its ways. The tail buffer must
+        have been cut.
+        """
+        last = self.last
+        if (
+            last is None
+            or last.length + len(data) > block_bytes
+            or last.home is not Home.TAIL
+            or last.flushed
+            or last.start_offset + last.length != offset
+        ):
+            return None
+        assert self.tail is None
+        last.grow(data)
+        self.next_offset = offset + len(data)
+        return last
+
     def append_block(self, offset: int, data: bytes) -> Extent:
         """Keep `data` by reference as an extent of its own. The tail buffer must have been cut."""
         self.check_next(offset)
         assert self.tail is None
-        extent = Extent(self.segment_id, offset, len(data), data, Home.TAIL)
+        extent = self.last = Extent(self.segment_id, offset, len(data), data, Home.TAIL)
         self.put(extent)
         self.next_offset = offset + len(data)
         return extent
+
+    def split(self, extent: Extent, offset: int) -> Extent:
+        """Make the part of a gathered extent from `offset` on an extent of its own, the one that
+        appends go on with.
+        """
+        pieces = extent.parts(offset, extent.end_offset - offset)
+        rest = self.last = Extent(
+            self.segment_id, offset, extent.end_offset - offset, b"", Home.TAIL
+        )
+        rest.data, rest.pieces = None, pieces
+        extent.pieces = extent.parts(extent.start_offset, offset - extent.start_offset)
+        extent.length = offset - extent.start_offset
+        self.put(rest)
+        return rest
 
     def cut(self) -> Extent | None:
         """Turn the tail buffer into an extent; None if there is no buffer.
@@ -151,12 +196,12 @@ class SegmentReadIndex:
             values = extents.values()
             while 0 <= at < len(extents) and max_length > 0:
                 extent: Extent = values[at]
-                if extent.data is None or not extent.start_offset <= offset < extent.end_offset:
+                if not extent.in_memory or not extent.start_offset <= offset < extent.end_offset:
                     break
-                piece = extent.slice(offset, max_length)
-                pieces.append(piece)
-                offset += len(piece)
-                max_length -= len(piece)
+                pieces += extent.parts(offset, max_length)
+                count = min(max_length, extent.end_offset - offset)
+                offset += count
+                max_length -= count
                 at += 1
         tail = self.tail
         if tail is not None and max_length > 0 and tail.start_offset <= offset < self.next_offset:
@@ -244,7 +289,7 @@ class SegmentReadIndex:
         if not extents:
             self.extents = None
         extent.home = Home.GONE
-        extent.data = None
+        extent.data = extent.pieces = None
 
     def newly_flushed(self, storage_length: int) -> list[Extent]:
         """Mark what now lies wholly below `storage_length` as flushed; the extents this is new for.
@@ -273,11 +318,13 @@ class SegmentReadIndex:
             assert extent.segment_id == self.segment_id, extent
             assert extent.home is not Home.GONE, extent
             if extent.home is Home.CACHED:
-                assert extent.data is None, extent
+                assert not extent.in_memory, extent
                 assert extent.address >= 0, extent
             else:
-                assert extent.data is not None, extent
-                assert len(extent.data) == extent.length, extent
+                assert (extent.data is None) != (extent.pieces is None), extent
+                assert (
+                    sum(map(len, extent.parts(start_offset, extent.length))) == extent.length > 0
+                ), extent
             position = extent.end_offset
         if self.tail is not None:
             assert self.tail.data, self

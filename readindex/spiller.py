@@ -100,6 +100,9 @@ class Spiller:
                     break
                 blocks: list[tuple[int, Buffer]] = []
                 for _, data, parts in items:
+                    if len(parts) == 1:
+                        blocks.append((parts[0][0], data))
+                        continue
                     view = memoryview(data)
                     blocks += [(address, view[start:end]) for address, start, end in parts]
                 if await self._inserted(blocks):

@@ -90,6 +90,42 @@ async def test_large_append_is_kept_by_reference_and_split_for_the_cache(
 
 
 @scenario
+async def test_appends_that_follow_each_other_make_one_block(world: World, s: int) -> None:
+    """Each was a block of its own, in memory, in the cache and in every account, however small
+    beside a block.
+    """
+    pieces = [bytes([i]) * 7 for i in range(16)]
+    for piece in pieces:
+        world.append(s, piece)
+    data = b"".join(pieces)
+    await world.index.wait_trimmed()
+    # 112 bytes, of which 64 stay; a block holds two appends, and a third would make it larger than
+    # a block.
+    assert len(world.cache.addresses()) == 4
+    for offset in (0, 3, 13, 60, 70, 77, 104):
+        assert await world.unflushed(s, offset, 112 - offset) == data[offset:]
+    # What is wanted wholly is not copied, from memory.
+    assert await world.index.read(s, 105, 7) is pieces[-1]
+    assert await world.index.read(s, 99, 3) == data[99:102]
+    assert await world.index.read(s, 100, 12) == data[100:]
+
+
+@scenario
+async def test_what_a_flush_took_of_a_block_that_grows_may_go(world: World, s: int) -> None:
+    world.append(s, b"flushed")
+    world.append(s, b"later on")
+    world.flush(s, 7)
+    numbers = world.index.statistics()
+    assert (numbers.tail_bytes, numbers.tail_bytes_unflushed) == (15, 8)
+    world.append(s, b"and more")
+    world.index.check()
+    assert world.index.statistics().tail_bytes_unflushed == 16
+    world.flush(s)
+    assert world.index.statistics().tail_bytes_unflushed == 0
+    assert await world.index.read(s, 0, 23) == b"flushedlater onand more"
+
+
+@scenario
 async def test_bytes_handed_out_outlive_eviction(world: World, s: int) -> None:
     world.append(s, b"first")
     kept = await world.index.read(s, 0, 5)
