@@ -10,7 +10,9 @@ How RocksDB is used, and why:
 - the account here, not RocksDB, decides what is there: an address is found only while fewer than
   `window` bytes were inserted after it, a window RocksDB's own limit always covers.
 - no log, no compression, small block cache: the pages of the operating system serve hot blocks.
-- every value carries its address, length and CRC32C, so a block is itself or is not there.
+- the account has the length and the CRC32C of each block, so a block is itself or is not there.
+  They are not in the value: a block then goes to RocksDB and comes from it without a copy of ours.
+  Puts and gets hold the interpreter's lock.
 - any error of RocksDB's makes the cache broken: gets find nothing, inserts are refused, and from
   time to time an insert tries to begin afresh in a new directory. The old one is never trusted
   again.
@@ -27,7 +29,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import (
     BlockBasedOptions,
@@ -49,16 +51,24 @@ from segmentstore.contracts.waiting import outlast
 
 T = TypeVar("T")
 
-_HEADER = struct.Struct(">QII")
-"""address, length of the block, CRC32C of the block."""
 _KEY = struct.Struct(">Q")
-assert _HEADER.size == 16
+_OVERHEAD_BYTES = 16
+"""What RocksDB needs for a block besides its bytes, about."""
 
 _BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 _WRITE_BUFFER_BYTES_MIN = 64 * 1024
 _WRITE_BUFFER_BYTES_MAX = 32 * 1024 * 1024
 _FILES = 64
 _REOPEN_INTERVAL_S = 1.0
+
+
+class _Block(NamedTuple):
+    """What the account has of a block."""
+
+    length: int
+    written_before: int
+    """Bytes written before it."""
+    checksum: int
 
 
 class RocksDbCache(CacheStorage):
@@ -82,8 +92,8 @@ class RocksDbCache(CacheStorage):
         self._path = ""
         self._generation = 0
         self._in_flight: set[asyncio.Future[Any]] = set()
-        self._live: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Address to (length, bytes written before it), in order of insertion."""
+        self._live: OrderedDict[int, _Block] = OrderedDict()
+        """By address, in order of insertion."""
         self._lost: OrderedDict[int, None] = OrderedDict()
         self._written = 0
         self._bytes = 0
@@ -104,18 +114,19 @@ class RocksDbCache(CacheStorage):
         if self._database is None and not self._door.locked() and loop.time() >= self._reopen_at:
             await self._reopen()
         database, generation = self._database, self._generation
-        size = sum(len(data) + _HEADER.size for _, data in blocks)
+        size = sum(len(data) + _OVERHEAD_BYTES for _, data in blocks)
         if database is None or size > self._bytes_max:
             return False
-        if not await self._run(lambda: _put(database, self._disk, self._path, blocks)):
+        checksums = await self._run(lambda: _put(database, self._disk, self._path, blocks))
+        if checksums is None:
             self._break(generation)
             return False
         if self._generation != generation or self._database is None:
             return False
-        for address, data in blocks:
+        for (address, data), checksum in zip(blocks, checksums, strict=True):
             length = len(data)
-            self._live[address] = (length, self._written)
-            self._written += length + _HEADER.size
+            self._live[address] = _Block(length, self._written, checksum)
+            self._written += length + _OVERHEAD_BYTES
             self._bytes += length
         self._inserts += len(blocks)
         self._evict()
@@ -123,7 +134,11 @@ class RocksDbCache(CacheStorage):
 
     async def get(self, addresses: Sequence[int]) -> list[bytes | None]:
         database, generation = self._database, self._generation
-        wanted = [address for address in addresses if address in self._live]
+        wanted = [
+            (address, block)
+            for address in addresses
+            if (block := self._live.get(address)) is not None
+        ]
         found: dict[int, bytes] = {}
         if database is not None and wanted:
             values, sound = await self._run(lambda: _get(database, wanted))
@@ -171,12 +186,15 @@ class RocksDbCache(CacheStorage):
     def _forget(self, address: int) -> None:
         entry = self._live.pop(address, None)
         if entry is not None:
-            self._bytes -= entry[0]
+            self._bytes -= entry.length
 
     def _evict(self) -> None:
         while self._live:
-            address, (_, written) = next(iter(self._live.items()))
-            if self._bytes <= self._bytes_max and self._written - written <= self._window:
+            address, block = next(iter(self._live.items()))
+            if (
+                self._bytes <= self._bytes_max
+                and self._written - block.written_before <= self._window
+            ):
                 break
             self._forget(address)
             self._lose(address)
@@ -323,38 +341,37 @@ def _wipe(disk: Disk, directory: str) -> None:
             disk.unlink(path)
 
 
-def _put(database: Rdict, disk: Disk, path: str, blocks: Sequence[tuple[int, Buffer]]) -> bool:
+def _put(
+    database: Rdict, disk: Disk, path: str, blocks: Sequence[tuple[int, Buffer]]
+) -> list[int] | None:
+    """The checksums of the blocks; None if RocksDB did not take them."""
+    checksums = []
     try:
         # A database whose files were deleted goes on answering until it needs a new one: look
         # before trusting it.
         if not disk.exists(f"{path}/CURRENT"):
-            return False
+            return None
         for address, data in blocks:
-            header = _HEADER.pack(address, len(data), crc32c(data))
-            database.put(_KEY.pack(address), b"".join((header, data)))
+            checksums.append(crc32c(data))
+            database.put(_KEY.pack(address), data if isinstance(data, bytes) else bytes(data))
     except Exception:  # noqa: BLE001 -- RocksDB's errors have no class of their own
-        return False
-    return True
+        return None
+    return checksums
 
 
-def _get(database: Rdict, addresses: Sequence[int]) -> tuple[dict[int, bytes], bool]:
+def _get(database: Rdict, wanted: Sequence[tuple[int, _Block]]) -> tuple[dict[int, bytes], bool]:
     """The blocks that are there whole, and whether RocksDB answered without an error."""
     try:
-        values = database.get([_KEY.pack(address) for address in addresses])
+        values = database.get([_KEY.pack(address) for address, _ in wanted])
     except Exception:  # noqa: BLE001 -- RocksDB's errors have no class of their own
         return {}, False
     found: dict[int, bytes] = {}
     sound = True
-    for address, value in zip(addresses, values or (), strict=False):
+    for (address, block), value in zip(wanted, values or (), strict=False):
         if not isinstance(value, bytes):
             continue
-        block = value[_HEADER.size :]
-        if len(value) >= _HEADER.size and _HEADER.unpack_from(value) == (
-            address,
-            len(block),
-            crc32c(block),
-        ):
-            found[address] = block
+        if (len(value), crc32c(value)) == (block.length, block.checksum):
+            found[address] = value
         else:
             sound = False
     return found, sound
