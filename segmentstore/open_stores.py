@@ -16,6 +16,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import logging
@@ -91,6 +92,9 @@ class OpenStore:
         if self.parts.lock is not None:
             with suppress(OSError):
                 self.parts.lock.close()
+        if self.parts.tier1 is not None:
+            # Others ask whether its session lives. A bare thread: to begin it takes no lock.
+            _thread.start_new_thread(self.parts.tier1.clients.abandon, ())
 
     async def ended(self) -> None:
         """Close it, if nobody has yet, and wait for the end; on any event loop.

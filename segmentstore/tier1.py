@@ -86,6 +86,13 @@ class BookKeeperClients(NamedTuple):
         finally:
             await self.nodes.close()
 
+    def abandon(self) -> None:
+        """Let go of both for an owner whose event loop is closed. Blocks; on any thread."""
+        try:
+            self.nodes.abandon()
+        finally:
+            self.ledgers.abandon()
+
 
 async def open_nodes(
     location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime

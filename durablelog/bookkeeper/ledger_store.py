@@ -211,6 +211,12 @@ class LedgerStore(ABC):
     async def close(self) -> None:
         """Let go of everything. Writers not closed fail (their ledgers stay open). Idempotent."""
 
+    def abandon(self) -> None:  # noqa: B027 - where nothing outlives the event loop, nothing is to do
+        """End the client of an owner whose event loop is closed; it is not used again.
+
+        Blocks as `close` does; on any thread. Idempotent.
+        """
+
     def health(self) -> str | None:
         """What is wrong with the way to the cluster, a sentence for people; None when all is
         well.

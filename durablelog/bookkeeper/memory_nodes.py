@@ -208,8 +208,12 @@ class HeldNodes:
 
     def end(self, now: float) -> None:
         """In order, unless the process is dead."""
-        self._session.ended = not self._silent()
+        self.abandon()
         self._tree.expire(now)
+
+    def abandon(self) -> None:
+        """As `end`; the next look sees it."""
+        self._session.ended = not self._silent()
 
 
 class MemoryNodes(MetadataNodes):
@@ -268,6 +272,10 @@ class MemoryNodes(MetadataNodes):
     async def close(self) -> None:
         self._closed = True
         self._held.end(asyncio.get_running_loop().time())
+
+    def abandon(self) -> None:
+        self._closed = True
+        self._held.abandon()
 
     def health(self) -> str | None:
         return "the nodes do not answer" if self._tree.outage else None

@@ -112,6 +112,12 @@ class MetadataNodes(ABC):
     async def close(self) -> None:
         """End the session. Idempotent."""
 
+    def abandon(self) -> None:  # noqa: B027 - where nothing outlives the event loop, nothing is to do
+        """End the session of an owner whose event loop is closed; it is not used again.
+
+        Blocks as `close` does; on any thread. Idempotent.
+        """
+
     def health(self) -> str | None:
         """What is wrong with the session, a sentence for people; None when all is well."""
         return None

@@ -223,6 +223,18 @@ class ZookeeperNodes(MetadataNodes):
         await self._holder.close()
         await asyncio.shield(self._closing)
 
+    def abandon(self) -> None:
+        client, self._client = self._client, None
+        if client is None or self._executor is None or self._closing is not None:
+            return
+        try:
+            # Behind its start, which may be under way there.
+            ending = self._executor.submit(end_session, client)
+        except RuntimeError:
+            return  # the interpreter ends, and everything with it
+        self._executor.shutdown(wait=False)
+        ending.result()
+
     def health(self) -> str | None:
         if self._refusal is not None:
             return f"zookeeper {self._where} refuses the credentials"

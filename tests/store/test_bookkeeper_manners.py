@@ -4,6 +4,7 @@ is followed.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.store_node import container_path, owners_path
 from segmentstore import (
     AppendOutcomeUnknownError,
@@ -21,6 +23,7 @@ from segmentstore import (
 )
 from segmentstore.contracts.processes import ProcessIdentity, SystemProcesses
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_stores import register
 from segmentstore.store_files import open_store
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import LAZY, read_all, run
@@ -172,6 +175,23 @@ def test_another_folder_of_the_same_path_is_not_the_one_before(
             # As it should be for an ordinary end.
             shutil.rmtree(folder)
             elsewhere.rename(folder)
+
+    run(main())
+
+
+def test_a_store_that_nobody_can_close_any_more_keeps_nobody_out(
+    world: World, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        one = await world.ask(tmp_path / "one")
+        await one.create_segment("a")
+        register(one._parts).let_go()  # as where its event loop is closed
+        looking = MemoryNodes(world.tree)
+        while await looking.children(owners_path(ROOT)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # a thread says good-bye
+        async with await world.ask(tmp_path / "two") as two:
+            await two.get_info("a")
+        await one.close()
 
     run(main())
 

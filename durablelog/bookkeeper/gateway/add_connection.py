@@ -181,6 +181,12 @@ class AddConnection:
         self._on_lost(reason)
         self._fail_all()
 
+    def abandon(self) -> None:
+        """End it where the event loop is closed: nobody is told."""
+        if self.lost is None:
+            self.lost = "the event loop is closed"
+            self._socket.close()
+
     def _fail_all(self) -> None:
         for writer in list(self.writers.values()):
             writer.fail_rest()

@@ -207,6 +207,15 @@ class GatewayLedgerStore(LedgerStore):
             self._executor.shutdown(wait=False)
             self._releasing.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.connection.abandon()
+            link.gateway.release()
+        self._executor.shutdown(wait=False)
+        self._releasing.shutdown(wait=False)
+
     def health(self) -> str | None:
         link = self._link
         if self._trouble is not None or link is None:

@@ -24,10 +24,11 @@ from durablelog.bookkeeper.gateway.gateway_ledger_store import (
 )
 from durablelog.bookkeeper.gateway.gateway_process import HOST, GatewayProcess
 from durablelog.bookkeeper.ledger_store import LedgerError
+from durablelog.bookkeeper.metadata_node import NodeContent
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings, end_session
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_nodes
+from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.support.open_sockets import open_sockets
 
@@ -168,6 +169,37 @@ def test_a_session_whose_thread_is_on_its_way_out_is_waited_for(cluster: BookKee
         stopping.result(60)
         closing.result(60)
     assert open_sockets() <= before
+
+
+def test_clients_whose_event_loop_is_closed_are_ended_from_any_thread(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def opened() -> BookKeeperClients:
+        location = BookKeeperLocation.parse(cluster.url())
+        clients = await open_clients(location, {}, Runtime())
+        await clients.nodes.hold("/held", b"me")
+        return clients
+
+    async def held() -> NodeContent | None:
+        nodes = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
+        await nodes.open()
+        try:
+            return await nodes.read("/held")
+        finally:
+            await nodes.close()
+
+    with kept_gateway() as gateway:
+        gateway.control.call("dataSocket")
+        before, users = open_sockets(), gateway.users
+        loop = asyncio.new_event_loop()
+        clients = loop.run_until_complete(opened())
+        loop.close()
+        with ThreadPoolExecutor(1) as executor:
+            for _ in range(2):
+                executor.submit(clients.abandon).result(60)
+        assert open_sockets() <= before
+        assert gateway.users == users
+        assert asyncio.run(held()) is None
 
 
 def nobody(folder: Path) -> str:
