@@ -82,6 +82,8 @@ ends.
 INLINE_BYTES = 64 * 1024
 """Messages up to this are read on the loop."""
 HEADS_AT_ONCE = 8
+TOO_MUCH = "too much waits for deletion already"
+"""Why an orphan is left alone that nothing else speaks for."""
 SET_ASIDE_MAX = 1024
 """Messages remembered that made something fail; the first is tried again when there are more."""
 
@@ -426,9 +428,11 @@ class MailboxKeeper:
         found: list[StoredObject] = []
         names = list(dict.fromkeys(request.names))
         for first in range(0, len(names), HEADS_AT_ONCE):
-            some = []
+            some: list[str] = []
             for name in names[first : first + HEADS_AT_ONCE]:
                 reason = self._reason_to_keep(name, proposed)
+                if reason is None and self._sweeper.is_full(len(found)):
+                    reason = TOO_MUCH  # Which no HEAD would change.
                 if reason is None:
                     some.append(name)
                 else:
@@ -443,10 +447,7 @@ class MailboxKeeper:
         gone = {stored.name: None for stored in condemned}
         for stored in found:
             if stored.name not in gone:
-                kept[stored.name] = (
-                    self._reason_to_keep(stored.name, proposed)
-                    or "too much waits for deletion already"
-                )
+                kept[stored.name] = self._reason_to_keep(stored.name, proposed) or TOO_MUCH
         detail = {"condemned": list(gone), "left_alone": kept}
         await self._answer(
             Answer(*request.key, "condemned", "", detail), ours=bool(request.store_id)

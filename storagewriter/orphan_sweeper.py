@@ -206,6 +206,13 @@ class OrphanSweeper:
         first_seen = self._suspects.setdefault(suspect.name, now)
         return first_seen < now and now - first_seen >= self._lag_s
 
+    def is_full(self, more: int = 0) -> bool:
+        """Whether `condemn` would make nothing garbage any more, behind so many more orphans.
+
+        O(1).
+        """
+        return len(self._source.metadata.garbage) + more >= GARBAGE_MAX
+
     async def condemn(
         self, found: Sequence[StoredObject], is_orphan: Callable[[StoredObject], bool] | None = None
     ) -> list[StoredObject]:
@@ -221,9 +228,8 @@ class OrphanSweeper:
         await self.check_alone()
         condemned: list[StoredObject] = []
         async with self._lock:
-            metadata = self._source.metadata
             for first in range(0, len(found), BATCH_OBJECTS):
-                if len(metadata.garbage) >= GARBAGE_MAX:
+                if self.is_full():
                     break
                 now = asyncio.get_running_loop().time()
                 some = found[first : first + BATCH_OBJECTS]

@@ -187,6 +187,28 @@ def test_what_waits_for_deletion_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     owned(body)
 
 
+def test_while_too_much_waits_tier2_is_asked_for_no_more_orphans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orphan_sweeper, "GARBAGE_MAX", 8)
+
+    async def body(o: Owner) -> None:
+        names = [o.plant(o.compaction_name(), age_ms=OLD_MS) for _ in range(60)]
+        heads: list[str] = []
+
+        async def note(method: str, name: str) -> None:
+            if method == "head" and name in names:
+                heads.append(name)
+
+        o.hooks.before = note
+        for message_id, some in (("first", names[:40]), ("second", names[40:])):
+            answer = await o.ask(_request(o, *some, message_id=message_id))
+            assert set(_left(answer).values()) == {"too much waits for deletion already"}
+        assert list(o.metadata.garbage) == heads == names[:8]
+
+    owned(body)
+
+
 def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_are_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

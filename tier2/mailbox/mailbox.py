@@ -18,7 +18,7 @@ tries again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
 from segmentstore.contracts.runtime import Runtime
@@ -187,15 +187,25 @@ async def _entries(storage: ObjectStorage, prefix: str) -> AsyncIterator[Mailbox
 # --- waiting --------------------------------------------------------------------------------------
 
 
+def as_it_is(answer: Answer) -> Answer:
+    """The answer, whole."""
+    return answer
+
+
 async def wait_for_answers(
-    storage: ObjectStorage, keys: Iterable[MessageKey], timeout_s: float, poll_s: float
+    storage: ObjectStorage,
+    keys: Iterable[MessageKey],
+    timeout_s: float,
+    poll_s: float,
+    keep: Callable[[Answer], Answer] = as_it_is,
 ) -> dict[MessageKey, Answer]:
     """The answers that are there within `timeout_s`, in the order of `keys`; what is missing has
     none yet.
 
     Looks at once, then every `poll_s`: one LIST a job and container, two requests for each new
     answer. A Tier 2 that does not answer is waited out within the time. An answer that cannot be
-    read is one of verdict `failed`.
+    read is one of verdict `failed`. What `keep` gives of an answer is held: all of many long ones
+    has no room.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout_s
@@ -203,7 +213,7 @@ async def wait_for_answers(
     found: dict[MessageKey, Answer] = {}
     while True:
         try:
-            await _collect(storage, [key for key in wanted if key not in found], found)
+            await _collect(storage, [key for key in wanted if key not in found], found, keep)
         except StorageUnavailableError:
             pass  # Asked again below; whoever waits learns it by the answers that are missing.
         left_s = give_up - loop.time()
@@ -213,7 +223,10 @@ async def wait_for_answers(
 
 
 async def _collect(
-    storage: ObjectStorage, missing: list[MessageKey], found: dict[MessageKey, Answer]
+    storage: ObjectStorage,
+    missing: list[MessageKey],
+    found: dict[MessageKey, Answer],
+    keep: Callable[[Answer], Answer],
 ) -> None:
     there: list[MessageKey] = []
     wanted = set(missing)
@@ -231,7 +244,7 @@ async def _collect(
             if isinstance(answer, BaseException):
                 raise answer
             if answer is not None:
-                found[key] = answer
+                found[key] = keep(answer)
 
 
 async def _read_or_say(storage: ObjectStorage, key: MessageKey) -> Answer | None:

@@ -27,21 +27,21 @@ LAST: Final = {"item": "run"}
 """The row of work of what the driver itself has found."""
 
 
-def check_findings_url(url: str, tier2_url: str) -> None:
-    """Raise ConfigError("findings", ...) if no task could write there, or it is within the store's
+def check_findings_url(url: str, tier2_url: str, setting: str = "findings") -> None:
+    """Raise ConfigError of the setting if no task could write there, or it is within the store's
     own place.
     """
     try:
         check_object_storage_url(url)
     except ConfigError as error:
-        raise ConfigError("findings", f"is no place to write to: {error}") from error
+        raise ConfigError(setting, f"is no place to write to: {error}") from error
     if url.startswith("memory:"):
-        raise ConfigError("findings", "the memory of this process is none that tasks can write to")
+        raise ConfigError(setting, "the memory of this process is none that tasks can write to")
     theirs, ours = urlsplit(url), urlsplit(tier2_url)
     same = (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc)
     if same and f"{theirs.path.rstrip('/')}/".startswith(f"{ours.path.rstrip('/')}/"):
         raise ConfigError(
-            "findings",
+            setting,
             "lies within the store's Tier 2, where it would be foreign: choose another place",
         )
 

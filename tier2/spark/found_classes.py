@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tier2.spark.findings import Kind
@@ -55,22 +54,18 @@ def count_classes(findings: pa.Table) -> Counter[FoundClass]:
     )
 
 
-def sample(findings: pa.Table, most: int, whole: Collection[str] = ()) -> pa.Table:
-    """At most `most` rows, in their order, of all classes; those of kinds in `whole` are kept, and
-    not counted.
+def sample(findings: pa.Table, most: int) -> pa.Table:
+    """At most `most` rows, in their order, of all classes.
 
     More than `most` only where there are more kinds and severities than that: one row of each is
     kept.
     """
     if findings.num_rows <= most:
         return findings
-    kept = pc.is_in(findings["kind"], value_set=pa.array(sorted(whole), pa.string())).to_numpy()
     first = _ranks(findings, ("kind", "severity")) == 0
-    ranks = _ranks(findings, _CLASS)
-    order = np.lexsort((ranks, ~first, kept))
-    wanted = kept.copy()
-    room = max(most, int(np.count_nonzero(first & ~kept)))
-    wanted[order[: min(room, int(np.count_nonzero(~kept)))]] = True
+    order = np.lexsort((_ranks(findings, _CLASS), ~first))
+    wanted = np.zeros(findings.num_rows, bool)
+    wanted[order[: max(most, int(np.count_nonzero(first)))]] = True
     return findings.filter(pa.array(wanted))
 
 

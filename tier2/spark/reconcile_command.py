@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmentstore.contracts.errors import ConfigError
@@ -77,7 +80,11 @@ def add_parser(subparsers: Any) -> None:
         help="with --delete-orphans: ask the owners to delete them",
     )
     parser.add_argument(
-        "--report", metavar="FOLDER", help="write findings.parquet and summary.json there"
+        "--report",
+        metavar="FOLDER",
+        help="write findings.parquet and summary.json there; of very many findings a sample, "
+        "findings-sample.parquet, "
+        "if tasks run on other machines",
     )
     parser.add_argument(
         "--findings",
@@ -127,7 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     options = _options(arguments)
     if arguments.report is not None:
-        checked_folder(arguments.report, "--report")
+        place = Path(checked_folder(arguments.report, "--report")).absolute()
+        check_findings_url(place.as_uri(), arguments.tier2_url, "report")
     if arguments.findings is not None:
         check_findings_url(arguments.findings, arguments.tier2_url)
     # A usage error costs no session.
@@ -137,23 +145,29 @@ def run(arguments: argparse.Namespace) -> int:
     from tier2.spark.inventory_rows import InventoryError  # noqa: PLC0415
     from tier2.spark.progress import Progress  # noqa: PLC0415
     from tier2.spark.reconcile_job import reconcile  # noqa: PLC0415
-    from tier2.spark.session import spark_session  # noqa: PLC0415
+    from tier2.spark.report_files import parts_folder  # noqa: PLC0415
+    from tier2.spark.session import is_here, spark_session  # noqa: PLC0415
 
     spark = spark_session("segmentstore reconcile")
-    try:
-        with Progress(spark, "reconcile"):
-            result = reconcile(
-                spark,
-                arguments.tier2_url,
-                older_than=arguments.older_than,
-                listing=arguments.listing,
-                **options,
-            )
-    except (CatalogFormatError, InventoryError) as error:
-        return _could_not_tell(str(error))
-    except PySparkException as error:
-        return _could_not_tell(_cause(str(error)))
-    return _show(arguments, result)
+    with ExitStack() as made:
+        parts: Path | None = None
+        if arguments.report is not None and arguments.findings is None and is_here(spark):
+            parts = made.enter_context(parts_folder(arguments.report))
+            options["findings_url"] = parts.as_uri()
+        try:
+            with Progress(spark, "reconcile"):
+                result = reconcile(
+                    spark,
+                    arguments.tier2_url,
+                    older_than=arguments.older_than,
+                    listing=arguments.listing,
+                    **options,
+                )
+        except (CatalogFormatError, InventoryError) as error:
+            return _could_not_tell(str(error))
+        except PySparkException as error:
+            return _could_not_tell(_cause(str(error)))
+        return _show(arguments, result, parts)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -178,17 +192,23 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show(arguments: argparse.Namespace, result: ReconcileResult) -> int:
-    from tier2.spark.reconcile_report import summary_json, summary_text, write_report  # noqa: PLC0415
+def _show(arguments: argparse.Namespace, result: ReconcileResult, parts: Path | None) -> int:
+    """`parts`: where tasks have written all findings for the report."""
+    from tier2.spark.reconcile_report import summary_json, summary_text  # noqa: PLC0415
+    from tier2.spark.report_files import FINDINGS_FILE, write_report  # noqa: PLC0415
 
-    document = summary_json(result.summary, result.condemned)
+    summary = result.summary
+    if parts is not None:
+        summary = replace(summary, all_findings=str(Path(arguments.report) / FINDINGS_FILE))
+    document = summary_json(summary, result.condemned)
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:
-        print(summary_text(result.summary, result.condemned))
+        print(summary_text(summary, result.condemned))
     if arguments.report is not None:
         try:
-            write_report(arguments.report, result.table, document)
+            files = None if parts is None else sorted((parts / summary.run_id).glob("*.parquet"))
+            write_report(arguments.report, result.table, document, files)
         except OSError as error:
             raise ConfigError("report", f"{arguments.report} cannot be written: {error}") from error
     return int(result.verdict)

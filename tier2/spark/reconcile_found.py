@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tier2.spark.findings import FINDINGS, Kind, Severity
 from tier2.spark.found_classes import FoundClass
 from tier2.spark.marks import unpack_shards
+from tier2.spark.orphan_requests import ASKED, NOT_ASKED
 from tier2.spark.reconcile_work import BORDER, FOUND, GONE
 
 
@@ -60,6 +61,10 @@ class Verdicts:
     """More of them, as marks over snapshot B, by shard."""
     counts: Counter[str] = field(default_factory=Counter)
     borders: list[dict[str, Any]] = field(default_factory=list)
+    asked: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Requests to delete orphans: containers and message ids, and how many names they had."""
+    not_asked: Counter[int] = field(default_factory=Counter)
+    """Orphans of containers that no request names."""
 
     def add(self, results: pa.Table) -> None:
         """Take RESULTS."""
@@ -80,6 +85,10 @@ class Verdicts:
                     self.gone_marks.setdefault(shard, []).append(bits)
             elif counter == BORDER:
                 self.borders.append(row)
+            elif counter == ASKED:
+                self.asked[row["container_id"], row["evidence"]] = number
+            elif counter == NOT_ASKED:
+                self.not_asked[row["container_id"]] += number
             else:
                 self.counts[counter] += number
 

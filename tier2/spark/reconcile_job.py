@@ -30,9 +30,10 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_reading import read_table
 from tier2.locations import open_object_storage
+from tier2.mailbox.messages import MessageKey
 from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
-from tier2.spark.arrow_rows import is_text, unpack
+from tier2.spark.arrow_rows import unpack
 from tier2.spark.command_options import Exit
 from tier2.spark.coverage import broken_segments
 from tier2.spark.findings import Kind, Place, Suspects, findings_table
@@ -43,9 +44,10 @@ from tier2.spark.found_classes import count_classes, shown_by_each, total
 from tier2.spark.frames import arrow_of, frame_of, map_bins
 from tier2.spark.listing_job import survey_listed, survey_prepared
 from tier2.spark.marks import HASHES, hashed_within, pack_shards, unpack_shards
+from tier2.spark.orphan_requests import Asking, Condemned, share_of
 from tier2.spark.reconcile_found import Proposals, Survey, Verdicts, waiting_of
 from tier2.spark.reconcile_options import ReconcileOptions, parse_age
-from tier2.spark.reconcile_owners import ASK, Condemned, Owners, Snapshots
+from tier2.spark.reconcile_owners import ASK, Owners, Snapshots
 from tier2.spark.reconcile_plan import (
     LENGTH_COLUMNS,
     OBJECTS_PER_TASK,
@@ -95,7 +97,7 @@ class ReconcileResult:
     """The same rows, by kind and object."""
     summary: Summary
     condemned: tuple[Condemned, ...]
-    """What came of asking the owners to delete orphans."""
+    """What came of asking the owners to delete orphans, by container: numbers, and some names."""
 
     @property
     def verdict(self) -> Exit:
@@ -144,6 +146,7 @@ class _Run:
         self._listing = listing
         self._runtime = Runtime()
         self._run_id = options.run_id or f"{self._runtime.random.getrandbits(64):016x}"
+        self._asking: Asking | None = None
 
     def result(self) -> ReconcileResult:
         """The whole of it."""
@@ -180,8 +183,7 @@ class _Run:
         if self._options.findings_url is not None and here.num_rows:
             write_part(self._options.findings_url, self._run_id, LAST, here)
         findings = _sorted([*verdicts.findings, here])
-        orphans = _orphans(findings) if self._options.execute else {}
-        condemned = self._condemn(orphans, listed_at_ms)
+        condemned = self._outcomes(verdicts)
         summary = Summary(
             run_id=self._run_id,
             url=self._shown_url,
@@ -206,6 +208,9 @@ class _Run:
             if self._options.delete_orphans
             else "no",
             verdict=verdict_of(findings, condemned),
+            all_findings=""
+            if self._options.findings_url is None
+            else f"in {self._run_id}/ of the place for findings",
         )
         return ReconcileResult(
             findings=frame_of(self._spark, findings),
@@ -336,8 +341,7 @@ class _Run:
             untold=tuple(untold),
             looks=self._options.check != "none",
             shown=shown,
-            # Owners are asked by name.
-            whole=(Kind.ORPHAN,) if self._options.execute else (),
+            asking=self._asking,
             findings_url=self._options.findings_url or "",
             confirms=self._listing is not None,
             held=SUSPECTS_HELD,
@@ -382,6 +386,8 @@ class _Run:
     def _verdicts(
         self, before: Snapshots, survey: Survey, by: Judge, hashes: Mapping[int, bytes]
     ) -> Verdicts:
+        if self._options.execute:
+            self._asking = self._asks(by.place, len(survey.rows) + len(survey.again))
         work: list[dict[str, Any]] = [
             {
                 "item": "judge",
@@ -480,11 +486,22 @@ class _Run:
     async def _judged_gone(self, owners: Owners, by: Judge, names: Sequence[str]) -> pa.Table:
         return await judge_gone(owners.storage, names, await self._third_look(owners, by))
 
-    def _condemn(self, orphans: dict[int, list[str]], listed_at_ms: int) -> list[Condemned]:
-        if not orphans:
+    # --- orphans ----------------------------------------------------------------------------------
+
+    def _asks(self, place: Place, ranges: int) -> Asking:
+        """What tasks ask owners to delete, which judge these ranges of shards."""
+        token = f"{self._runtime.random.getrandbits(64):016x}"
+        store_id = self._owners(lambda owners: owners.known_store())
+        return Asking(token, place.listed_at_ms - place.older_than_ms, store_id, share_of(ranges))
+
+    def _outcomes(self, verdicts: Verdicts) -> list[Condemned]:
+        if not verdicts.asked:
             return []
-        older_than_ms = listed_at_ms - int(self._options.older_than_s * 1000)
-        return self._owners(lambda owners: owners.condemn(orphans, older_than_ms))
+        asked = {
+            MessageKey(number, self._run_id, each): names
+            for (number, each), names in verdicts.asked.items()
+        }
+        return self._owners(lambda owners: owners.outcomes(asked, verdicts.not_asked))
 
 
 async def _tags(owners: Owners, store_id: str | None, listed_at_ms: int) -> Place:
@@ -545,14 +562,3 @@ def _sorted(tables: Sequence[pa.Table]) -> pa.Table:
             for name in ("kind", "object", "container_id", "segment_id", "start_offset")
         ]
     )
-
-
-def _orphans(findings: pa.Table) -> dict[int, list[str]]:
-    """Names of orphans by container."""
-    orphans: dict[int, list[str]] = {}
-    rows = findings.filter(is_text(findings["kind"], Kind.ORPHAN)).select(
-        ["container_id", "object"]
-    )
-    for row in rows.to_pylist():
-        orphans.setdefault(row["container_id"], []).append(row["object"])
-    return orphans

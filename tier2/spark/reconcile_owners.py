@@ -7,8 +7,7 @@ Rules of this file:
   nothing is concluded for him;
 - a request's id is drawn for each asking: an answer to an earlier one, of a run of the same id, is
   never taken for it;
-- an owner's mailbox holds few requests of a run at a time: the next are put when these are
-  answered;
+- requests to delete are put by tasks (`orphan_requests`), and only waited for here;
 - proposals are read before snapshot B is asked for: one that is answered after that is in B.
 
 Coroutines over ObjectStorage and Runtime.
@@ -17,7 +16,7 @@ Coroutines over ObjectStorage and Runtime.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -26,10 +25,15 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_names import parse_manifest_name
 from tier2.catalog.catalog_snapshots import Unreadable, newest_snapshots
-from tier2.mailbox.mailbox import each_message, put_message, read_message, wait_for_answers
+from tier2.mailbox.mailbox import (
+    as_it_is,
+    each_message,
+    put_message,
+    read_message,
+    wait_for_answers,
+)
 from tier2.mailbox.messages import (
     Answer,
-    CondemnRequest,
     ExportRequest,
     MessageFormatError,
     MessageKey,
@@ -37,6 +41,7 @@ from tier2.mailbox.messages import (
 )
 from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
+from tier2.spark.orphan_requests import Condemned, counted, first_of_each, outcomes
 from tier2.spark.owner_bell import folder_of, wake_owner
 from tier2.store_markers import StoreMarkers, stores_at
 
@@ -48,10 +53,8 @@ proposals are answered when the last is put.
 """
 MESSAGES_AT_ONCE: Final = 16
 """Read together."""
-CONDEMNED_AT_ONCE: Final = 1000
-"""Names in one request."""
 REQUESTS_AT_ONCE: Final = 16
-"""Put together; and to delete, what waits in one mailbox."""
+"""Put together; and of those to delete so many of each container waited for together."""
 
 ASK: Final = "ask"
 """Every owner exports its catalog, now, and says so."""
@@ -75,20 +78,6 @@ class Snapshots(NamedTuple):
     def store_id(self) -> str | None:
         """Of the store; None without a snapshot."""
         return next((manifest.store_id for manifest in self.manifests.values()), None)
-
-
-class Condemned(NamedTuple):
-    """One request to make garbage of orphans, and what came of it."""
-
-    container_id: int
-    names: tuple[str, ...]
-    verdict: str
-    """Of the owner's answer; `pending` if none came in time, or to an earlier request."""
-    reason: str
-    condemned: tuple[str, ...]
-    """What the owner made garbage of: it will be deleted after the deletion lag."""
-    left_alone: Mapping[str, str]
-    """What it found a reason to leave, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +159,7 @@ class Owners:
         )
 
     async def _exported(self, name: str, containers: range) -> dict[int, Answer]:
-        store_id = await self._known_store()
+        store_id = await self.known_store()
         requests = [
             ExportRequest(number, self.run_id, f"export-{name}-{_drawn(self.runtime)}", store_id)
             for number in containers
@@ -178,9 +167,7 @@ class Owners:
         answers = await self._asked(requests)
         return {key.container_id: answer for key, answer in answers.items()}
 
-    async def _asked(
-        self, requests: Sequence[CondemnRequest] | Sequence[ExportRequest]
-    ) -> dict[MessageKey, Answer]:
+    async def _asked(self, requests: Sequence[ExportRequest]) -> dict[MessageKey, Answer]:
         for start in range(0, len(requests), REQUESTS_AT_ONCE):
             some = requests[start : start + REQUESTS_AT_ONCE]
             await asyncio.gather(
@@ -189,7 +176,7 @@ class Owners:
         await self.wake()
         return await answers_to(self.storage, [each.key for each in requests], self.timeout_s)
 
-    async def _known_store(self) -> str:
+    async def known_store(self) -> str:
         """For which store requests are; empty if nobody says so: then each owner decides whether it
         is meant.
         """
@@ -247,63 +234,43 @@ class Owners:
         """
         return {store_tag(each): each for each in await stores_at(self.storage) if each != store_id}
 
-    async def condemn(
-        self, orphans: Mapping[int, Sequence[str]], older_than_ms: int
+    async def outcomes(
+        self, asked: Mapping[MessageKey, int], not_asked: Mapping[int, int]
     ) -> list[Condemned]:
-        """Ask the owners to make garbage of `orphans` (by container), last modified before
-        `older_than_ms` (wall time).
+        """What owners say to requests to delete that tasks have put, each with the number of its
+        names.
 
-        Each owner judges again by itself, and is asked in rounds of REQUESTS_AT_ONCE requests, each
-        with the whole of `timeout_s`. What has no answer in time is pending: the request stays, and
-        is carried out whenever the owner comes to it. Who left one without an answer is asked no
-        more.
+        Waited for in rounds of REQUESTS_AT_ONCE for each container, each with the whole of
+        `timeout_s`. What has no answer in time is pending: the request stays, and is carried out
+        whenever the owner comes to it. Who left one without an answer is waited for no more.
         """
-        store_id = await self._known_store()
-        requests = {
-            number: [
-                CondemnRequest(
-                    number,
-                    self.run_id,
-                    f"condemn-{first:08d}-{_drawn(self.runtime)}",
-                    tuple(names[first : first + CONDEMNED_AT_ONCE]),
-                    older_than_ms,
-                    store_id,
-                )
-                for first in range(0, len(names), CONDEMNED_AT_ONCE)
-            ]
-            for number, names in sorted(orphans.items())
-        }
-        asked: dict[MessageKey, None] = {}
+        if asked:
+            await self.wake()
         answers: dict[MessageKey, Answer] = {}
-        left = dict(requests)
+        left = sorted(asked)
         while left:
-            some = [request for each in left.values() for request in each[:REQUESTS_AT_ONCE]]
-            asked |= dict.fromkeys(request.key for request in some)
-            answers |= await self._asked(some)
-            silent = {request.container_id for request in some if request.key not in answers}
-            left = {
-                number: each[REQUESTS_AT_ONCE:]
-                for number, each in left.items()
-                if number not in silent and len(each) > REQUESTS_AT_ONCE
-            }
-        return [
-            _condemned(
-                request, answers.get(request.key), self.timeout_s, was_asked=request.key in asked
-            )
-            for each in requests.values()
-            for request in each
-        ]
+            some = first_of_each(left, REQUESTS_AT_ONCE)
+            answers |= await answers_to(self.storage, some, self.timeout_s, counted)
+            silent = {key.container_id for key in some if key not in answers}
+            done = frozenset(some)
+            left = [key for key in left if key not in done and key.container_id not in silent]
+        late = [key for key in asked if key not in answers]
+        answers |= await answers_to(self.storage, late, 0.0, counted)
+        return outcomes(asked, answers, not_asked, self.timeout_s)
 
 
 async def answers_to(
-    storage: ObjectStorage, keys: Sequence[MessageKey], timeout_s: float
+    storage: ObjectStorage,
+    keys: Sequence[MessageKey],
+    timeout_s: float,
+    keep: Callable[[Answer], Answer] = as_it_is,
 ) -> dict[MessageKey, Answer]:
-    """What owners say to these messages within `timeout_s`."""
+    """What owners say to these messages within `timeout_s`; what `keep` gives of it is held."""
     quick_s = min(QUICK_FOR_S, timeout_s)
-    answers = await wait_for_answers(storage, keys, quick_s, QUICK_POLL_S)
+    answers = await wait_for_answers(storage, keys, quick_s, QUICK_POLL_S, keep)
     left = [key for key in keys if key not in answers]
     if left and timeout_s > quick_s:
-        answers |= await wait_for_answers(storage, left, timeout_s - quick_s, POLL_S)
+        answers |= await wait_for_answers(storage, left, timeout_s - quick_s, POLL_S, keep)
     return answers
 
 
@@ -327,22 +294,3 @@ def _why_not(answer: Answer | None, newest: Manifest | None, timeout_s: float) -
     if newest is None or newest.snapshot[:3] < exported[:3]:
         return f"the snapshot {exported.prefix} that its owner named is not there"
     return None
-
-
-def _condemned(
-    request: CondemnRequest, answer: Answer | None, timeout_s: float, *, was_asked: bool
-) -> Condemned:
-    if answer is None:
-        reason = f"no answer within {timeout_s:g} s"
-        if not was_asked:
-            reason += " to an earlier request: this one was not made"
-        return Condemned(request.container_id, request.names, "pending", reason, (), {})
-    made, left = answer.detail.get("condemned"), answer.detail.get("left_alone")
-    return Condemned(
-        request.container_id,
-        request.names,
-        answer.verdict,
-        answer.reason,
-        tuple(map(str, made)) if isinstance(made, list) else (),
-        {str(name): str(why) for name, why in left.items()} if isinstance(left, dict) else {},
-    )

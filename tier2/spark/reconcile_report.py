@@ -1,15 +1,13 @@
-"""What a run of reconciliation says of itself: the numbers, the verdict, a text for people, files
-for programs.
+"""What a run of reconciliation says of itself: the numbers, the verdict, a text for people, a
+document for programs.
 
-Rules of this file: pure but for `write_report`; no pyspark. The verdict is `grep`'s: who could not
-look at everything says so, whatever else was found; what is in flight or waits for its deletion is
-as it should be and counts for nothing.
+Rules of this file: pure, and no pyspark. The verdict is `grep`'s: who could not look at everything
+says so, whatever else was found; what is in flight or waits for its deletion is as it should be and
+counts for nothing.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from segmentstore.contracts.visible import visible
 from tier2.spark.arrow_rows import is_text
 from tier2.spark.command_options import Exit
 from tier2.spark.findings import Kind, Severity
 from tier2.spark.found_classes import FoundClass, count_classes
-from tier2.spark.reconcile_owners import Condemned
+from tier2.spark.orphan_requests import NOT_ASKED, Condemned, is_done
 
-FINDINGS_FILE: Final = "findings.parquet"
-SUMMARY_FILE: Final = "summary.json"
 EXAMPLE_CHARACTERS_MAX: Final = 100
 
 _ORDER: Final = {str(severity): place for place, severity in enumerate(Severity)}
@@ -77,6 +72,20 @@ class Summary:
     delete_orphans: str
     """`no`, `dry run` or `asked`."""
     verdict: Exit
+    all_findings: str = ""
+    """Where all findings are, in words, if they were written."""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether there are more findings than rows.
+
+        Of what waits for its deletion there always may be.
+        """
+        return any(
+            each.shown < each.number
+            for each in self.kinds
+            if each.kind != Kind.WAITING_FOR_DELETION
+        )
 
 
 def count_kinds(
@@ -121,7 +130,7 @@ def _example(row: Mapping[str, Any]) -> str:
 def verdict_of(findings: pa.Table, condemned: Sequence[Condemned]) -> Exit:
     """Which exit code a run ends with."""
     severities = set(findings["severity"].unique().to_pylist())
-    if Severity.UNKNOWN in severities or any(each.verdict != "condemned" for each in condemned):
+    if Severity.UNKNOWN in severities or not all(map(is_done, condemned)):
         return Exit.COULD_NOT_TELL
     return Exit.FINDINGS if severities & {Severity.HARMFUL, Severity.NOTE} else Exit.NOTHING
 
@@ -130,6 +139,8 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
     """The run as one JSON document."""
     return {
         "run_id": summary.run_id,
+        "sample": summary.is_sample,
+        "all_findings": summary.all_findings or None,
         "tier2_url": summary.url,
         "listed_at_ms": summary.listed_at_ms,
         "containers": [
@@ -176,11 +187,16 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
         "condemned": [
             {
                 "container_id": each.container_id,
-                "names": len(each.names),
                 "verdict": each.verdict,
                 "reason": each.reason,
-                "condemned": list(each.condemned),
-                "left_alone": dict(each.left_alone),
+                "requests": each.requests,
+                "names": each.names,
+                "condemned": each.condemned,
+                "left_alone": [
+                    {"reason": why, "count": count}
+                    for why, count in sorted(each.left_alone.items())
+                ],
+                "shown": {"condemned": list(each.shown), "left_alone": dict(each.shown_left)},
             }
             for each in condemned
         ],
@@ -205,6 +221,13 @@ def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
 def _head(summary: Summary) -> Iterator[str]:
     yield f"reconciled   {summary.url}"
     yield f"run          {summary.run_id}"
+    if summary.is_sample:
+        number, shown = (
+            sum(counts)
+            for counts in zip(*((each.number, each.shown) for each in summary.kinds), strict=True)
+        )
+        where = summary.all_findings or "with --findings URL tasks write them there"
+        yield f"findings     {shown:,} of {number:,}, a sample of each class. All of them: {where}"
     for number, (epoch, first, second) in summary.containers.items():
         yield (
             f"container {number:<3}epoch {epoch}, operations to {first:,} before the "
@@ -236,10 +259,7 @@ def _table(summary: Summary) -> Iterator[str]:
         ).rstrip()
     for each in summary.kinds:
         if each.shown < each.number:
-            yield (
-                f"of {each.kind} {each.shown:,} are in the findings, a sample; --findings "
-                "URL has tasks write all"
-            )
+            yield f"of {each.kind} {each.shown:,} are in the findings, a sample"
 
 
 def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
@@ -253,15 +273,19 @@ def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
         )
         return
     for each in condemned:
+        if each.verdict == NOT_ASKED:
+            yield (
+                f"container {each.container_id}: {each.names:,} orphans, not asked for: "
+                f"{each.reason}"
+            )
+            continue
         reason = f": {each.reason}" if each.reason else ""
         yield (
-            f"container {each.container_id}: {len(each.names):,} orphans, {each.verdict}{reason}; "
-            f"{len(each.condemned):,} wait for deletion now, {len(each.left_alone):,} left alone"
+            f"container {each.container_id}: {each.names:,} orphans, {each.verdict}{reason}; "
+            f"{each.condemned:,} wait for deletion now, "
+            f"{sum(each.left_alone.values()):,} left alone"
         )
-        reasons: dict[str, int] = {}
-        for why in each.left_alone.values():
-            reasons[why] = reasons.get(why, 0) + 1
-        for why, count in sorted(reasons.items()):
+        for why, count in sorted(each.left_alone.items()):
             yield f"    left alone, {count:,}: {why}"
 
 
@@ -272,14 +296,3 @@ def _last(summary: Summary) -> str:
         Exit.COULD_NOT_TELL: "could not tell: not everything could be looked at",
     }
     return said[summary.verdict]
-
-
-def write_report(folder: str, findings: pa.Table, summary: Mapping[str, Any]) -> None:
-    """Both files of a report into a folder of this machine, made if it is not there; older ones are
-    replaced. Raises OSError.
-    """
-    os.makedirs(folder, exist_ok=True)
-    pq.write_table(findings, os.path.join(folder, FINDINGS_FILE), compression="zstd")
-    with open(os.path.join(folder, SUMMARY_FILE), "w", encoding="utf-8") as file:
-        json.dump(summary, file, indent=2, ensure_ascii=False)
-        file.write("\n")

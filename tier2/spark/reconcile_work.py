@@ -48,6 +48,7 @@ from tier2.spark.marks import (
     pack_shards,
     unpack_shards,
 )
+from tier2.spark.orphan_requests import Asking, ask_owners
 from tier2.spark.reconcile_owners import NEWEST, Owners
 from tier2.spark.reconcile_tasks import (
     COMPARED,
@@ -112,7 +113,8 @@ end).
 RESULTS: Final = pa.schema([*FINDINGS, ("counter", pa.string()), ("count", pa.int64())])
 """A finding; or, with a counter, so many of something.
 
-The counter `gone` names an object, the counter FOUND a class.
+The counter `gone` names an object, the counter FOUND a class; ASKED and NOT_ASKED are those of
+`orphan_requests`.
 """
 
 FOUND: Final = "found"
@@ -157,8 +159,8 @@ class Site:
     """Objects are looked into: what that tells of them no listing needs to tell."""
     shown: int | None = None
     """Findings that a row of work hands on; None: all. All are counted."""
-    whole: tuple[str, ...] = ()
-    """Kinds of which all are handed on."""
+    asking: Asking | None = None
+    """Owners are asked to delete the orphans that are found; None: nobody is."""
     findings_url: str = field(default="", repr=False)
     """Where each row of work writes all it found; empty: nowhere."""
     place: Place | None = None
@@ -402,7 +404,7 @@ def shown(site: Site, row: Mapping[str, Any], results: pa.Table) -> pa.Table:
         for each, number in count_classes(findings).items()
     ]
     if site.shown is not None:
-        findings = sample(findings, site.shown, site.whole)
+        findings = sample(findings, site.shown)
     return pa.concat_tables(
         [findings, results.filter(counted), pa.Table.from_pylist(classes, schema=RESULTS)]
     )
@@ -466,7 +468,9 @@ async def results_of_suspects(
     shards: range,
     executor: Executor,
 ) -> pa.Table:
-    """RESULTS of `judge` over the suspects of some shards, and which objects need a third look."""
+    """RESULTS of `judge` over the suspects of some shards, which objects need a third look, and
+    what owners are asked.
+    """
     findings, gone = await judge(storage, suspects, shards, by)
     if site.looks:
         findings = await told_by_looks(
@@ -478,7 +482,11 @@ async def results_of_suspects(
             at_once=site.objects_at_once,
             executor=executor,
         )
-    return await _with_gone(storage, by, _results(findings), gone, site.gone_shown)
+    results = await _with_gone(storage, by, _results(findings), gone, site.gone_shown)
+    if site.asking is None:
+        return results
+    asked = await ask_owners(storage, site.asking, site.run_id, findings, shards)
+    return pa.concat_tables([results, pa.Table.from_pylist(asked, schema=RESULTS)])
 
 
 async def _with_gone(

@@ -98,6 +98,11 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def is_here(spark: SparkSession) -> bool:
+    """Whether the tasks of a session run on this machine, and reach its folders."""
+    return not is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")
+
+
 def interrupt_sessions() -> None:
     """Cancel every query of this process that runs; returns at once, whoever waits for one gets its
     error. Any thread.

@@ -320,7 +320,9 @@ def test_owners_who_are_asked_to_delete_orphans_delete_nothing_foreign(tmp_path:
         url = folder.as_uri()
         result = reconcile(LocalSpark().as_spark(), url, delete_orphans=True, execute=True)
         assert found(result.table) == {("orphan", ours), *(("foreign", name) for name in FOREIGN)}
-        assert [(each.names, each.condemned) for each in result.condemned] == [((ours,), (ours,))]
+        assert [(each.names, each.condemned, each.shown) for each in result.condemned] == [
+            (1, 1, (ours,))
+        ]
         deadline = time.monotonic() + 30
         while (folder / ours).exists() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.tier2.spark.reconcile_world import World
+from tier2.spark import found_classes
 from tier2.spark.commands import execute, parse
 from tier2.spark.findings import FINDINGS
 from tier2.spark.reconcile_command import _cause
@@ -62,6 +63,35 @@ def test_findings_are_shown_and_written(
     assert table.schema.equals(FINDINGS)
     assert table["object"].to_pylist() == [lost]
     assert json.loads((report / "summary.json").read_text())["exit_code"] == 1
+
+
+def test_a_report_has_all_findings_however_many_there_are(
+    spark: SparkSession,
+    world: World,
+    capsys: Captured,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
+    monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 1)
+    lost = world.names(0)[:3]
+    for name in lost:
+        world.lose(name)
+    world.snapshot()
+    report = tmp_path / "report"
+    assert command(world.url, "--stopped", "--tasks", "1", "--report", str(report)) == 1
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line.split()[:4] == ["findings", "1", "of", "3,"]
+    assert line.endswith(str(report / "findings.parquet"))
+    assert set(pq.read_table(report / "findings.parquet")["object"].to_pylist()) == set(lost)
+    assert sorted(path.name for path in report.iterdir()) == ["findings.parquet", "summary.json"]
+
+
+def test_a_report_within_the_store_would_be_foreign_there(world: World, capsys: Captured) -> None:
+    world.snapshot()
+    assert command(world.url, "--stopped", "--report", str(world.folder / "report")) == 2
+    assert "setting report" in capsys.readouterr().err
+    assert not (world.folder / "report").exists()
 
 
 def test_one_json_document(spark: SparkSession, world: World, capsys: Captured) -> None:

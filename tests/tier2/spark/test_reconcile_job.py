@@ -449,7 +449,11 @@ def test_orphans_are_deleted_by_their_owner(tmp_path: Path, live: blocking.Segme
     assert (dry.summary.orphans, dry.condemned) == (2, ())
     assert all((folder / name).exists() for name in names)
     result = reconcile(LocalSpark().as_spark(), url, delete_orphans=True, execute=True)
-    assert sorted(name for each in result.condemned for name in each.condemned) == sorted(names)
+    assert sorted(name for each in result.condemned for name in each.shown) == sorted(names)
+    assert [(each.container_id, each.verdict, each.condemned) for each in result.condemned] == [
+        (0, "condemned", 1),
+        (1, "condemned", 1),
+    ]
     assert result.verdict == Exit.FINDINGS
     deadline = time.monotonic() + 30
     while any((folder / name).exists() for name in names) and time.monotonic() < deadline:
@@ -473,7 +477,8 @@ def test_the_owner_leaves_alone_what_it_has_a_reason_for(
     os.utime(folder / name, (1, 1))
     result = reconcile(LocalSpark().as_spark(), folder.as_uri(), delete_orphans=True, execute=True)
     (answer,) = result.condemned
-    assert (answer.verdict, answer.condemned, list(answer.left_alone)) == ("condemned", (), [name])
+    assert (answer.verdict, answer.condemned, list(answer.shown_left)) == ("condemned", 0, [name])
+    assert answer.left_alone == {answer.shown_left[name]: 1}
 
 
 def test_an_owner_that_is_away_ends_as_could_not_tell(world: World) -> None:

@@ -1,11 +1,9 @@
-"""Owners asked for snapshots and to condemn orphans: who answers, who does not, and which answers
-count.
-"""
+"""Owners asked for snapshots: who answers, who does not, and which answers count."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -21,18 +19,10 @@ from tests.tier2.spark.reconcile_world import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.mailbox.mailbox import list_messages, put_answer, put_message, read_message
-from tier2.mailbox.messages import (
-    Answer,
-    CondemnRequest,
-    ExportRequest,
-    MessageKey,
-    Replacement,
-    ReplaceProposal,
-)
+from tier2.mailbox.messages import Answer, ExportRequest, MessageKey, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import object_name
-from tier2.spark import reconcile_owners
-from tier2.spark.reconcile_owners import ASK, CONDEMNED_AT_ONCE, NEWEST, REQUESTS_AT_ONCE, Owners
+from tier2.spark.reconcile_owners import ASK, NEWEST, Owners
 
 RUN = "00000000000000ab"
 CONTAINERS = 3
@@ -45,7 +35,6 @@ class Beside:
         self.runtime = Runtime(clock=LoopClock(), random=Random(5), executor=inline_executor)
         self.storage = MemoryObjectStorage(self.runtime)
         self.answering = set(range(CONTAINERS))
-        self.left_alone: Sequence[str] = ()
         self.sequence_number = 0
 
     def asking(self, how: str = ASK, **options: Any) -> Owners:
@@ -82,14 +71,8 @@ class Beside:
                         await self._answer(entry.key)
 
     async def _answer(self, key: MessageKey) -> None:
-        message = await read_message(self.storage, key)
-        if isinstance(message, ExportRequest):
-            answer = Answer(*key, "exported", "", {"manifest": await self.export(key.container_id)})
-        else:
-            assert isinstance(message, CondemnRequest)
-            left = {name: "too young" for name in message.names if name in self.left_alone}
-            made = [name for name in message.names if name not in left]
-            answer = Answer(*key, "condemned", "", {"condemned": made, "left_alone": left})
+        assert isinstance(await read_message(self.storage, key), ExportRequest)
+        answer = Answer(*key, "exported", "", {"manifest": await self.export(key.container_id)})
         await put_answer(self.storage, self.runtime, answer)
 
 
@@ -237,65 +220,5 @@ def test_objects_of_unanswered_proposals_are_open_and_a_broken_message_names_non
         # Of more than may be read here none is read.
         assert await beside.asking().open_names(range(CONTAINERS), 1) is None
         assert await beside.asking().open_names(range(CONTAINERS), 2) == frozenset({names[0]})
-
-    run(case)
-
-
-def test_orphans_are_condemned_in_bounded_requests_to_their_owners() -> None:
-    async def case(beside: Beside) -> None:
-        orphans = {0: [f"a{number}" for number in range(CONDEMNED_AT_ONCE + 5)], 2: ["b", "c"]}
-        beside.left_alone = ["c"]
-        answers = await beside.asking().condemn(orphans, 77)
-        assert [(each.container_id, len(each.names), each.verdict) for each in answers] == [
-            (0, CONDEMNED_AT_ONCE, "condemned"),
-            (0, 5, "condemned"),
-            (2, 2, "condemned"),
-        ]
-        assert (answers[2].condemned, answers[2].left_alone) == (("b",), {"c": "too young"})
-
-    run(case)
-
-
-def test_a_request_without_an_answer_is_pending_and_stays() -> None:
-    async def case(beside: Beside) -> None:
-        beside.answering.clear()
-        (answer,) = await beside.asking(timeout_s=20.0).condemn({1: ["a"]}, 77)
-        assert (answer.verdict, answer.reason) == ("pending", "no answer within 20 s")
-        (entry,) = await list_messages(beside.storage, 1)
-        message = await read_message(beside.storage, entry.key)
-        assert isinstance(message, CondemnRequest)
-        assert (message.names, message.older_than_ms) == (("a",), 77)
-
-    run(case)
-
-
-def test_a_mailbox_holds_few_requests_at_a_time_and_who_is_silent_is_asked_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reconcile_owners, "CONDEMNED_AT_ONCE", 1)
-
-    async def case(beside: Beside) -> None:
-        beside.answering.discard(1)
-        waiting: list[int] = []
-        answer = beside._answer
-
-        async def count(key: MessageKey) -> None:
-            entries = await list_messages(beside.storage, key.container_id)
-            waiting.append(sum(entry.answer is None for entry in entries))
-            await answer(key)
-
-        beside._answer = count  # type: ignore[method-assign]
-        names = [f"a{number}" for number in range(2 * REQUESTS_AT_ONCE + 3)]
-        answers = await beside.asking(timeout_s=20.0).condemn({0: names, 1: names}, 77)
-        assert [each.names for each in answers if each.verdict == "condemned"] == [
-            (name,) for name in names
-        ]
-        assert max(waiting) == REQUESTS_AT_ONCE
-        pending = [each.reason for each in answers if each.verdict == "pending"]
-        assert pending[:REQUESTS_AT_ONCE] == ["no answer within 20 s"] * REQUESTS_AT_ONCE
-        assert set(pending[REQUESTS_AT_ONCE:]) == {
-            "no answer within 20 s to an earlier request: this one was not made"
-        }
-        assert len(await list_messages(beside.storage, 1)) == REQUESTS_AT_ONCE
 
     run(case)

@@ -17,8 +17,8 @@ from tier2.spark.arrow_rows import pack, unpack
 from tier2.spark.command_options import Exit
 from tier2.spark.findings import FINDINGS, Finding, Kind, Severity, findings_table
 from tier2.spark.found_classes import count_classes
+from tier2.spark.orphan_requests import NOT_ASKED, Condemned
 from tier2.spark.reconcile_options import ReconcileOptions, parse_age
-from tier2.spark.reconcile_owners import Condemned
 from tier2.spark.reconcile_plan import (
     TASKS_MAX,
     TASKS_MIN,
@@ -33,8 +33,8 @@ from tier2.spark.reconcile_report import (
     summary_json,
     summary_text,
     verdict_of,
-    write_report,
 )
+from tier2.spark.report_files import write_report
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ UNKNOWN = Finding(
 
 
 def condemned(verdict: str) -> Condemned:
-    return Condemned(1, ("ab/x", "ab/w"), verdict, "", ("ab/x",), {"ab/w": "too young"})
+    return Condemned(1, verdict, "", 1, 2, 1, {"too young": 1}, ("ab/x",), {"ab/w": "too young"})
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,7 @@ def condemned(verdict: str) -> Condemned:
         ([ORPHAN], ["condemned"], Exit.FINDINGS),
         ([ORPHAN], ["condemned", "pending"], Exit.COULD_NOT_TELL),
         ([ORPHAN], ["failed"], Exit.COULD_NOT_TELL),
+        ([ORPHAN], ["condemned", NOT_ASKED], Exit.FINDINGS),
         ([WAITING, MISSING], [], Exit.FINDINGS),
         ([MISSING, UNKNOWN], [], Exit.COULD_NOT_TELL),
     ],
@@ -241,6 +242,12 @@ def test_what_owners_did_with_orphans_is_told_with_their_reasons() -> None:
     shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [condemned("condemned")])
     assert "container 1: 2 orphans, condemned; 1 wait for deletion now, 1 left alone" in shown
     assert "left alone, 1: too young" in shown
+    later = Condemned(1, NOT_ASKED, "run again when the deletion lag is over", 0, 7_000)
+    shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [later])
+    assert (
+        "container 1: 7,000 orphans, not asked for: run again when the deletion lag is over"
+        in shown
+    )
 
 
 def test_reports_in_files_hold_every_row_and_the_same_numbers(tmp_path: Path) -> None:
@@ -256,3 +263,34 @@ def test_reports_in_files_hold_every_row_and_the_same_numbers(tmp_path: Path) ->
         "pending",
         "missing",
     )
+
+
+def test_a_sample_says_so_at_the_top_and_is_in_no_file_that_is_taken_for_all(
+    tmp_path: Path,
+) -> None:
+    findings = table(*[MISSING] * 10, ORPHAN)
+    shown = findings.slice(0, 3)
+    sampled = summary(findings, kinds=count_kinds(shown, count_classes(findings)))
+    waiting = table(*[WAITING] * 9)
+    assert not summary(
+        waiting, kinds=count_kinds(waiting.slice(0, 2), count_classes(waiting))
+    ).is_sample
+    line = summary_text(sampled, ()).splitlines()[2]
+    assert line.startswith("findings     3 of 10, a sample")
+    assert "--findings URL" in line
+    document = summary_json(sampled, ())
+    assert list(document)[:3] == ["run_id", "sample", "all_findings"]
+    assert (document["sample"], document["all_findings"]) == (True, None)
+    report = tmp_path / "report"
+    write_report(str(report), findings, summary_json(summary(findings), ()))
+    write_report(str(report), shown, document)
+    assert sorted(path.name for path in report.iterdir()) == [
+        "findings-sample.parquet",
+        "summary.json",
+    ]
+    # With all of them in pieces the report has all.
+    for number in range(2):
+        pq.write_table(findings.slice(5 * number, 5 + number), tmp_path / f"{number}.parquet")
+    write_report(str(report), shown, document, [tmp_path / "0.parquet", tmp_path / "1.parquet"])
+    assert sorted(path.name for path in report.iterdir()) == ["findings.parquet", "summary.json"]
+    assert pq.read_table(report / "findings.parquet").equals(findings)
