@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.support.run_report import RunReport
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
@@ -28,6 +30,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RunReport(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def shared_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    """One cluster for all modules of a pytest process that leave it whole: it costs 5 s of a core.
+
+    They call `start`, which brings back what a test that failed has killed, and is quick else.
+    """
+    with BookKeeperCluster(tmp_path_factory.mktemp("bookkeeper")) as running:
+        yield running
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("bookkeeper")) as started:
-        yield started
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 def test_all_sides_of_a_round_of_frames_carry_entries_of_the_same_size(

@@ -27,9 +27,10 @@ from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> Iterator[BookKeeperCluster]:
+    shared_bookkeeper.start()
+    with kept_gateway():
+        yield shared_bookkeeper
 
 
 @pytest.fixture

@@ -17,12 +17,11 @@ import pytest
 
 from recovery.harness.kills.round import KillRound
 from recovery.harness.runs.plan import draw_plan
-from recovery.harness.runs.simulate import Summary, drawn_plans, run_all
+from recovery.harness.runs.simulate import drawn_plans, run_all, run_plans
 from recovery.harness.workloads.catalogue import BY_NAME, COMPACTION, WORKLOADS
 from tests.support.suites import slow
 
 ROOT = Path(__file__).parents[2]
-FEW_RUNS = 4
 RUNS = int(os.environ.get("HARNESS_COMPACTION_RUNS", "16"))
 SEED = os.environ.get("HARNESS_COMPACTION_SEED", "main")
 STORES = 20
@@ -60,27 +59,23 @@ def test_equal_seeds_give_equal_traces_with_jobs_beside_the_owner() -> None:
     assert outputs[0].count(b"\n") == 2
 
 
-def interleave(runs: int) -> Summary:
-    """That many runs; nothing may be lost in any of them."""
+def test_few_interleavings_of_jobs_and_owners_lose_nothing() -> None:
+    summary = run_plans([draw_plan(f"same/{number}", COMPACTION.name) for number in range(2)])
+    assert [f"{failure.seed}: {failure.violations[0]}" for failure in summary.failures] == []
+    assert summary.answers["jobs"] > 0
+
+
+@slow(400)
+@pytest.mark.timeout(300 + 10 * RUNS)
+def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
     plans = drawn_plans(f"{SEED}/compaction", COMPACTION.name)
-    summary = run_all(plans, more=lambda so_far: so_far.runs < runs, jobs=2)
+    summary = run_all(plans, more=lambda so_far: so_far.runs < RUNS, jobs=2)
     print(
         f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "
         f"{dict(summary.answers)}"
     )
     assert [f"{failure.seed}: {failure.violations[0]}" for failure in summary.failures] == []
-    assert summary.runs >= runs
-    return summary
-
-
-def test_few_interleavings_of_jobs_and_owners_lose_nothing() -> None:
-    assert interleave(FEW_RUNS).answers["jobs"] > 0
-
-
-@slow(100)
-@pytest.mark.timeout(300 + 10 * RUNS)
-def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
-    summary = interleave(RUNS)
+    assert summary.runs >= RUNS
     met = (
         "jobs",
         "proposed",

@@ -11,6 +11,7 @@ import pytest
 from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
+from tests.support.suites import share
 
 EFFECTS = 120
 """Of a life, before which the disk becomes full in turn: the opening, appends, rolls,
@@ -45,7 +46,7 @@ def plan(fills_at: int, *, dies: bool) -> Plan:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-@pytest.mark.parametrize("first", range(0, STEP, 3))
+@pytest.mark.parametrize("first", share(range(0, STEP, 3), 2, 5))
 def test_a_disk_that_becomes_full_at_any_moment_costs_nothing_but_time(
     first: int, dies: bool
 ) -> None:

@@ -18,6 +18,7 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.errors import ConfigError
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.harness import LAZY, read_all, run
+from tests.support.suites import slow
 
 SLOW_TLS_S = 240
 """The gateway's own check of its TLS library takes long on a busy machine."""
@@ -59,6 +60,7 @@ def use(folder: Path, url: str, *, lives: int = 2) -> None:
     run(main(), limit_s=SLOW_TLS_S)
 
 
+@slow(15)
 def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placement_by_racks(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +172,7 @@ def make_key(path: Path) -> None:
     )  # fmt: skip
 
 
+@slow(15)
 def test_a_cluster_with_long_ids_tls_and_sasl_everywhere(
     guarded: tuple[BookKeeperCluster, Path], tmp_path: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_cluster_with_long_ids_tls_and_sasl_everywhere(
 
 # kazoo's thread ends by the refusal, and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@slow(10)
 def test_who_does_not_know_the_passwords_is_told_that_it_is_a_setting(
     guarded: tuple[BookKeeperCluster, Path], tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX, append_
 from tests.durablelog.bookkeeper.bookkeeper_world import options
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.harness import TINY
+from tests.support.suites import slow
 
 ALL_THREE = "?ledger_bytes=4KiB"
 DEGRADED = "?ledger_bytes=4KiB&degraded=2/2/2"
@@ -120,6 +121,7 @@ def test_a_bookie_is_killed_and_brought_back(cluster: BookKeeperCluster, tmp_pat
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
 
 
+@slow(15)
 def test_ledgers_are_on_two_bookies_while_one_is_not_registered(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:
@@ -156,6 +158,7 @@ async def nothing_is_acknowledged(working: WorkingStore, cluster: BookKeeperClus
     assert working.runs
 
 
+@slow(20)
 def test_two_bookies_are_killed_and_brought_back(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:
@@ -175,6 +178,7 @@ def test_two_bookies_are_killed_and_brought_back(
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
 
 
+@slow(20)
 def test_two_bookies_are_killed_one_after_the_other_and_brought_back(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:
@@ -194,6 +198,7 @@ def test_two_bookies_are_killed_one_after_the_other_and_brought_back(
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
 
 
+@slow(15)
 def test_a_bookie_hangs_and_goes_on(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
@@ -208,6 +213,7 @@ def test_a_bookie_hangs_and_goes_on(cluster: BookKeeperCluster, tmp_path: Path) 
     check(tmp_path, url(cluster, tmp_path, "?ledger_bytes=16KiB"), script)
 
 
+@slow(15)
 def test_a_bookie_comes_back_without_its_ledgers(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:
@@ -223,6 +229,7 @@ def test_a_bookie_comes_back_without_its_ledgers(
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
 
 
+@slow(15)
 def test_the_disk_of_a_bookie_is_full(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
@@ -253,6 +260,7 @@ def test_zookeeper_is_killed_and_restarted(cluster: BookKeeperCluster, tmp_path:
     check(tmp_path, url(cluster, tmp_path, ALL_THREE), script)
 
 
+@slow(20)
 def test_sessions_with_zookeeper_expire(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def script_of(proxy: CutProxy, working: WorkingStore) -> None:
         await working.acknowledges(50)
@@ -291,6 +299,7 @@ def through_proxy(
     [("write", "record"), ("create", "ledgers"), ("write", "ledgers")],
     ids=["our-record", "a-new-ledger", "a-ledger's-end"],
 )
+@slow(12)
 def test_replies_of_zookeeper_to_changes_are_lost(
     cluster: BookKeeperCluster, tmp_path: Path, kind: str, root: str
 ) -> None:
@@ -338,6 +347,7 @@ def damage(folder: Path) -> int:
     return count
 
 
+@slow(15)
 def test_entries_are_damaged_on_disk(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     """One good copy of each is enough; without one the store does not open."""
 
@@ -396,6 +406,7 @@ async def take_all(reading: AsyncIterator[Sequence[LogFrame]], found: list[bytes
 
 
 @pytest.mark.parametrize("by_a_new_owner", [False, True])
+@slow(12)
 def test_ledgers_are_deleted_under_a_reader(
     cluster: BookKeeperCluster,
     tmp_path: Path,

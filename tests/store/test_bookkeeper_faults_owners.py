@@ -18,6 +18,7 @@ from recovery.harness.kills.log_points import MOMENTS, POINTS, Deaths
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.test_bookkeeper_faults import SETTINGS
+from tests.support.suites import share, slow
 
 OWNERS = {**SETTINGS, "tail_bytes_max": 8 << 20, "cache_bytes_max": 8 << 20}
 """All that is not flushed stays in memory: to find it in the log again, ledger by ledger of 4 KiB,
@@ -26,9 +27,9 @@ takes seconds.
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def owned(
     return BookKeeperRound(folder, tier1, folder.name, OWNERS)
 
 
-@pytest.mark.parametrize("phase", ["open", "roll", "truncate"])
+@pytest.mark.parametrize("phase", share(["open", "roll", "truncate"], 3, 15))
 def test_owners_are_killed_in_every_phase(
     cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway, phase: str
 ) -> None:
@@ -60,6 +61,7 @@ def test_owners_are_killed_in_every_phase(
     assert [str(each) for each in owners.finish()] == []
 
 
+@slow(15)
 def test_an_owner_dies_with_its_gateway(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     owners = owned(cluster, tmp_path)
     owners.die("roll.list before 2")
@@ -74,6 +76,7 @@ def test_an_owner_is_stopped_with_appends_on_their_way_and_overtaken(
     assert [str(each) for each in owners.finish()] == []
 
 
+@slow(20)
 def test_an_owner_is_stopped_together_with_its_gateway_and_overtaken(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:

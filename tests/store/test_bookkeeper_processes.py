@@ -84,9 +84,9 @@ class Owner:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from tests.store.harness import LAZY, read_all, run
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> Iterator[BookKeeperCluster]:
+    shared_bookkeeper.start()
+    with kept_gateway():
+        yield shared_bookkeeper
 
 
 def open_store(folder: Path, url: str, **options: object) -> segmentstore.opening.OpeningStore:

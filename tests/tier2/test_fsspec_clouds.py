@@ -18,9 +18,12 @@ from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import PAGE_OBJECTS
 from tests.store.harness import TINY, run
+from tests.support.suites import slow
 from tests.tier2.test_fsspec_object_storage import FsspecContract
 from tier2.fsspec_object_storage import FsspecObjectStorage
 from tier2.object_storage import ObjectStorage
+
+pytestmark = slow(1)
 
 SPACES = itertools.count()
 KINDS: list[type[CloudServer]] = [FakeGcs, Azurite] if shutil.which("go") else [Azurite]

@@ -33,6 +33,7 @@ from recovery.harness.services.server import HOST
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import PAGE_OBJECTS, ObjectStorageContract, unique_id
+from tests.support.suites import slow
 from tier2.object_storage import ObjectStorage, StorageRefusedError, StorageUnavailableError
 from tier2.s3.s3_errors import S3RefusedError
 from tier2.s3.s3_location import parse_s3_url
@@ -174,11 +175,13 @@ class TestS3OnS3Proxy(S3Contract, kind=S3Proxy):
     pass
 
 
+@slow(1)
 class TestS3OnMoto(S3Contract, kind=Moto):
     pass
 
 
 if shutil.which("go"):
 
+    @slow(1)
     class TestS3OnVersityGateway(S3Contract, kind=VersityGateway):
         pass

@@ -40,12 +40,13 @@ from tests.support.faulty_s3 import (
     settled,
     unique_id,
 )
+from tests.support.suites import share
 from tier2.object_storage import ObjectRange, StorageRefusedError, StorageUnavailableError
 from tier2.request_meter import Operation
 from tier2.s3.s3_object_storage import S3ObjectStorage
 
 
-@pytest.fixture(scope="module", params=[S3Proxy, Moto], ids=lambda kind: kind.name)
+@pytest.fixture(scope="module", params=share([S3Proxy, Moto], 2, 1), ids=lambda kind: kind.name)
 def any_service(request: pytest.FixtureRequest) -> Iterator[FaultyS3]:
     kind: type[S3Server] = request.param
     with faulty_s3(shared_server(kind)) as world:

@@ -33,6 +33,7 @@ from tests.contracts.durable_data_log_contract import (
 from tests.durablelog.bookkeeper.bookkeeper_world import options
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import until_said
+from tests.support.suites import slow
 
 _numbers = itertools.count()
 
@@ -130,9 +131,10 @@ class _World(LogWorld):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running, kept_gateway():
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> Iterator[BookKeeperCluster]:
+    shared_bookkeeper.start()
+    with kept_gateway():
+        yield shared_bookkeeper
 
 
 class TestOnARealCluster(DurableDataLogContract):
@@ -149,6 +151,7 @@ def never() -> int:
     return 1
 
 
+@slow(15)
 def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCluster) -> None:
     async def scenario() -> None:
         log = _RealLog(cluster, "/dying/containers/3", never)
@@ -192,6 +195,7 @@ def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) 
     asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
+@slow(15)
 def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(
     cluster: BookKeeperCluster,
 ) -> None:

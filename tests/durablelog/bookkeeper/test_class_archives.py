@@ -20,6 +20,7 @@ from durablelog.bookkeeper.installation import (
     programs_without_archive,
 )
 from durablelog.bookkeeper.installation.class_archives import recording_options
+from tests.support.suites import share, slow
 
 MAINS = {
     JavaProgram.GATEWAY: "segmentstore.Gateway",
@@ -81,7 +82,7 @@ def gateways() -> Iterator[list[GatewayProcess]]:
         gateway.stop()
 
 
-@pytest.mark.parametrize("program", JavaProgram)
+@pytest.mark.parametrize("program", share(JavaProgram, 4, 3))
 def test_every_program_loads_its_classes_from_its_archive(
     program: JavaProgram, archives: Path, tmp_path: Path
 ) -> None:
@@ -97,7 +98,9 @@ def test_a_gateway_uses_its_archive_unasked(archives: Path, gateways: list[Gatew
     assert str(archives / "gateway-") in Path(f"/proc/{gateways[0].pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("damage", ["strange", "empty", "torn in the middle", "of another program"])
+@pytest.mark.parametrize(
+    "damage", share(["torn in the middle", "strange", "empty", "of another program"], 4, 3)
+)
 def test_a_gateway_starts_beside_an_archive_that_is_damaged(
     damage: str, archives: Path, tmp_path: Path, gateways: list[GatewayProcess]
 ) -> None:
@@ -126,6 +129,7 @@ def test_an_archive_that_is_cut_short_is_not_shown_to_java(archives: Path, tmp_p
     assert archive_options(JavaProgram.GATEWAY, tmp_path / "absent") == []
 
 
+@slow(10)
 def test_two_who_install_at_once_make_archives_once_and_again_for_another_jar(
     own_folder: Path,
 ) -> None:
@@ -151,6 +155,7 @@ def test_two_who_install_at_once_make_archives_once_and_again_for_another_jar(
     assert len(names(folder)) == len(before) == len(JavaProgram)
 
 
+@slow(4)
 def test_archives_of_which_one_is_not_whole_are_not_taken(own_folder: Path) -> None:
     def record_and_tear(folder: Path, scratch: Path) -> None:
         record_little(folder, scratch)

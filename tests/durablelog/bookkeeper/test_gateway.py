@@ -27,9 +27,10 @@ class RealWorld(LedgerWorld):
 
 
 @pytest.fixture(scope="module")
-def real_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealWorld]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as cluster, kept_gateway():
-        yield RealWorld(cluster)
+def real_world(shared_bookkeeper: BookKeeperCluster) -> Iterator[RealWorld]:
+    shared_bookkeeper.start()
+    with kept_gateway():
+        yield RealWorld(shared_bookkeeper)
 
 
 class TestGateway(LedgerStoreContract):

@@ -40,6 +40,7 @@ from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
 from tests.durablelog.bookkeeper.gateway_world import TellingExecutor, Watched, opened, run
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.support.suites import slow
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,7 @@ def test_no_thread_waits_without_an_end_for_a_gateway_that_takes_connections_and
         assert failure.value.code == TIMEOUT
 
 
+@slow(6)
 def test_a_gateway_that_cannot_be_started_again_is_an_error_that_passes(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(
     asyncio.run(scenario())
 
 
+@slow(5)
 def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(
     cluster: BookKeeperCluster,
 ) -> None:
@@ -281,6 +284,7 @@ async def make_until_too_late(store: GatewayLedgerStore, made: list[int]) -> Non
         made.append((await store.create(Replication(), {})).ledger_id)
 
 
+@slow(6)
 def test_a_ledger_that_was_made_too_late_is_deleted_by_the_gateway(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +314,7 @@ WINDOW_BYTES = 64 << 20
 ENTRY_BYTES = 1 << 20
 
 
+@slow(8)
 def test_entries_for_bookies_that_take_nothing_fill_the_gateway_no_further_than_its_window(
     cluster: BookKeeperCluster,
 ) -> None:

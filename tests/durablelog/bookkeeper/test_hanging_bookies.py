@@ -19,6 +19,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, read_all
 from tests.durablelog.bookkeeper.bookkeeper_world import options
 from tests.durablelog.bookkeeper.gateway_world import opened
+from tests.support.suites import slow
 
 BOOKIES = 4
 LAG_BYTES = 1 << 20
@@ -103,6 +104,7 @@ def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_whe
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+@slow(10)
 def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(
     cluster: BookKeeperCluster,
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from durablelog.bookkeeper import installation
 from durablelog.bookkeeper.installation import GatewayMissingError
 from durablelog.bookkeeper.installation.jars import damaged_jars, pinned_sums
+from tests.support.suites import slow
 
 MAIN = "package segmentstore; public final class Gateway { int answer() { return %d; } }"
 
@@ -170,6 +171,7 @@ def test_an_old_java_is_refused(
         installation.gateway_classpath(sources=sources)
 
 
+@slow(6)
 def test_classes_are_compiled_once_for_each_state_of_the_sources(
     own_folder: Path, sources: Path
 ) -> None:

@@ -29,6 +29,7 @@ from segmentstore.contracts.errors import ConfigError
 from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
 from tests.durablelog.bookkeeper.gateway_world import opened
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.support.suites import slow
 
 SLEEPER = (
     sys.executable,
@@ -114,6 +115,7 @@ def test_a_bookie_that_is_not_there_does_not_count_as_one(cluster: BookKeeperClu
     assert states(cluster) == ["running"] * 4
 
 
+@slow(8)
 def test_a_wiped_bookie_comes_back_empty(cluster: BookKeeperCluster) -> None:
     for replaced in (False, True):
         cluster.wipe_bookie(0, replaced=replaced)
@@ -123,6 +125,7 @@ def test_a_wiped_bookie_comes_back_empty(cluster: BookKeeperCluster) -> None:
     assert states(cluster) == ["running"] * 4
 
 
+@slow(8)
 def test_a_bookie_that_refuses_to_start_says_why_and_the_others_stay(
     cluster: BookKeeperCluster,
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_bookie_whose_port_was_taken_is_not_started_elsewhere(cluster: BookKee
     assert states(cluster) == ["running", "running", "stopped", "running"]
 
 
+@slow(8)
 def test_a_bookie_without_room_is_read_only(cluster: BookKeeperCluster) -> None:
     cluster.stop_bookie(0)
     cluster.start_bookie_read_only(0)
@@ -155,6 +159,7 @@ def test_a_bookie_without_room_is_read_only(cluster: BookKeeperCluster) -> None:
     cluster.stop_bookie(0)
 
 
+@slow(8)
 def test_a_killed_zookeeper_comes_back_and_finds_the_bookies(cluster: BookKeeperCluster) -> None:
     cluster.kill_zookeeper()
     assert states(cluster) == ["stopped", "starting", "starting", "starting"]

@@ -23,6 +23,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY
+from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.fsspec_object_storage import FsspecObjectStorage
@@ -220,7 +221,7 @@ def test_a_store_of_keys_that_fsspec_reaches_shows_all_but_what_is_behind_an_emp
 # --- S3 -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[Moto, S3Proxy])
+@pytest.fixture(params=share([S3Proxy, Moto], 2, 3))
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)

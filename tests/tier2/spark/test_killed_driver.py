@@ -16,13 +16,13 @@ import pytest
 
 from recovery.harness.services.spark_cluster import driver_environment
 from segmentstore import blocking
-from tests.support.suites import slow
+from tests.support.suites import size, sized
 from tests.tier2.spark.driver_process import Driver, module
 from tests.tier2.spark.stream_program import PARTITIONS, ROWS, SEGMENTS
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
-KILLS = 2
+KILLS = size("HARNESS_DRIVER_KILLS", 1, 2)
 NAMES = [f"s{number}" for number in range(SEGMENTS)]
 LATEST_S = 1.5
 """A micro-batch takes about as long, with all its notes in the checkpoint."""
@@ -58,7 +58,7 @@ def noted(checkpoint: Path, folder: str) -> int:
     return sum(each.name.isdigit() for each in path.iterdir()) if path.exists() else 0
 
 
-@slow(60)
+@sized(60)
 def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) -> None:
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
     chance = random.Random(seed)

@@ -309,6 +309,7 @@ def check_report(report: dict[str, Any]) -> None:
     assert report["groups"] == {"committed": SEGMENTS}, report
 
 
+@slow(60)
 def test_tasks_that_die_with_their_executors_are_tried_again_and_answered_by_another_owner(
     cluster: SparkCluster, shop: Shop, bare_python: str, tmp_path: Path
 ) -> None:
