@@ -76,29 +76,38 @@ class Loader:
         self, place: Place, attempt: Attempt, blocks_max: int = _CACHED_BLOCKS_PER_READ
     ) -> bytes | None:
         """The same of a place that is not missing; at most so many blocks of the cache."""
+        pieces = await self.load_pieces(place, attempt, blocks_max)
+        if pieces is None:
+            return None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def load_pieces(
+        self, place: Place, attempt: Attempt, blocks_max: int
+    ) -> list[bytes] | None:
+        """The same, not joined."""
         segment, index, offset, length = place
         if index is not None and index.find(offset) is not None:
             return await self._load_cached(index, offset, length, blocks_max)
-        return await self._load_stored(segment, offset, length, attempt)
+        data = await self._load_stored(segment, offset, length, attempt)
+        return None if data is None else [data]
 
     async def _load_cached(
         self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
-    ) -> bytes | None:
+    ) -> list[bytes] | None:
         run = index.cached_run(offset, length, blocks_max)
-        skip = offset - run[0].start_offset
         blocks = await self._cache.get([extent.address for extent in run])
-        parts: list[bytes] = []
+        skip = offset - run[0].start_offset
+        pieces: list[bytes] = []
         for extent, block in zip(run, blocks, strict=True):
             if block is None or len(block) != extent.length:
                 self._forget(extent)
                 await self._forget_lost()
                 break
-            parts.append(block)
-        if not parts:
-            return None
-        if len(parts) == 1 and skip == 0 and length >= len(parts[0]):
-            return parts[0]
-        return b"".join(parts)[skip : skip + length]
+            # Wanted wholly it is not copied.
+            pieces.append(block[skip : skip + length])
+            length -= len(pieces[-1])
+            skip = 0
+        return pieces or None
 
     def _forget(self, extent: Extent) -> None:
         self.cache_misses += 1

@@ -187,10 +187,12 @@ class UnflushedReads:
                     else place.held.memory_pieces(place.offset, place.length)
                 )
                 if not pieces:
-                    loaded = await self._loader.load_held(place, attempt, CACHED_BLOCKS_PER_UPLOAD)
+                    loaded = await self._loader.load_pieces(
+                        place, attempt, CACHED_BLOCKS_PER_UPLOAD
+                    )
                     if loaded is None:
                         continue
-                    pieces = [loaded]
+                    pieces = loaded
                 found.append(_Stretch(offset, offset + sum(map(len, pieces)), pieces=pieces))
             offset = found[-1].end
         return found

@@ -41,6 +41,25 @@ def scenario(main: Coroutine[Any, Any, None]) -> None:
     run_virtual(main)
 
 
+def test_an_upload_is_given_the_pieces_that_are_there_from_memory_and_cache() -> None:
+    """Each was joined with its neighbours, and so every byte of a backlog copied."""
+
+    async def main() -> None:
+        world = await World(cache=MemoryCache(10_000)).open()
+        segment_id = world.create()
+        for number in range(10):
+            world.append(segment_id, bytes([number]) * 16)
+            await world.index.wait_trimmed()
+        assert len(world.cache.addresses()) == 6
+        (pieces,) = await world.index.read_unflushed([(segment_id, 5, 148)])
+        assert not isinstance(pieces, Exception)
+        assert [len(piece) for piece in pieces] == [11, *[16] * 8, 9]
+        assert b"".join(pieces) == world.truth[segment_id][5:153]
+        await world.index.close()
+
+    scenario(main())
+
+
 def test_one_pass_serves_every_block_of_every_upload() -> None:
     async def main() -> None:
         world, ids = await lost_world()
