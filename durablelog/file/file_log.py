@@ -469,17 +469,20 @@ class FileLog(DurableDataLog):
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
         self._readings += 1
+        step: asyncio.Future[list[LogFrame] | None] | None = None
         try:
             while True:
                 loop, lane, helper = self._running()
                 try:
-                    frames = await loop.run_in_executor(helper, reading.step)
+                    frames = await (step or _begin(loop, helper, reading))
                 except OSError as error:
                     reason = await loop.run_in_executor(lane, self._folder.reason, error)
                     failure = self._failure_of("reading", reason)
                     raise failure() from error
                 if frames is None:
                     return
+                # While the caller works on these.
+                step = _begin(loop, helper, reading)
                 yield frames
         finally:
             self._readings -= 1
@@ -496,6 +499,15 @@ class FileLog(DurableDataLog):
         if self._closed or self._loop is None or self._lane is None or self._helper is None:
             raise ContainerStoppedError(self._container_id)
         return self._loop, self._lane, self._helper
+
+
+def _begin(
+    loop: asyncio.AbstractEventLoop, helper: Executor, reading: LogReading
+) -> asyncio.Future[list[LogFrame] | None]:
+    step = loop.run_in_executor(helper, reading.step)
+    # A reader that stops before its end never asks what became of the last one.
+    step.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return step
 
 
 def _nothing() -> None:

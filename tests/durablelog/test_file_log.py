@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,45 @@ def test_a_reader_that_leaves_early_gives_its_file_back(world: FileWorld) -> Non
         await log.close()
         await (await opened(world)).close()
         assert len(names(world)) <= 3
+
+    asyncio.run(scenario())
+
+
+class _CountedReads(OsDisk):
+    def __init__(self) -> None:
+        self.reads = 0
+        self.second = threading.Event()
+
+    def _opened(self, descriptor: int) -> OsFile:
+        disk = self
+
+        class File(OsFile):
+            def pread(self, offset: int, length: int) -> bytes:
+                disk.reads += 1
+                if disk.reads == 2:
+                    disk.second.set()
+                return super().pread(offset, length)
+
+        return File(descriptor)
+
+
+def test_the_next_frames_are_read_while_the_caller_works_on_those_he_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = _CountedReads()
+        log = FileLog(
+            str(tmp_path / "log"), 0, Runtime(disk=disk), file_bytes=8192, payload_bytes_max=2000
+        )
+        await log.open()
+        await append_all(log, range(200))
+        frames = log.read()
+        disk.reads = 0
+        disk.second.clear()
+        seen = [frame.sequence for frame in await anext(frames)]
+        assert await asyncio.to_thread(disk.second.wait, 60)
+        async for batch in frames:
+            seen += [frame.sequence for frame in batch]
+        assert seen == list(range(1, 201))
+        await log.close()
 
     asyncio.run(scenario())
 
