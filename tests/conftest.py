@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.support.run_report import RunReport
 
+SHARED = ("spark", "shared_bookkeeper")
+"""Fixtures of which a worker has one."""
+
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
@@ -42,12 +45,21 @@ def shared_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Book
         yield running
 
 
+def place_in_the_order(item: pytest.Item) -> int:
+    """By what the test needs: a cluster of its module, a fixture of `SHARED`, or nothing."""
+    if item.get_closest_marker("cluster") is not None:
+        return 0
+    fixtures = getattr(item, "fixturenames", ())
+    needed = (number for number, name in enumerate(SHARED, 1) if name in fixtures)
+    return next(needed, len(SHARED) + 1)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests that share a cluster run first, in their order: those who help out take tests from
-    the end, so they stay together.
+    """Tests that share what is slow to start run first, side by side: a worker begins with half of
+    all tests, and those who help out take tests from the end. So one worker starts it.
     """
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+    items.sort(key=place_in_the_order)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,6 +15,7 @@ import pytest
 from bench import bookkeeper_engine, bookkeeper_takeover
 from bench.bookkeeper_frames import SHAPES, Shape, pipelined_for, ratios_of, rows_of, turns_round
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.support.suites import slow
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,7 @@ def test_the_engine_runs_on_both_kinds_of_tier1(cluster: BookKeeperCluster, tmp_
         assert math.isfinite(measured["value"])
 
 
+@slow(7)
 def test_a_killed_owner_is_followed_by_one_who_replays_everything(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_owners_look_into_their_mailboxes_in_this_workload_alone() -> None:
     assert draw_plan("mail/1", "default").settings["mailbox_poll_s"] == 0
 
 
+@slow(8)
 def test_equal_seeds_give_equal_traces_with_jobs_beside_the_owner() -> None:
     outputs = [
         subprocess.run(

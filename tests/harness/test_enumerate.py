@@ -40,7 +40,7 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import Outcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
-from tests.support.suites import share
+from tests.support.suites import share, slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
@@ -273,6 +273,7 @@ def test_a_name_of_nothing_is_refused(name: str) -> None:
         replay(name)
 
 
+@slow(8)
 def test_one_process_and_two_show_the_same() -> None:
     shown: list[EnumerationResult] = []
     for jobs in (1, 2):

@@ -247,6 +247,7 @@ def test_the_disk_of_a_bookie_is_full(cluster: BookKeeperCluster, tmp_path: Path
     check(tmp_path, url(cluster, tmp_path, DEGRADED), script)
 
 
+@slow(8)
 def test_zookeeper_is_killed_and_restarted(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)

@@ -18,7 +18,7 @@ from recovery.harness.kills.log_points import MOMENTS, POINTS, Deaths
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.test_bookkeeper_faults import SETTINGS
-from tests.support.suites import share, slow
+from tests.support.suites import slow
 
 OWNERS = {**SETTINGS, "tail_bytes_max": 8 << 20, "cache_bytes_max": 8 << 20}
 """All that is not flushed stays in memory: to find it in the log again, ledger by ledger of 4 KiB,
@@ -48,7 +48,8 @@ def owned(
     return BookKeeperRound(folder, tier1, folder.name, OWNERS)
 
 
-@pytest.mark.parametrize("phase", share(["open", "roll", "truncate"], 3, 15))
+@slow(10)
+@pytest.mark.parametrize("phase", ["open", "roll", "truncate"])
 def test_owners_are_killed_in_every_phase(
     cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway, phase: str
 ) -> None:

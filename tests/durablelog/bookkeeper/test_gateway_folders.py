@@ -23,6 +23,7 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.contracts.ledger_store_contract import Results, append_all
 from tests.durablelog.bookkeeper.gateway_world import ENDING_S, Watched, opened
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,6 +36,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(place)
 
 
+@slow(5)
 def test_what_java_unpacks_lies_in_the_gateways_folder_and_goes_with_it(
     tmp_path_factory: pytest.TempPathFactory, temporary: Path
 ) -> None:

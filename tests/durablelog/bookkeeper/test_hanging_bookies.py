@@ -65,6 +65,7 @@ async def write(
     return most
 
 
+@slow(15)
 def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_when_it_is_back(
     cluster: BookKeeperCluster,
 ) -> None:
