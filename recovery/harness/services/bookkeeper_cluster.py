@@ -24,7 +24,9 @@ from durablelog.bookkeeper.cluster.local_cluster import (
     LocalClusterError,
 )
 from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations
+from durablelog.bookkeeper.cluster.service_process import ServiceProcess
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
+from recovery.harness.services.pausing import pause_process
 from recovery.harness.services.server import ServerFailedError
 
 _FULL: Final = {"diskUsageThreshold": "0.00002", "diskUsageWarnThreshold": "0.00001"}
@@ -140,7 +142,7 @@ class BookKeeperCluster:
 
     def pause_zookeeper(self) -> None:
         """It neither answers nor goes away."""
-        self._cluster.zookeeper_process().send(signal.SIGSTOP)
+        _pause(self._cluster.zookeeper_process())
 
     def resume_zookeeper(self) -> None:
         """After `pause_zookeeper`."""
@@ -193,7 +195,7 @@ class BookKeeperCluster:
 
         Longer than 20 s, and its session is lost.
         """
-        self._cluster.bookie_process(index).send(signal.SIGSTOP)
+        _pause(self._cluster.bookie_process(index))
 
     def resume_bookie(self, index: int) -> None:
         """After `pause_bookie`."""
@@ -251,3 +253,9 @@ class BookKeeperCluster:
                     registrations.forget_cookie(self.bookie_id(index))
         except LOOK_ERRORS as error:
             raise ServerFailedError(f"ZooKeeper does not answer: {error!r}") from error
+
+
+def _pause(service: ServiceProcess) -> None:
+    process = service.process_id
+    if process is not None:
+        pause_process(process)

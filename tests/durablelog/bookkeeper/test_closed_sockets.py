@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from durablelog.bookkeeper.ledger_store import LedgerError
 from durablelog.bookkeeper.metadata_node import NodeContent
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings, end_session
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
@@ -34,9 +34,9 @@ from tests.support.open_sockets import open_sockets
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster"), bookies=1) as running:
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 class ToldWhenAsked:
@@ -58,7 +58,7 @@ def test_a_control_call_that_ends_after_the_close_closes_its_connection() -> Non
         asked = ToldWhenAsked(gateway.process, gateway.token)
         asked.control.call("dataSocket")
         asked.await_idle(1)
-        os.kill(gateway.process.pid, signal.SIGSTOP)
+        pause_process(gateway.process.pid)
         try:
             calling = executor.submit(asked.control.call, "dataSocket")
             asked.await_idle(0)

@@ -35,6 +35,7 @@ from durablelog.bookkeeper.gateway.shared_gateway import (
 )
 from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerState, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
@@ -145,7 +146,7 @@ def test_closing_ends_a_gateway_that_hangs(cluster: BookKeeperCluster) -> None:
             with kept_gateway() as gateway:
                 pid = gateway.process.pid
                 watched = Watched(pid)
-            os.kill(pid, signal.SIGSTOP)
+            pause_process(pid)
         assert await asyncio.to_thread(watched.ends)
 
     asyncio.run(scenario())

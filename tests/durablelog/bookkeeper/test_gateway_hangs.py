@@ -35,6 +35,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
 from durablelog.bookkeeper.gateway.shared_gateway import Deaths, OwnGateway
 from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
@@ -66,7 +67,7 @@ def test_a_gateway_that_says_nothing_to_a_call_is_ended_and_the_next_call_starts
         async with opened(cluster) as store:
             pid = pid_of_gateway()
             hung = Watched(pid)
-            os.kill(pid, signal.SIGSTOP)
+            pause_process(pid)
             with monkeypatch.context() as impatient:
                 for name in ("CREATE_S", "_LATE_S"):
                     impatient.setattr(gateway_ledger_store, name, 0.1)
@@ -92,7 +93,7 @@ def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
         async with opened(cluster) as store:
             pid = pid_of_gateway()
             hung = Watched(pid)
-            os.kill(pid, signal.SIGSTOP)
+            pause_process(pid)
             said: set[str | None] = set()
             while "said nothing for 3 s" not in (store.health() or ""):
                 said.add(store.health())
@@ -120,7 +121,7 @@ def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
         await store.open()
         pid = pid_of_gateway()
         hung = Watched(pid)
-        os.kill(pid, signal.SIGSTOP)
+        pause_process(pid)
         calls = asyncio.gather(
             *(store.describe(number) for number in range(20)), return_exceptions=True
         )
