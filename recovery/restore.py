@@ -383,7 +383,7 @@ async def _write(
     await logs.begin(store_id)
     for each in metadata:
         await _write_log(logs.log(each.container_id, store_id, report.epoch, config), each, runtime)
-    await logs.finish(StoreIdentity(store_id, config.containers, tier2))
+    await logs.finish(StoreIdentity(store_id, config.containers, tier2, config.shared_tier2))
     await _on_disk(
         executor,
         report.location,

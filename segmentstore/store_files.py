@@ -426,7 +426,10 @@ async def _join(
     store.
     """
     wished = StoreIdentity(
-        new_store_id(runtime), taken.config.containers, tier2_url(taken.location, taken.config)
+        new_store_id(runtime),
+        taken.config.containers,
+        tier2_url(taken.location, taken.config),
+        taken.config.shared_tier2,
     )
     identity, made = await tier1.agree(taken.file, wished)
     settings: dict[str, object] = (
@@ -435,6 +438,7 @@ async def _join(
     settings["containers"] = identity.containers
     if taken.file is None:
         settings["tier2"] = identity.tier2
+        settings["shared_tier2"] = identity.shared_tier2
     config = merge_settings(*_without_own_folder(options, environment), settings, existing=True)
     check_object_storage_url(config.tier2)
     file = taken.file
@@ -471,48 +475,58 @@ async def _insist(parts: StoreParts, taken: _Taken) -> None:
         if taken.new and parts.config.tier2 != _own_tier2(parts.location):
             # A store made with a Tier 2 that cannot be one could never be mended: its file names it
             # for ever.
-            await _leave(parts)
+            gone = await _leave(parts) and taken.made
             if taken.made and parts.tier1 is not None:
-                await parts.tier1.unmake(_identity(parts))
+                gone = await parts.tier1.unmake(_identity(parts))
+            if gone:
+                await parts.markers.withdraw()
         raise
 
 
 async def _pin(parts: StoreParts, tier1: SharedTier1, taken: _Taken) -> None:
+    gone = False
     try:
-        await tier1.pin(_identity(parts))
+        gone = not await tier1.pin(_identity(parts))
+        if gone:
+            raise tier1.taken_back()
     except BaseException:
         if taken.new and not taken.made and parts.config.tier2 != _own_tier2(parts.location):
             # Who makes the store may take it back: then this folder would be of a store that is
             # nowhere. The maker of a store whose objects are in this very folder was of this
             # folder, and takes nothing back.
             await _leave(parts)
-            await parts.markers.withdraw()
+            if gone:
+                # Nobody is of this store. As long as that is not certain, others may have seen the
+                # marker, and go by it.
+                await parts.markers.withdraw()
         raise
 
 
 def _identity(parts: StoreParts) -> StoreIdentity:
-    return StoreIdentity(parts.store_id, parts.config.containers, parts.config.tier2)
+    config = parts.config
+    return StoreIdentity(parts.store_id, config.containers, config.tier2, config.shared_tier2)
 
 
-async def _leave(parts: StoreParts) -> None:
-    """Make the folder one that is no store's yet."""
-    await _with_files(parts, unmake_store_file)
+async def _leave(parts: StoreParts) -> bool:
+    """Make the folder one that is no store's yet; whether it is none now."""
+    return await _with_files(parts, unmake_store_file)
 
 
 async def _stay(parts: StoreParts) -> None:
     """Who made the store may have taken it back, who had lost its lock without knowing: it is ours,
     and stays.
     """
-    await _with_files(parts, keep_store_file)
+    if await _with_files(parts, keep_store_file):
+        parts.markers.doubt()
 
 
 async def _with_files(
-    parts: StoreParts, work: Callable[[str, str, StoreConfig, Runtime], None]
-) -> None:
+    parts: StoreParts, work: Callable[[str, str, StoreConfig, Runtime], bool]
+) -> bool:
     files = parts.runtime.executor("open", 1)
     loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(
+        return await loop.run_in_executor(
             files, work, parts.location, parts.store_id, parts.config, parts.runtime
         )
     except OSError as error:

@@ -135,8 +135,9 @@ def _what_is_there(location: str, runtime: Runtime) -> list[str]:
         return []
 
 
-def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> None:
-    """Make the folder one that is no store's yet, unless somebody has begun to use it.
+def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> bool:
+    """Make the folder one that is no store's yet, unless somebody has begun to use it; whether it
+    is none now.
 
     Raises OSError.
 
@@ -147,8 +148,9 @@ def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime
     runtime.disk.unlink(os.path.join(location, FILE_NAME))
     if _what_is_there(location, runtime):
         keep_store_file(location, store_id, config, runtime)
-    else:
-        runtime.disk.sync_directory(location)
+        return False
+    runtime.disk.sync_directory(location)
+    return True
 
 
 def missing_folders(location: str, runtime: Runtime) -> list[str]:
@@ -209,10 +211,15 @@ def leave_nothing(
         disk.sync_directory(os.path.dirname(made[-1]) if made else location)
 
 
-def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> None:
-    """Put the file back if who made the store has taken it away meanwhile. Raises OSError."""
-    if not runtime.disk.exists(os.path.join(location, FILE_NAME)):
-        write_store_file(location, store_id, config, runtime, new_store_id(runtime))
+def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> bool:
+    """Put the file back if who made the store has taken it away meanwhile; whether he had.
+
+    Raises OSError.
+    """
+    if runtime.disk.exists(os.path.join(location, FILE_NAME)):
+        return False
+    write_store_file(location, store_id, config, runtime, new_store_id(runtime))
+    return True
 
 
 def change_tier1(location: str, file: StoreFile, tier1: str, runtime: Runtime) -> StoreFile:

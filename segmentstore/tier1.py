@@ -278,27 +278,30 @@ class SharedTier1:
         async with translated():
             return bool(await self.clients.nodes.children(containers_path(self.location.path)))
 
-    async def pin(self, identity: StoreIdentity) -> None:
-        """See to it that nobody takes back what `agree` found.
+    async def pin(self, identity: StoreIdentity) -> bool:
+        """See to it that nobody takes back what `agree` found; False if somebody did: that store
+        is gone for good.
 
-        Raises TierUnavailableError if somebody did; all else as `agree`.
+        Raises as `agree`.
         """
         async with translated():
-            pinned = await pin(self.clients.nodes, self.location.path, identity)
-        if not pinned:
-            detail = (
-                "the store was taken back by who was making it, for its tier2 failed the "
-                "check: open it again"
-            )
-            raise TierUnavailableError("tier1", f"{self.location.url}: {detail}")
+            return await pin(self.clients.nodes, self.location.path, identity)
 
-    async def unmake(self, identity: StoreIdentity) -> None:
-        """Take back what `agree` made; nothing happens if that cannot be done."""
+    def taken_back(self) -> TierUnavailableError:
+        """What is said of a store that is gone for good."""
+        detail = (
+            "the store was taken back by who was making it, for its tier2 failed the "
+            "check: open it again"
+        )
+        return TierUnavailableError("tier1", f"{self.location.url}: {detail}")
+
+    async def unmake(self, identity: StoreIdentity) -> bool:
+        """Take back what `agree` made; whether that store is gone for good."""
         try:
-            await unmake(self.clients.nodes, self.location.path, identity)
+            return await unmake(self.clients.nodes, self.location.path, identity)
         except (NodeUnavailableError, NodeRefusedError):
             # It stays, and is joined by the next who opens: no harm, for it has no containers.
-            pass
+            return False
 
     async def ask_owners(self, containers: Iterable[int], folder: str, *, take_over: bool) -> None:
         """See that no container that is to be opened has a living owner: all of them, before the

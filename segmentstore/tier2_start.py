@@ -75,7 +75,7 @@ class Tier2Start:
         Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError.
         """
         try:
-            known = await self._markers.look()
+            known = await self._markers.look(begun=False)
             await self._storage.check()
             if not known:
                 await self._markers.make()

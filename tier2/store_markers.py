@@ -20,11 +20,13 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
+from tier2.object_names import PROBE_PREFIX
 from tier2.object_storage import (
     ObjectExistsError,
     ObjectStorage,
     ObjectStorageError,
     StorageRefusedError,
+    StorageUnavailableError,
 )
 
 PREFIX = "stores/"
@@ -90,15 +92,15 @@ class StoreMarkers:
             # bytes alone.
             pass
 
-    async def look(self) -> bool:
+    async def look(self, *, begun: bool = True) -> bool:
         """Whether this store is known here. One listing request.
 
-        Raises PlaceTakenError if it is not, and another store is that it does not mean to share
-        with.
+        Raises PlaceTakenError if another store is that it does not mean to share with, and this one
+        is not, or has not `begun`: a making may be cut off before it sees another beside it.
         """
         others = await self.others()
-        if not self._is_there and others and not self.is_meant:
-            raise PlaceTakenError(self._storage.url, self._refusal(others))
+        if others and not self.is_meant and not (begun and self._is_there):
+            raise PlaceTakenError(self._storage.url, await self._refusal(others))
         return self._is_there
 
     async def ensure(self) -> None:
@@ -115,23 +117,20 @@ class StoreMarkers:
     async def make(self) -> None:
         """Make a new store known, where no other one may be.
 
-        As `ensure`; of two that are made at once both are refused.
+        As `ensure`; of two that are made at once both are refused. What was put stays until
+        `withdraw`: only its caller knows whether others are of this store.
         """
         if self._is_there:
             return
         self._is_new = True
-        try:
-            await self.put()
-            others = await self.others()
-        except ObjectStorageError:
-            await self.withdraw()
-            raise
+        await self.put()
+        others = await self.others()
         if others and not self.is_meant:
-            await self.withdraw()
-            raise PlaceTakenError(self._storage.url, self._refusal(others))
+            raise PlaceTakenError(self._storage.url, await self._refusal(others))
 
     async def withdraw(self) -> None:
-        """Take away what `make` has put, of a store that comes to nothing.
+        """Take away what `make` has put, of a store that is gone for good, so that nobody goes by
+        its marker.
 
         As well as Tier 2 lets it.
         """
@@ -139,6 +138,10 @@ class StoreMarkers:
             self._is_new = self._is_there = False
             with suppress(ObjectStorageError):
                 await self.forget(str(self._store_id))
+
+    def doubt(self) -> None:
+        """Who made the store may have taken its marker away: it is looked for before an object."""
+        self._is_there = False
 
     async def restore(self) -> None:
         """Put back a marker that was there and is gone."""
@@ -157,14 +160,31 @@ class StoreMarkers:
             await self.restore()
         return [store for store in stores if store != str(self._store_id)]
 
-    def _refusal(self, others: list[str]) -> str:
+    async def _refusal(self, others: list[str]) -> str:
         count = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        what, gone = "keeps its objects there", "that one is gone for good"
+        if await self._holds_markers_alone():
+            what = "has its marker there, and no object: it is new, or its making was cut off"
+            gone = "no folder has that id in its store.toml"
         return (
-            f"the store {others[0]}{count} keeps its objects there: give each store a "
-            "prefix of its own, or"
-            " set shared_tier2 = true if they are meant to share it. If that one is "
-            f"gone for good, delete {marker_name(others[0])}"
+            f"the store {others[0]}{count} {what}: give each store a prefix of its own, or"
+            " set shared_tier2 = true if they are meant to share it. If "
+            f"{gone}, delete {marker_name(others[0])}"
         )
+
+    async def _holds_markers_alone(self) -> bool:
+        """Whether it is certain that nothing is there but markers, and what a check left.
+
+        One listing request.
+        """
+        try:
+            async for page in self._storage.list():
+                names = [stored.name for stored in page]
+                if not all(is_marker(name) or name.startswith(PROBE_PREFIX) for name in names):
+                    return False
+        except StorageUnavailableError:
+            return False
+        return True
 
     async def shared_with(self) -> str | None:
         """A sentence that says with whom the place is shared; None with nobody.

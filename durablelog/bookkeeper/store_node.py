@@ -29,6 +29,7 @@ from segmentstore.contracts.urls import redacted
 VERSION: Final = 1
 _TRIES: Final = 5
 CONTAINERS_MAX: Final = 65536
+_REQUIRED: Final = ("store_id", "containers", "tier2")
 
 
 class StoreIdentity(NamedTuple):
@@ -39,6 +40,8 @@ class StoreIdentity(NamedTuple):
     containers: int
     tier2: str
     """An absolute URL; of a store of old it may hold a password."""
+    shared_tier2: bool = False
+    """Whether other stores were meant to be there: what a folder that joins goes by."""
 
     def __repr__(self) -> str:
         return (
@@ -64,7 +67,10 @@ def container_path(root: str, container_id: int) -> str:
 
 def encode_identity(identity: StoreIdentity) -> bytes:
     """As it stands in the node."""
-    return json.dumps({"version": VERSION, **identity._asdict()}, ensure_ascii=False).encode()
+    fields = {"version": VERSION, **identity._asdict()}
+    if not identity.shared_tier2:
+        del fields["shared_tier2"]
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def decode_identity(path: str, data: bytes) -> StoreIdentity:
@@ -85,14 +91,14 @@ def decode_identity(path: str, data: bytes) -> StoreIdentity:
             "another path"
         )
         raise NotAStoreError(where, detail)
-    if not isinstance(fields, dict) or not {"version", *StoreIdentity._fields} <= fields.keys():
+    if not isinstance(fields, dict) or not {"version", *_REQUIRED} <= fields.keys():
         raise DataCorruptionError(where, "it is no store's node: it names no store")
     if fields["version"] != VERSION:
         detail = (
             f"a store's node of version {fields['version']!r}; this program knows version {VERSION}"
         )
         raise DataCorruptionError(where, detail)
-    store_id, containers, tier2 = (fields[name] for name in StoreIdentity._fields)
+    store_id, containers, tier2 = (fields[name] for name in _REQUIRED)
     try:
         store_id = str(uuid.UUID(store_id))
     except (ValueError, TypeError, AttributeError):
@@ -101,7 +107,7 @@ def decode_identity(path: str, data: bytes) -> StoreIdentity:
         raise DataCorruptionError(where, f"containers {containers!r} is not 1 to {CONTAINERS_MAX}")
     if not isinstance(tier2, str) or not tier2:
         raise DataCorruptionError(where, f"tier2 {tier2!r} is not a URL")
-    return StoreIdentity(store_id, containers, tier2)
+    return StoreIdentity(store_id, containers, tier2, fields.get("shared_tier2") is True)
 
 
 def encode_restoring(store_id: str) -> bytes:
@@ -244,14 +250,16 @@ async def pin(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
     return there is not None and there.store_id == identity.store_id
 
 
-async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> None:
-    """Remove the root node of a store that was just made and cannot be one.
+async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
+    """Remove the root node of a store that was just made and cannot be one; whether it is gone.
 
-    Not if anybody has pinned it already.
+    Not if anybody has pinned it already: then somebody joined, and works.
     """
     content = await nodes.read(path)
-    if content is not None and content.data == encode_identity(identity):
-        try:
-            await nodes.delete(path, content.version)
-        except NodeConflictError:
-            pass  # It is pinned: somebody joined, and works.
+    if content is None or content.data != encode_identity(identity):
+        return True
+    try:
+        await nodes.delete(path, content.version)
+    except NodeConflictError:
+        return False
+    return True

@@ -72,9 +72,7 @@ class World(BookKeeperWorld):
 
     async def contents(self, folder: Path) -> dict[str, bytes]:
         """What a store opened in this folder has."""
-        # A restored store has no marker before its first opening, and the store it comes from has
-        # one.
-        opening = self.open(folder, tier2=self.url, containers=CONTAINERS, shared_tier2=True)
+        opening = self.open(folder, tier2=self.url, containers=CONTAINERS)
         async with await opening as store:
             return {name: await read_all(store, name) for name in NAMES}
 
@@ -121,7 +119,9 @@ def test_a_restored_store_goes_on_on_bookkeeper(world: World) -> None:
     async def main() -> None:
         report = await world.restore()
         assert report.missing_bytes == len(NAMES) * len(b"lost")
-        assert world.identity() == StoreIdentity(report.store_id or "", CONTAINERS, world.url)
+        assert world.identity() == StoreIdentity(
+            report.store_id or "", CONTAINERS, world.url, shared_tier2=True
+        )
         file = parse_store_file((world.new / "store.toml").read_text(encoding="utf-8"))
         assert (file.store_id, file.settings["tier1"], file.settings["tier2"]) == (
             report.store_id,
@@ -141,6 +141,19 @@ def test_a_restored_store_goes_on_on_bookkeeper(world: World) -> None:
             assert await read_all(store, NAMES[0]) == FLUSHED + b"more"
             assert store.stats()["health"] == []
         assert world.record(0).epoch > report.epoch
+
+    run(main())
+
+
+def test_a_restored_store_may_be_joined_before_its_own_folder_was_opened(world: World) -> None:
+    """It has no marker yet, and the store it comes from has one."""
+
+    async def main() -> None:
+        await world.restore()
+        assert await world.contents(world.root / "joined") == WHOLE
+        assert await world.contents(world.new) == WHOLE
+        async with await world.open(world.root / "joined") as store:
+            assert store.stats()["health"] == []
 
     run(main())
 

@@ -61,13 +61,20 @@ def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
     run(main())
 
 
+def fixed_in(identity: StoreIdentity) -> dict[str, object]:
+    """What the folder of a store that shares with nobody says."""
+    fields = identity._asdict()
+    assert not fields.pop("shared_tier2")
+    return {**fields, "tier1": URL}
+
+
 def test_the_first_opener_makes_the_root_node_and_the_folder_follows_it(tmp_path: Path) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s", containers=3)).close()
         identity = identity_of(world)
         assert identity == StoreIdentity(identity.store_id, 3, (tmp_path / "s" / "tier2").as_uri())
-        assert settings_of(tmp_path / "s") == {**identity._asdict(), "tier1": URL}
+        assert settings_of(tmp_path / "s") == fixed_in(identity)
         assert sorted(world.tree.names_under(f"{ROOT}/containers")) == ["0", "1", "2"]
 
     run(main())
@@ -398,7 +405,13 @@ def test_a_wrong_zookeeper_credential_in_the_environment_is_not_shown(tmp_path: 
 def test_the_node_is_json_that_people_can_read() -> None:
     identity = StoreIdentity("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10", 4, "s3://bucket/prefix")
     data = encode_identity(identity)
-    assert json.loads(data) == {"version": 1, **identity._asdict()}
+    fields = {"version": 1, **identity._asdict()}
+    assert json.loads(encode_identity(identity._replace(shared_tier2=True))) == {
+        **fields,
+        "shared_tier2": True,
+    }
+    del fields["shared_tier2"]
+    assert json.loads(data) == fields
     assert decode_identity("/x", data) == identity
     assert decode_identity("/x", data[:-1] + b', "more": 1}') == identity
 
@@ -434,7 +447,7 @@ def test_a_session_that_ends_between_the_node_and_the_folder_is_joined_by_the_ne
         await nodes.create(ROOT, encode_identity(identity))
         store = await world.open(tmp_path / "s")
         assert store.config.containers == 2
-        assert settings_of(tmp_path / "s") == {**identity._asdict(), "tier1": URL}
+        assert settings_of(tmp_path / "s") == fixed_in(identity)
         await store.close()
 
     run(main())

@@ -13,6 +13,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_storage import StorageUnavailableError
 from tier2.store_markers import PlaceTakenError, StoreMarkers, is_marker, marker_name
 
 ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
@@ -62,11 +63,20 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         await StoreMarkers(storage, ONE).ensure()
         for call in (StoreMarkers.look, StoreMarkers.ensure, StoreMarkers.make):
+            second = StoreMarkers(storage, TWO)
             with pytest.raises(
-                PlaceTakenError, match=f"store {ONE} keeps its objects there.*shared_tier2"
+                PlaceTakenError, match=f"store {ONE} has its marker there, and no .*shared_tier2"
             ):
-                await call(StoreMarkers(storage, TWO))
+                await call(second)
+            await second.withdraw()
             assert list(storage.bucket.objects) == [marker_name(ONE)]
+        await storage.put("probe/left", [b"x"], bytes(16))
+        await storage.put("00/00000000/0000000000000001/flush-0", [b"x"], bytes(16))
+        with pytest.raises(PlaceTakenError, match=f"store {ONE} keeps its objects there"):
+            await StoreMarkers(storage, TWO).look()
+        storage.fail("list", 1)
+        with pytest.raises(StorageUnavailableError):
+            await StoreMarkers(storage, TWO).look()
         meant = StoreMarkers(storage, TWO, is_meant=True)
         await meant.make()
         assert meant.health() == []
@@ -89,8 +99,14 @@ def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
         for markers in both:
             with pytest.raises(PlaceTakenError):
                 await markers.make()
-            await StoreMarkers(storage, ONE).put()
-        assert list(storage.bucket.objects) == [marker_name(ONE)]
+        # Cut off before it sees the other one, a making is refused when it goes on.
+        for store_id in (ONE, TWO):
+            assert await StoreMarkers(storage, store_id).look()
+            with pytest.raises(PlaceTakenError):
+                await StoreMarkers(storage, store_id).look(begun=False)
+        for markers in both:
+            await markers.withdraw()
+        assert list(storage.bucket.objects) == []
 
     with_storage(body)
 
