@@ -71,7 +71,7 @@ spark-plan: $(STAMP) ## plan a read of a million segments by Spark: at most 1,00
 	@SPARK_PLAN_SEGMENTS=1000000 $(BIN)/pytest -q -p no:xdist --timeout 900 tests/tier2/spark/test_source_packing.py \
 		-k "few_partitions"
 
-spark-versions: $(STAMP) ## the Spark jobs and the source in releases 3.5 to 4.3 of Spark; an hour, and 5 GB in var; RELEASES="3.5.9"
+spark-versions: $(STAMP) ## the Spark jobs and the source in releases 3.5 to 4.3 of Spark: what passed, by group; an hour, and 5 GB in var; RELEASES="3.5.9"
 	@$(BIN)/python -m tests.tier2.spark.check_versions $(RELEASES)
 
 spark-demo: $(STAMP) ## the Spark jobs on a small store: check, compact, read; needs Java 17; FILES="a b" for your own files

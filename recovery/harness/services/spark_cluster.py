@@ -34,7 +34,7 @@ EXECUTOR_MEMORY_MIB: Final = 512
 
 _DAEMON_MEMORY: Final = "256m"
 _CONNECT_MEMORY: Final = "1g"
-_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """They live for seconds: the second compiler would cost more than it brings."""
 _EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 
@@ -69,9 +69,9 @@ def driver_environment(
     chosen = {
         "spark.driver.host": HOST,
         "spark.driver.bindAddress": HOST,
-        "spark.driver.extraJavaOptions": _SHORT_LIVED,
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.executor.memory": f"{EXECUTOR_MEMORY_MIB}m",
-        "spark.executor.extraJavaOptions": _SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -98,7 +98,7 @@ class _SparkServer(Server):
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(local),
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
-            "SPARK_DAEMON_JAVA_OPTS": _SHORT_LIVED,
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
             "SPARK_CONNECT_MODE": "0",
             "PYSPARK_PYTHON": sys.executable,
         }

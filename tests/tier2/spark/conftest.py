@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recovery.harness.services.s3_servers import credentials
+from recovery.harness.services.spark_cluster import SHORT_LIVED
 
 _CLASSIC = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "MASTER")
 """Would make it another session than this one."""
@@ -35,6 +36,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

@@ -406,7 +406,7 @@ def test_bins_are_even_and_the_largest_first() -> None:
 
 
 @pytest.mark.timeout(300)  # a session, and workers, on a machine that does other things too
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("compact")
 class TestOnSpark:
     def test_the_whole_job(self, spark: SparkSession, place: Place) -> None:
         place.fragment()

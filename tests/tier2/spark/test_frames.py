@@ -36,7 +36,7 @@ def test_every_bin_has_a_number_that_goes_there(count: int) -> None:
     assert max(keys) < 40 * count + 40
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("frames")
 def test_spark_runs_a_task_for_each_bin_with_its_rows_alone(spark: SparkSession) -> None:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(list(batches), _IN)
@@ -58,7 +58,7 @@ def test_spark_runs_a_task_for_each_bin_with_its_rows_alone(spark: SparkSession)
     ]
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("frames")
 def test_an_empty_table_and_nulls_come_back(spark: SparkSession) -> None:
     some = pa.table(
         {"bin": [1, None], "data": [b"\x00\xff", None], "number": [None, 2**40]}, schema=_IN

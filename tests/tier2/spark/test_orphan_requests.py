@@ -409,7 +409,7 @@ def test_an_owner_that_goes_before_it_answers_is_told_and_the_next_one_carries_i
         until_gone(paths)
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("orphans")
 def test_by_spark_it_is_the_same(
     spark: SparkSession,
     tmp_path: Path,

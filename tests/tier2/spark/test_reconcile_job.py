@@ -111,7 +111,7 @@ def test_every_class_on_a_folder_also_when_tasks_are_lost(world: World, lost: in
     assert result.table.num_rows == len(expected)
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_every_class_by_spark_and_the_same_again_in_a_second_run(
     spark: SparkSession, world: World
 ) -> None:
@@ -200,7 +200,7 @@ def listing_of(world: World) -> pa.Table:
     return pa.concat_tables([*tables, *list_rest(world.url)])
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_a_dataframe_in_any_order_gives_what_a_listing_gives(
     spark: SparkSession, world: World
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_dataframe_in_any_order_gives_what_a_listing_gives(
     assert found(stopped(spark, world, listing=frame, check="bodies").table) == expected
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -229,7 +229,7 @@ def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
         assert found(stopped(spark, world, listing=str(path)).table) == expected
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_a_listing_without_its_columns_is_refused(spark: SparkSession, world: World) -> None:
     world.snapshot()
     with pytest.raises(InventoryError, match="last_modified"):
@@ -239,7 +239,7 @@ def test_a_listing_without_its_columns_is_refused(spark: SparkSession, world: Wo
 # --- what happens to tasks ------------------------------------------------------------------------
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_path: Path) -> None:
     manifests = world.snapshot()
     lost = world.names(0)[0]
@@ -268,7 +268,7 @@ def test_tasks_that_die_are_run_again(spark: SparkSession, world: World, tmp_pat
 # --- S3 -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_every_class_on_s3(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +384,7 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
         assert all(moved)
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("reconcile")
 def test_beside_a_live_owner_by_spark(
     spark: SparkSession, tmp_path: Path, live: blocking.SegmentStore
 ) -> None:

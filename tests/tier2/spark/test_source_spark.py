@@ -52,7 +52,7 @@ def values(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_a_real_store_is_read_as_it_was_written(session: SparkSession, tmp_path: Path) -> None:
     texts = {f"logs/{name}": [f"{name} {number}" for number in range(60)] for name in "abc"}
     events = [bytes([number]) * number for number in range(50)]
@@ -137,7 +137,7 @@ def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: S
         values(chosen("offset > 3"))
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_columns_that_need_no_bytes_read_none(session: SparkSession, world: SourceWorld) -> None:
     world.append("s", bytes(1000), [100, 900])
     world.export(0)
@@ -153,7 +153,7 @@ def test_columns_that_need_no_bytes_read_none(session: SparkSession, world: Sour
         read(session, world, "colour string", segment="s").collect()
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_damage_is_named_and_nothing_is_given_for_it(
     session: SparkSession, world: SourceWorld, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def test_damage_is_named_and_nothing_is_given_for_it(
         read(session, world, segmnt="s").count()
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_nothing_to_read_is_an_empty_table(session: SparkSession, world: SourceWorld) -> None:
     world.segment("s")
     world.export(0)
@@ -179,7 +179,7 @@ def test_nothing_to_read_is_an_empty_table(session: SparkSession, world: SourceW
     assert read(session, world, prefix="nobody").collect() == []
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_sql_and_a_limit(session: SparkSession, world: SourceWorld) -> None:
     world.append(
         "s", b"".join(b"%d\n" % number for number in range(20000)), range(0, 100_000, 5000)
@@ -197,7 +197,7 @@ def test_sql_and_a_limit(session: SparkSession, world: SourceWorld) -> None:
     session.catalog.dropTempView("numbers")
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_a_table_is_refused_and_one_without_options_too(
     session: SparkSession, world: SourceWorld
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_table_is_refused_and_one_without_options_too(
         session.sql("DROP TABLE bare")
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("read")
 def test_text_that_is_none_and_times_of_rows(session: SparkSession, world: SourceWorld) -> None:
     world.now_ms = 1_700_000_000_123
     world.append("s", b"one\nb\xff\n")

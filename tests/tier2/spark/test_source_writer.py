@@ -104,7 +104,7 @@ def failing_first(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
     return step
 
 
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("write")
 class TestBatch:
     def test_rows_are_in_the_segment_in_their_order(
         self, session: SparkSession, served: Served
@@ -297,7 +297,7 @@ def stream(session: SparkSession, served: Served, tmp_path: Path) -> Stream:
 
 
 class TestStream:
-    @pytest.mark.spark_versions
+    @pytest.mark.spark_versions("write streams")
     def test_rows_land_once_over_restarts_and_replays_with_other_partitions(
         self, stream: Stream
     ) -> None:
@@ -320,7 +320,7 @@ class TestStream:
         assert stream.landed() == stream.expected
         assert stream.served.names() == ["x"]
 
-    @pytest.mark.spark_versions
+    @pytest.mark.spark_versions("write streams")
     def test_a_query_that_fails_goes_on_where_it_was(self, stream: Stream, tmp_path: Path) -> None:
         flag = tmp_path / "fail"
         flag.touch()

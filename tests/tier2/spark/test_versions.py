@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 SOURCES = int(pyspark.__version__.partition(".")[0]) >= 4
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.spark_versions]
+pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.spark_versions("refusals")
 def test_the_source_is_refused_where_there_are_no_sources(spark: SparkSession) -> None:
     if SOURCES:
         register(spark)
@@ -38,6 +39,7 @@ def test_the_source_is_refused_where_there_are_no_sources(spark: SparkSession) -
         assert "\n" not in str(refused.value)
 
 
+@pytest.mark.spark_versions("reconcile")
 def test_a_chunk_that_is_lost_and_an_orphan_are_found(spark: SparkSession, tmp_path: Path) -> None:
     world = World(tmp_path / "tier2")
     lost = world.names(1)[0]
@@ -50,6 +52,7 @@ def test_a_chunk_that_is_lost_and_an_orphan_are_found(spark: SparkSession, tmp_p
     }
 
 
+@pytest.mark.spark_versions("refusals")
 def test_what_is_lacking_is_named_with_the_release_that_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 FILTERS, LIMITS = RELEASE >= (4, 1), RELEASE >= (4, 2)
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.spark_versions]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def read(session: SparkSession, world: SourceWorld, **options: object) -> DataFr
     return session.read.format("segmentstore").options(**chosen).load(world.url)
 
 
+@pytest.mark.spark_versions("where")
 def test_where_reads_only_what_it_lets_through_without_a_setting(
     session: SparkSession, world: SourceWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,6 +90,7 @@ def test_where_reads_only_what_it_lets_through_without_a_setting(
             read(session, world, prefix="", filterPushdown="true").count()
 
 
+@pytest.mark.spark_versions("streams")
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_a_stream_over_restarts_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, starting: str
@@ -139,6 +141,7 @@ def test_a_stream_over_restarts_gives_each_row_once(
     assert sorted(rows) == sorted(set(written) - set(first))
 
 
+@pytest.mark.spark_versions("limits")
 def test_limits_of_a_stream_are_refused_where_there_are_none(
     session: SparkSession, world: SourceWorld, tmp_path: Path
 ) -> None:
@@ -169,6 +172,7 @@ def test_limits_of_a_stream_are_refused_where_there_are_none(
         query.stop()
 
 
+@pytest.mark.spark_versions("streams")
 def test_a_reader_that_is_told_no_start_goes_on_where_it_was(
     world: SourceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,7 +139,7 @@ def url_of(store: Path) -> str:
 
 
 @slow(45)
-@pytest.mark.spark_versions
+@pytest.mark.spark_versions("connect")
 def test_by_spark_connect_verbs_and_the_source_run_and_bring_their_code_along(
     stopped_store: Path, bare_python: str, tmp_path: Path
 ) -> None:
