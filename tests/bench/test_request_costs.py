@@ -19,6 +19,7 @@ from bench.request_costs import (
 from segmentstore.config import StoreConfig
 from segmentstore.part_configs import writer_config
 from storagewriter.config import StorageWriterConfig
+from tests.support.suites import slow
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,7 @@ def test_the_defaults_of_writer_and_store_are_the_same_and_allow_two_full_object
     )
 
 
+@slow(5)
 def test_a_tib_costs_less_than_a_dollar_whatever_the_number_of_segments() -> None:
     """Consolidation, garbage collection and the search for orphans included."""
     costs = {segments: simulate(segments, scale=64, objects=4) for segments in (1, 100, 10_000)}

@@ -33,6 +33,7 @@ from segmentstore.cli.crashtest_options import MEANINGLESS
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import Result, segmentstore
 from tests.harness.test_kill import SETTINGS, cut_last_frame
+from tests.support.suites import slow
 
 SIMULATE = ("crashtest", "--runs", 4, "--jobs", 1)
 
@@ -85,6 +86,7 @@ def test_every_fault_point_is_listed_when_asked_for() -> None:
     assert all(any(f" {name} " in line for line in shown) for name in TABLE)
 
 
+@slow(6)
 def test_several_processes_run_side_by_side() -> None:
     numbers = segmentstore(
         "crashtest", "--runs", 6, "--jobs", 2, "--seed", "wide", "--json"

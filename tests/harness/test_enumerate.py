@@ -40,7 +40,7 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import Outcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
-from tests.support.suites import share, slow
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
@@ -54,8 +54,18 @@ OTHER_TIER1 = ("bookkeeper.", "node.")
 """Short workloads have their log in files."""
 
 
+def test_few_crash_points_lose_nothing() -> None:
+    result = EnumerationResult()
+    for group in groups()[:: 4 * SLICES]:
+        result.add(enumerate_group(group, cap=lower_cap(group, SHARE), deeper_of=2 * DEEPER_OF))
+    assert [str(each) for each in result.violations] == []
+    assert result.broken == 0
+    assert result.recoveries > 0
+
+
+@slow(40)
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", share(range(SLICES), 6, 16))
+@pytest.mark.parametrize("number", range(SLICES))
 def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> None:
     result = EnumerationResult()
     for group in groups()[number::SLICES]:

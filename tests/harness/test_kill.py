@@ -53,7 +53,7 @@ SETTINGS = {
 
 @sized(35)
 @pytest.mark.timeout(120 + 10 * CYCLES)
-@pytest.mark.parametrize("workload", share(PARTS, 2, 35))
+@pytest.mark.parametrize("workload", share(PARTS, 4, 35))
 def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) -> None:
     try:
         require_exact_kills()

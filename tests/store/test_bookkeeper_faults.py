@@ -321,6 +321,7 @@ def test_replies_of_zookeeper_to_changes_are_lost(
     through_proxy(cluster, tmp_path, script, lose_the_claim if root == "record" else None)
 
 
+@slow(10)
 def test_the_gateway_is_killed(
     cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway
 ) -> None:

@@ -69,6 +69,7 @@ def test_an_owner_dies_with_its_gateway(cluster: BookKeeperCluster, tmp_path: Pa
     assert [str(each) for each in owners.finish()] == []
 
 
+@slow(30)
 def test_an_owner_is_stopped_with_appends_on_their_way_and_overtaken(
     cluster: BookKeeperCluster, tmp_path: Path, gateway: OwnGateway
 ) -> None:

@@ -16,6 +16,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from storagewriter import mailbox_keeper
 from tests.store.harness import TINY
+from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
 from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id, table_name
@@ -124,6 +125,7 @@ def test_each_folder_is_judged_by_its_grammar(spark: SparkSession, world: World)
     )
 
 
+@slow(6)
 def test_the_same_in_a_bucket(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
