@@ -21,7 +21,7 @@ class ReadIndexConfig:
     small_bytes: int = 4 * KIB
     """Appends shorter than this are gathered in a buffer; longer ones are kept as they came.
 
-    At most `block_bytes`.
+    Those that follow each other are one extent while they fit into a block. At most `block_bytes`.
     """
     block_bytes: int = 64 * KIB
     """Gathered appends are cut into blocks of about this size; also the largest block given to the
