@@ -122,6 +122,8 @@ class Listing:
         """By tag, those that have a marker there."""
         self._orphans: dict[int, _Heap] = defaultdict(_Heap)
         self._foreign = _Heap()
+        self._own = False
+        """Objects with the store's tag, which it puts behind its marker."""
 
     def add(self, stored: StoredObject) -> None:
         """Look at one object of the listing."""
@@ -140,6 +142,7 @@ class Listing:
         if parts is None or parts.container_id not in self._containers:
             self._foreign.add(stored)
             return
+        self._own = self._own or (bool(self._tag) and parts.unique_id.startswith(self._tag))
         metadata = self._containers[parts.container_id]
         if (
             metadata is not None
@@ -191,6 +194,13 @@ class Listing:
                     place,
                     f"{detail}: of a store that is not known there, or an older version's orphans",
                 )
+        if self._own and self._tag not in self._stores:
+            yield note(
+                "marker-missing",
+                "Tier 2",
+                "this store's marker is gone, so what was there was deleted or lost, objects "
+                "perhaps as well; the next opening puts it back",
+            )
         if self._foreign.count:
             yield note(
                 "foreign-objects",

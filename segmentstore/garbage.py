@@ -282,7 +282,7 @@ async def _sweep(
                             GarbageItem("orphan", container_id, stored.size, None, stored.name)
                         )
     except SweepStoppedError as error:
-        problems.append(f"nothing was searched for orphans: {error}")
+        problems.append(str(error))
     problems += others.problems()
     notes += others.notes()
     return left

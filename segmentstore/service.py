@@ -11,6 +11,7 @@ else is a coroutine.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
@@ -370,7 +371,7 @@ class SegmentStore:
         report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
         if parts.tier1 is not None:
             report = await collect_orphan_ledgers(report, parts.tier1, parts.store_id, self._by_id)
-        return report
+        return dataclasses.replace(report, notes=(*report.notes, *parts.markers.losses()))
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2, for jobs

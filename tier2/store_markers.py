@@ -214,6 +214,11 @@ class StoreMarkers:
         found = []
         if self._seen is not None and not self.is_meant:
             found.append(f"tier2 is shared: {self._seen}")
+        return found + self.losses()
+
+    def losses(self) -> list[str]:
+        """What the last look showed to be lost. No request."""
+        found = []
         if self._was_gone:
             what = "what was there was deleted or lost, objects perhaps as well"
             found.append(

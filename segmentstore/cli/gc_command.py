@@ -88,7 +88,7 @@ def _summary(report: GarbageReport) -> str:
     said = [
         f"{report.count(state):,} {state} ({output.size(report.size(state))})" for state in states
     ]
-    return ", ".join(said) or "no garbage"
+    return ", ".join(said) or ("no garbage found" if report.problems else "no garbage")
 
 
 def _survey(location: str) -> GarbageReport:

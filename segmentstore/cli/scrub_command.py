@@ -53,13 +53,14 @@ def scrub_command(
             columns = ("severity", "kind", "place", "detail")
             output.out().print(output.table(None, columns, current.findings))
         counts = {
+            "store": store,
             "objects": current.objects,
             "blocks": current.blocks,
             "read": output.size(current.bytes_read),
             "harmful": current.harmful,
             "notes": current.notes,
         }
-        output.out().print(output.pairs(f"scrub of {store}", counts))
+        output.out().print(output.pairs(None, counts))
     if current.harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
 

@@ -153,3 +153,11 @@ def test_a_marker_that_is_gone_is_put_back(place: Place, tmp_path: Path) -> None
 
     assert "the marker of this store was gone" in run(live())[0]
     assert marker in place.names()
+
+    # Commands that open the store for a moment say it too: nobody sees the health of that opening.
+    place.delete(marker)
+    shown = segmentstore("verify", location)
+    assert (shown.code, "marker-missing" in shown.out.decode()) == (ExitCode.DONE, True)
+    (note,) = segmentstore("gc", location, "--json").json()["notes"]
+    assert "the marker of this store was gone" in note
+    assert "nothing found" in segmentstore("verify", location).out.decode()
