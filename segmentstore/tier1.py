@@ -102,6 +102,7 @@ async def open_nodes(
     Raises ConfigError (a secret that cannot be read), MissingExtraError.
     """
     require_extra("bookkeeper", "a log on BookKeeper")
+    from durablelog.bookkeeper.zookeeper_encryption import encryption_context, encryption_of  # noqa: PLC0415
     from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings  # noqa: PLC0415
 
     credentials = await _secret(
@@ -124,6 +125,16 @@ async def open_nodes(
             f"{ZOOKEEPER_AUTH_VARIABLE}"
         )
         raise ConfigError("tier1", detail)
+    encryption = encryption_of((await client_settings(location, environment, runtime)).system)
+    context = None
+    if encryption is not None:
+        executor = runtime.executor("secrets", 1)
+        try:
+            context = await asyncio.get_running_loop().run_in_executor(
+                executor, encryption_context, encryption
+            )
+        finally:
+            executor.shutdown(wait=False)
     nodes = ZookeeperNodes(
         ZookeeperSettings(
             hosts=location.hosts,
@@ -132,6 +143,7 @@ async def open_nodes(
             credentials=credentials,
             creator_only=location.acl == "creator",
             sasl=location.zookeeper_scheme == "sasl",
+            encryption=context,
         ),
         runtime,
     )
@@ -163,17 +175,40 @@ async def open_clients(
     ledgers = GatewayLedgerStore(settings, runtime)
     nodes = await open_nodes(location, environment, runtime)
     try:
-        await _connected(ledgers, runtime)
+        await _connected(ledgers, nodes, location.path, runtime)
     except BaseException as error:
-        clients = BookKeeperClients(ledgers, nodes)
+        clients, trouble = BookKeeperClients(ledgers, nodes), nodes.health()
         await outlast(own_task(clients.close(), name="close clients"))
         if isinstance(error, LedgerError):
-            raise TierUnavailableError("tier1", str(error)) from error
+            raise TierUnavailableError(
+                "tier1", "; ".join(filter(None, (str(error), trouble)))
+            ) from error
         raise
     return BookKeeperClients(ledgers, nodes)
 
 
-async def _connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:
+async def _connected(
+    ledgers: GatewayLedgerStore, nodes: MetadataNodes, path: str, runtime: Runtime
+) -> None:
+    """As `_ledgers_connected`, unless ZooKeeper refuses us meanwhile: BookKeeper's client takes
+    that for an absence.
+    """
+    connecting = own_task(_ledgers_connected(ledgers, runtime), name="connect to bookkeeper")
+    looking = own_task(nodes.read(path), name="look at zookeeper")
+    try:
+        await asyncio.wait([connecting, looking], return_when=asyncio.FIRST_COMPLETED)
+        if looking.done() and isinstance(refused := looking.exception(), NodeRefusedError):
+            raise ConfigError("tier1", str(refused)) from refused
+        await connecting
+    finally:
+        for task in (connecting, looking):
+            task.cancel()
+        await asyncio.wait([connecting, looking])
+        if not looking.cancelled():
+            looking.exception()  # that ZooKeeper does not answer is told by whoever needs it next
+
+
+async def _ledgers_connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:
     """Connect; again, if what failed may pass, for as long as an opening is patient.
 
     Raises LedgerError, ConfigError.

@@ -41,6 +41,11 @@ FIXED: Final[Mapping[str, str]] = {
 }
 """Settings that are ours, and why."""
 
+SECURE: Final = "zookeeper.client.secure"
+"""Whether ZooKeeper is spoken to by TLS."""
+_SOCKET: Final = "zookeeper.clientCnxnSocket"
+_ENCRYPTED_SOCKET: Final = "org.apache.zookeeper.ClientCnxnSocketNetty"
+
 _SYSTEM_PREFIXES: Final = ("java.security.", "javax.", "sun.security.", "zookeeper.", "jute.")
 
 
@@ -86,6 +91,8 @@ def parse_client_settings(text: str, path: str) -> ClientSettings:
             )
         values[name] = value
     system = {name: value for name, value in values.items() if name.startswith(_SYSTEM_PREFIXES)}
-    return ClientSettings(
-        {name: value for name, value in values.items() if name not in system}, system
-    )
+    client = {name: value for name, value in values.items() if name not in system}
+    if system.get(SECURE, "").lower() == "true":
+        # The usual one knows no TLS, and ZooKeeper's client does not choose by itself.
+        system.setdefault(_SOCKET, _ENCRYPTED_SOCKET)
+    return ClientSettings(client, system)

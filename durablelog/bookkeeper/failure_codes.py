@@ -80,8 +80,8 @@ class Reaction(Enum):
     NotPrimaryError.
     """
     REFUSED = "refused"
-    """A secret that was given is not the right one, or bookies do not let the client in:
-    ConfigError, the operator's move. What there is stays as it is.
+    """A secret that was given is not the right one, bookies do not let the client in, or settings
+    contradict each other: ConfigError, the operator's move. What there is stays as it is.
     """
     FATAL = "fatal"
     """The log stops for good (TierUnavailableError); what there is stays as it is."""
@@ -124,9 +124,10 @@ CODE_NAMES: Final[Mapping[int, str]] = {
     -107: "MetadataSerialization",
     -108: "DataUnknown",
     -200: "Replication",
+    -998: "Setting",
     -999: "UnexpectedCondition",
 }
-"""BookKeeper's own names, without the "Exception"."""
+"""BookKeeper's own names, without the "Exception"; -998 is the gateway's own."""
 
 _SERVICE: Final[Mapping[int, Reaction]] = dict.fromkeys(
     (
@@ -174,7 +175,13 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         ),
         Reaction.SETTLE,
     ),
-    LedgerCall.CREATE: {**_SERVICE, **_TOO_FEW, **_NOT_LET_IN, -102: Reaction.REFUSED},
+    LedgerCall.CREATE: {
+        **_SERVICE,
+        **_TOO_FEW,
+        **_NOT_LET_IN,
+        -102: Reaction.REFUSED,
+        -998: Reaction.REFUSED,  # the placement policy has no place for such quorums
+    },
     LedgerCall.RECOVER: {
         **_SERVICE,
         **_GONE,

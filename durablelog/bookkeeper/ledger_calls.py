@@ -29,6 +29,7 @@ from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 
 APPLICATION: Final = b"segmentstore"
 _UNAUTHORIZED: Final = -102
+_SETTING: Final = -998
 
 
 class BegunLedger(NamedTuple):
@@ -67,6 +68,14 @@ def not_let_in(why: str) -> ConfigError:
         "tier1",
         f"{why}: bookies do not let the client in; TLS and authentication are set by "
         "client_settings",
+    )
+
+
+def unplaceable(why: str) -> ConfigError:
+    """Where the placement policy throws."""
+    return ConfigError(
+        "tier1",
+        f"{why}: the quorums of the URL do not suit the ensemblePlacementPolicy of client_settings",
     )
 
 
@@ -155,7 +164,15 @@ class LedgerCalls:
                 or reaction(LedgerCall.CREATE, error.code) is not Reaction.TOO_FEW_BOOKIES
             ):
                 raise
-        return BegunLedger(await self.ledgers.create(degraded, custom), degraded)
+            too_few = error
+        try:
+            return BegunLedger(await self.ledgers.create(degraded, custom), degraded)
+        except LedgerError as error:
+            if error.code == _SETTING:
+                # A policy that has no place for so few is no reason to end a log that can wait for
+                # more.
+                raise too_few from error
+            raise
 
     async def _again(
         self, call: LedgerCall, error: LedgerError, waiting: Waiting, what: str = ""
@@ -166,6 +183,8 @@ class LedgerCalls:
         if answer in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
             await waiting.again(why, after_a_look=call is LedgerCall.CREATE)
             return
+        if error.code == _SETTING:
+            raise unplaceable(why)
         if answer is Reaction.REFUSED:
             # A ledger that is not made yet has no password that could be wrong.
             raise (

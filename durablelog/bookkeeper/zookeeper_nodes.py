@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -56,6 +57,7 @@ from durablelog.bookkeeper.metadata_node import (
     NodeUnavailableError,
 )
 from durablelog.bookkeeper.node_holder import NodeHolder
+from durablelog.bookkeeper.zookeeper_encryption import EncryptedHandler, Handshakes
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
@@ -98,6 +100,8 @@ class ZookeeperSettings:
 
     Wants `credentials`.
     """
+    encryption: ssl.SSLContext | None = None
+    """Of TLS; None: in the clear."""
     creator_only: bool = False
     """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`.
 
@@ -122,9 +126,10 @@ class ZookeeperNodes(MetadataNodes):
         self._unanswered = 0
         """Clients in a row that came to an end by themselves before any answer."""
         self._refusal: str | None = None
-        """Set when the ensemble refused the credentials themselves: kazoo gives up for good
-        then.
+        """Set when the ensemble refused the credentials themselves, and kazoo gave up for good; or
+        TLS, before any answer.
         """
+        self._handshakes = Handshakes(len(settings.hosts))
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holder = NodeHolder(self._make_held, lambda path: self.delete(path, 0))
@@ -237,14 +242,14 @@ class ZookeeperNodes(MetadataNodes):
 
     def health(self) -> str | None:
         if self._refusal is not None:
-            return f"zookeeper {self._where} refuses the credentials"
+            return f"zookeeper {self._where} {self._refusal}"
         if self._closing is not None or self._state == KazooState.CONNECTED:
             return None
         if self._state == KazooState.LOST:
             return f"zookeeper {self._where}: the session is lost, a new one is not begun yet"
         if self._state is None:
-            return f"zookeeper {self._where}: no server has answered yet"
-        return f"zookeeper {self._where}: the connection is lost"
+            return f"zookeeper {self._where}: no server has answered yet{self._handshakes.text()}"
+        return f"zookeeper {self._where}: the connection is lost{self._handshakes.text()}"
 
     # --- what is held -----------------------------------------------------------------------------
 
@@ -305,13 +310,18 @@ class ZookeeperNodes(MetadataNodes):
                 self._unanswered = 0
                 return answers[-1]
         except TimeoutError:
-            detail = f"zookeeper {self._where} did not answer in {seconds:g} s"
+            detail = (
+                f"zookeeper {self._where} did not answer in {seconds:g} s{self._handshakes.text()}"
+            )
             raise NodeUnavailableError(path, detail) from None
         except _NO_CONNECTION as error:
             detail = f"zookeeper {self._where}: {_words(error)}"
             raise NodeUnavailableError(path, detail) from error
         except _REFUSED as error:
-            raise NodeRefusedError(path, f"zookeeper {self._where}: {_words(error)}") from error
+            hint = "see zookeeper_auth_file, zookeeper_scheme"
+            raise NodeRefusedError(
+                path, f"zookeeper {self._where}: {_words(error)}: {hint}"
+            ) from error
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
         except KazooException as error:
@@ -325,9 +335,7 @@ class ZookeeperNodes(MetadataNodes):
             if self._client is None or self._closing is not None:
                 raise NodeUnavailableError(path, "the session is closed")
             if self._refusal is not None:
-                raise NodeRefusedError(
-                    path, f"zookeeper {self._where} refuses the credentials: {self._refusal}"
-                )
+                raise NodeRefusedError(path, f"zookeeper {self._where} {self._refusal}")
             if not self._connected.is_set():
                 await self._connected.wait()
             elif self._client.connected:
@@ -358,19 +366,23 @@ class ZookeeperNodes(MetadataNodes):
     # --- the session ------------------------------------------------------------------------------
 
     def _new_client(self) -> KazooClient:
-        settings = self._settings
+        settings, loop = self._settings, self._loop
+        assert loop is not None
+
+        def handshake_failed(server: str, error: ssl.SSLError) -> None:
+            _hand_over(loop, self._handshake_failed, server, error)
+
         client = KazooClient(
             hosts=self._where,
             timeout=settings.session_timeout_s,
             **_authentication(settings),
+            handler=settings.encryption and EncryptedHandler(settings.encryption, handshake_failed),
             default_acl=CREATOR_ALL_ACL if settings.creator_only else OPEN_ACL_UNSAFE,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.1, backoff=2, max_delay=RECONNECT_S_MAX
             ),
             logger=_kazoo_log,
         )
-        loop = self._loop
-        assert loop is not None
         client.add_listener(
             lambda state: _hand_over(loop, self._changed, client, state, client.client_state)
         )
@@ -380,7 +392,7 @@ class ZookeeperNodes(MetadataNodes):
         if client is not self._client or self._closing is not None:
             return
         if precisely == KeeperState.AUTH_FAILED:
-            self._refusal = "authentication failed"
+            self._refusal = "refuses the credentials: authentication failed"
         elif (
             precisely == KeeperState.CLOSED
             and self._settings.sasl
@@ -388,7 +400,7 @@ class ZookeeperNodes(MetadataNodes):
         ):
             # A server that insists on SASL hangs up on whom it does not know, and kazoo's thread
             # ends by that.
-            self._refusal = "SASL authentication failed"
+            self._refusal = "refuses the credentials: SASL authentication failed"
         elif precisely == KeeperState.CLOSED:
             self._unanswered += 1
             # Nobody closed it: its thread has come to an end by an error nobody foresaw.
@@ -400,11 +412,18 @@ class ZookeeperNodes(MetadataNodes):
             state,
         )
         self._state = state
+        if state == KazooState.CONNECTED:
+            self._handshakes.connected()
         if state == KazooState.CONNECTED or self._refusal is not None:
             self._connected.set()
             self._holder.connected()
         else:
             self._connected.clear()
+
+    def _handshake_failed(self, server: str, error: ssl.SSLError) -> None:
+        if self._handshakes.failed(server, error):
+            self._refusal = f"and this client do not agree on TLS{self._handshakes.text()}"
+            self._connected.set()
 
     def _replace(self, client: KazooClient) -> None:
         assert self._executor is not None

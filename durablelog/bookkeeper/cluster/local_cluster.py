@@ -145,7 +145,7 @@ class LocalCluster:
 
     def bookie_id(self, index: int) -> str:
         """The name by which the cluster knows a bookie."""
-        return f"{HOST}:{self.addresses.bookies[index]}"
+        return f"{self._host(index)}:{self.addresses.bookies[index]}"
 
     def zookeeper_process(self) -> ServiceProcess:
         """ZooKeeper, alive or not."""
@@ -302,10 +302,17 @@ class LocalCluster:
         folder = self.folder / f"bookie-{index}"
         _make_folders(folder, "tmp", "journal", "ledgers", "index")
         values = settings.bookie_settings(folder, self.addresses.bookies[index], self.metadata_uri)
-        settings.write_settings(
-            folder / "bookie.conf", {**values, **self._extras.bookie, **overrides}
-        )
+        values = {
+            **values,
+            "advertisedAddress": self._host(index),
+            **self._extras.bookie,
+            **overrides,
+        }
+        settings.write_settings(folder / "bookie.conf", values)
         return folder
+
+    def _host(self, index: int) -> str:
+        return self._extras.hosts[index % len(self._extras.hosts)]
 
     def _end_all(self, number: signal.Signals) -> None:
         zookeeper, *bookies = self.processes()

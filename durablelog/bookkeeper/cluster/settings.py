@@ -34,6 +34,10 @@ class ClusterExtras:
     """More lines of zoo.cfg."""
     bookie: Mapping[str, str] = field(default_factory=dict)
     """More lines of bookie.conf."""
+    hosts: Sequence[str] = (HOST,)
+    """Loopback addresses by which bookies are known, in turn: what tells machines apart tells these
+    apart.
+    """
     java: Sequence[str] = ()
     """Options of every Java process."""
     look: Mapping[str, Any] = field(default_factory=dict)

@@ -40,6 +40,10 @@ class BookieState(NamedTuple):
     """Entries that it was not given, or did not take, since its trouble began."""
     troubled_ms: int
     """How long that is; -1 for one that is well."""
+    refusal: str = ""
+    """Why it does not let this client in, and which settings to look at; empty if it does, or is
+    away.
+    """
 
     @property
     def troubled(self) -> bool:
@@ -47,6 +51,8 @@ class BookieState(NamedTuple):
         return self.troubled_ms >= 0
 
     def __str__(self) -> str:
+        if self.refusal:
+            return f"bookie {self.bookie} does not let this client in: {self.refusal}"
         owes = f"owes {self.owed_bytes / _MIB:.1f} MiB, misses {self.missed} entries"
         return (
             f"bookie {self.bookie} does not keep up: for {self.troubled_ms / 1000:.0f} s it {owes}"
@@ -55,9 +61,10 @@ class BookieState(NamedTuple):
 
 def parse_states(lines: Iterable[str]) -> list[BookieState]:
     """The answer to `bookies`, without the code."""
-    rows = (line.split(" ") for line in lines if line)
+    rows = (line.split(" ", 4) for line in lines if line)
     return [
-        BookieState(bookie, int(owed), int(missed), int(ms)) for bookie, owed, missed, ms in rows
+        BookieState(bookie, int(owed), int(missed), int(ms), *refusal)
+        for bookie, owed, missed, ms, *refusal in rows
     ]
 
 

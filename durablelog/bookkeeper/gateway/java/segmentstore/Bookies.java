@@ -58,6 +58,7 @@ final class Bookies implements BookieClient {
     private final BookieClient direct;
     private final LongSupplier unacknowledged;
     private final Predicate<BookieId> written;
+    private final Refusals refusals;
     private final Map<BookieId, Bookie> bookies = new ConcurrentHashMap<>();
     private final AtomicInteger changes = new AtomicInteger();
     /** Dropping a connection calls back for all that was on it: not on a thread of the client's. */
@@ -69,13 +70,14 @@ final class Bookies implements BookieClient {
 
     /**
      * `unacknowledged` tells the bytes of entries that are on their way, each with more than it has on the wire; `written`
-     * whether a ledger that is being written has a bookie.
+     * whether a ledger that is being written has a bookie; `refusals` why one does not let us in.
      */
-    Bookies(WatchedBookKeeper client, LongSupplier unacknowledged, Predicate<BookieId> written) {
+    Bookies(WatchedBookKeeper client, LongSupplier unacknowledged, Predicate<BookieId> written, Refusals refusals) {
         this.client = client;
         this.direct = client.direct();
         this.unacknowledged = unacknowledged;
         this.written = written;
+        this.refusals = refusals;
         SESSIONS.incrementAndGet();
     }
 
@@ -103,12 +105,15 @@ final class Bookies implements BookieClient {
         });
     }
 
-    /** A line each: id, bytes owed, entries it did not get since the trouble began, its milliseconds (-1: none). */
+    /**
+     * A line each: id, bytes owed, entries it did not get since the trouble began, its milliseconds (-1: none), and, if it does
+     * not let us in, why.
+     */
     String text() {
         StringBuilder lines = new StringBuilder();
         bookies.forEach((id, bookie) -> lines.append(lines.isEmpty() ? "" : "\n").append(id).append(' ')
                 .append(bookie.owed.get()).append(' ').append(bookie.missed.get()).append(' ')
-                .append(bookie.troubledMillis()));
+                .append(bookie.troubledMillis()).append(bookie.refusal()));
         return lines.toString();
     }
 
@@ -137,6 +142,7 @@ final class Bookies implements BookieClient {
         private volatile boolean troubled;
         private volatile long since;
         private volatile long failed;
+        private volatile int code;
         private boolean dropped;
 
         Bookie(BookieId id) {
@@ -160,6 +166,7 @@ final class Bookies implements BookieClient {
 
         void answered(int code, int bytes) {
             owed.addAndGet(-bytes);
+            this.code = code;
             if (code == BKException.Code.OK) {
                 if (troubled && !behind) {
                     recover("is well again");
@@ -171,7 +178,8 @@ final class Bookies implements BookieClient {
             if (code == BKException.Code.TimeoutException) {
                 trouble();
                 drop();
-            } else if (code == BKException.Code.BookieHandleNotAvailableException) {
+            } else if (code == BKException.Code.BookieHandleNotAvailableException
+                    || code == BKException.Code.SecurityException) {
                 trouble();
             }
         }
@@ -222,6 +230,11 @@ final class Bookies implements BookieClient {
             } catch (RejectedExecutionException ended) {
                 Gateway.LOG.debug("the session has ended", ended);
             }
+        }
+
+        String refusal() {
+            String words = troubled ? refusals.words(client, id, code) : null;
+            return words == null ? "" : " " + words;
         }
 
         long troubledMillis() {

@@ -14,7 +14,7 @@ final class Codes {
     static final int METADATA_SERVICE = BKException.Code.ZKException;
     static final int UNEXPECTED = BKException.Code.UnexpectedConditionException;
 
-    /** Not BookKeeper's: a client cannot be made with these settings. */
+    /** Not BookKeeper's: a client, or a ledger, cannot be made with these settings. */
     static final int SETTING = -998;
 
     private Codes() {}
@@ -24,6 +24,16 @@ final class Codes {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
             if (isOfSettings(cause)) {
                 return answer(SETTING, cause.toString());
+            }
+        }
+        return answer(failure);
+    }
+
+    /** As `answer`, of a ledger that was to be made: a placement policy that these quorums do not suit throws. */
+    static String answerOfCreating(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof IllegalArgumentException) {
+                return answer(SETTING, String.valueOf(cause.getMessage()));
             }
         }
         return answer(failure);
@@ -42,7 +52,8 @@ final class Codes {
                     || cause instanceof java.nio.file.NoSuchFileException
                     || (cause.getMessage() != null && cause.getMessage().toLowerCase().contains("layout"));
         }
-        return cause instanceof org.apache.commons.configuration2.ex.ConfigurationException
+        return cause instanceof Admission.SettingException
+                || cause instanceof org.apache.commons.configuration2.ex.ConfigurationException
                 || cause instanceof org.apache.commons.configuration2.ex.ConversionException
                 || cause instanceof ReflectiveOperationException
                 || cause instanceof java.security.GeneralSecurityException

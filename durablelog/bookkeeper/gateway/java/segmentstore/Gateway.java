@@ -95,7 +95,8 @@ public final class Gateway {
                 SystemProperties.set(system);
                 ClientConfiguration configuration = configuration(settings);
                 checkEncryption(configuration);
-                data.session(session).connect(configuration, password);
+                // Bookies that are silent are not waited for to the end.
+                data.session(session).connect(configuration, password, millis / 2);
                 connected.complete(null);
             } catch (Throwable failure) {
                 connected.completeExceptionally(failure);
@@ -146,7 +147,7 @@ public final class Gateway {
                             + names(writer.getLedgerMetadata().getAllEnsembles().firstEntry().getValue()),
                     late -> discard(owner, late));
         } catch (Throwable failure) {
-            return Codes.answer(failure);
+            return Codes.answerOfCreating(failure);
         }
     }
 

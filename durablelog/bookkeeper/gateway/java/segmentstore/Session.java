@@ -36,11 +36,22 @@ final class Session {
         this.id = id;
     }
 
-    /** Connects; waits for the metadata service as long as the client's own settings say. */
-    void connect(ClientConfiguration settings, byte[] secret) throws Exception {
+    /**
+     * Connects; waits for the metadata service as long as the client's own settings say, and so many milliseconds for a bookie
+     * that lets us in.
+     */
+    void connect(ClientConfiguration settings, byte[] secret, long millis) throws Exception {
         Bookies[] way = new Bookies[1];
+        Refusals refusals = WatchedEncryption.watch(settings);
         WatchedBookKeeper made = new WatchedBookKeeper(
-                settings, client -> way[0] = new Bookies(client, unacknowledged::get, this::writes));
+                settings, client -> way[0] = new Bookies(client, unacknowledged::get, this::writes, refusals));
+        try {
+            Admission.check(made, refusals, millis);
+        } catch (Throwable refused) {
+            way[0].end();
+            made.close();
+            throw refused;
+        }
         synchronized (this) {
             if (!ended && client == null) {
                 client = made;
