@@ -36,17 +36,17 @@ HASHES: Final = pa.schema(_MARKS)
 
 
 async def marks_of(
-    storage: ObjectStorage, manifests: Mapping[int, Manifest], names: Collection[str]
+    storage: ObjectStorage, manifests: Mapping[int, Manifest], names: pa.Array[Any]
 ) -> dict[int, bytes]:
     """Marks of these names, by shard.
 
     Reads the names of their shards, and of no others; holds those of a few shards.
     """
-    shards = sorted({int(name[:2], 16) for name in names})
-    wanted = pa.array(sorted(names), pa.string())
+    prefixes: list[Any] = pc.unique(pc.utf8_slice_codeunits(names, 0, 2)).to_pylist()
+    shards = sorted(int(prefix, 16) for prefix in prefixes)
     rows = await shard_rows(storage, manifests, shards, ("name",))
     return {
-        shard: _bits(pc.is_in(rows.of(shard)["name"].cast(pa.string()), value_set=wanted))
+        shard: _bits(pc.is_in(rows.of(shard)["name"].cast(pa.string()), value_set=names))
         for shard in shards
     }
 

@@ -1,5 +1,5 @@
-"""Progress of the running queries on standard error: tasks done of tasks known, by classic sessions
-and by Connect.
+"""Progress of a job on standard error: tasks done of tasks known, by classic sessions and by
+Connect, or who is waited for.
 
 Rules of this file:
 
@@ -15,13 +15,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TextIO, cast
 
 from pyspark.sql import SparkSession
 
 from tier2.spark.session import is_connect
+from tier2.spark.waiting import waited_for
 
 if TYPE_CHECKING:
     # Needs grpc, which classic sessions do not.
@@ -104,20 +105,22 @@ class Progress:
         self._counts = StageCounts()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._shown: TaskCount | None = None
+        self._count = TaskCount(0, 0, 0)
+        self._shown = ""
         self._drawn = 0
         self._told_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if not self._show:
             return self
+        look = self._look_at_stages
         if is_connect(self._spark):
             self._spark.registerProgressHandler(cast("ProgressHandler", self._told))
-        else:
-            self._thread = threading.Thread(
-                target=self._look_again_and_again, name="spark-progress", daemon=True
-            )
-            self._thread.start()
+            look = self._draw
+        self._thread = threading.Thread(
+            target=self._again_and_again, args=(look,), name="spark-progress", daemon=True
+        )
+        self._thread.start()
         return self
 
     def __exit__(
@@ -131,7 +134,7 @@ class Progress:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(2 * LOOK_S)
-        else:
+        if is_connect(self._spark):
             self._spark.removeProgressHandler(cast("ProgressHandler", self._told))
         self._erase()
 
@@ -147,33 +150,45 @@ class Progress:
             self._counts.see(
                 operation_id or "", stage.stage_id, stage.num_completed_tasks, stage.num_tasks
             )
-        self._draw(self._counts.count(0 if done else inflight_tasks))
+        self._count = self._counts.count(0 if done else inflight_tasks)
+        self._draw()
 
-    def _look_again_and_again(self) -> None:
+    def _again_and_again(self, look: Callable[[], None]) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                look()
+            except Exception:  # noqa: BLE001 - a session that is stopped meanwhile, however py4j says so
+                return
+
+    def _look_at_stages(self) -> None:
         # One of the two uses of a SparkContext (the other: `session`): classic sessions tell of
         # their tasks nowhere else, and nothing depends on it.
         tracker = self._spark.sparkContext.statusTracker()
-        while not self._ended.wait(LOOK_S):
-            try:
-                active = tracker.getActiveStageIds()
-                running = 0
-                for number in active:
-                    stage = tracker.getStageInfo(number)
-                    if stage is not None:
-                        self._counts.see("", number, stage.numCompletedTasks, stage.numTasks)
-                        running += stage.numActiveTasks
-            except Exception:  # noqa: BLE001 - a session that is stopped meanwhile, however py4j says so
-                return
-            self._counts.finish_others("", active)
-            self._draw(self._counts.count(running))
+        active = tracker.getActiveStageIds()
+        running = 0
+        for number in active:
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                self._counts.see("", number, stage.numCompletedTasks, stage.numTasks)
+                running += stage.numActiveTasks
+        self._counts.finish_others("", active)
+        self._count = self._counts.count(running)
+        self._draw()
 
-    def _draw(self, count: TaskCount) -> None:
-        if self._ended.is_set() or count == self._shown or not count.known:
+    def _line(self) -> str:
+        count, waits = self._count, waited_for()
+        if waits and not count.running:
+            return f"{self._title}: {waits}"
+        if not count.known:
+            return ""
+        running = f", {count.running} running" if count.running else ""
+        return f"{self._title}: {count.done:,} of {count.known:,} tasks{running}"
+
+    def _draw(self) -> None:
+        line = self._line()
+        if self._ended.is_set() or not line or line == self._shown:
             return
-        self._shown = count
-        line = f"{self._title}: {count.done:,} of {count.known:,} tasks"
-        if count.running:
-            line += f", {count.running} running"
+        self._shown = line
         if self._terminal:
             self._write("\r" + line.ljust(self._drawn))
             self._drawn = len(line)

@@ -32,8 +32,8 @@ class Survey(NamedTuple):
     listed: int
     waiting: Counter[FoundClass]
     """For their deletion, beyond the sample that is in the rows."""
-    again: frozenset[tuple[int, int]]
-    """Ranges of shards with more suspects than the driver takes."""
+    again: Mapping[tuple[int, int], int]
+    """Ranges of shards with more suspects than the driver takes, and how many."""
     absent: dict[int, bytes]
     """Marks, over snapshot A, of what was not listed, by shard."""
     moved: dict[int, str]

@@ -156,7 +156,7 @@ class _Run:
         before = self._owners(lambda owners: owners.snapshots("a"))
         listed_at_ms = self._runtime.clock.time_ms()
         survey, verdicts, by, after = (
-            Survey([], 0, 0, Counter(), frozenset(), {}, {}),
+            Survey([], 0, 0, Counter(), {}, {}, {}),
             Verdicts(),
             None,
             before,
@@ -367,7 +367,7 @@ class _Run:
             objects,
             listed,
             waiting_of(rows),
-            frozenset((row["first"], row["end"]) for row in rows if row["before"] is None),
+            {(row["first"], row["end"]): row["suspects"] for row in rows if row["before"] is None},
             {shard: bits for row in rows for shard, bits in unpack_shards(row["absent"])},
             moved,
         )

@@ -43,6 +43,7 @@ from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
 from tier2.spark.orphan_requests import Condemned, counted, first_of_each, outcomes
 from tier2.spark.owner_bell import folder_of, wake_owner
+from tier2.spark.waiting import waits_for
 from tier2.store_markers import StoreMarkers, stores_at
 
 POLL_S: Final = 0.5
@@ -266,12 +267,22 @@ async def answers_to(
     keep: Callable[[Answer], Answer] = as_it_is,
 ) -> dict[MessageKey, Answer]:
     """What owners say to these messages within `timeout_s`; what `keep` gives of it is held."""
+    if not keys:
+        return {}
     quick_s = min(QUICK_FOR_S, timeout_s)
-    answers = await wait_for_answers(storage, keys, quick_s, QUICK_POLL_S, keep)
-    left = [key for key in keys if key not in answers]
-    if left and timeout_s > quick_s:
-        answers |= await wait_for_answers(storage, left, timeout_s - quick_s, POLL_S, keep)
+    with waits_for(_whom(keys, timeout_s)):
+        answers = await wait_for_answers(storage, keys, quick_s, QUICK_POLL_S, keep)
+        left = [key for key in keys if key not in answers]
+        if left and timeout_s > quick_s:
+            answers |= await wait_for_answers(storage, left, timeout_s - quick_s, POLL_S, keep)
     return answers
+
+
+def _whom(keys: Sequence[MessageKey], timeout_s: float) -> str:
+    """Who is waited for, and how long that may take: in a line of 80 columns, with a title."""
+    containers = len({key.container_id for key in keys})
+    owners = "the owner" if containers == 1 else f"{containers:,} owners"
+    return f"waiting up to {timeout_s:g} s for {owners}: a look each mailbox_poll_s, 30 s"
 
 
 def _containers(manifests: Mapping[int, Manifest]) -> int:

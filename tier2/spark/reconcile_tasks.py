@@ -131,7 +131,7 @@ async def survey(
         suspects,
         objects,
         listed,
-        await marks_of(storage, manifests, absent_names(suspects)) if mark else {},
+        await marks_of(storage, manifests, _absent_array(suspects)) if mark else {},
     )
 
 
@@ -267,7 +267,19 @@ def _from(rows: pa.Table, column: str, first: str | None, end: str | None) -> pa
 
 def absent_names(suspects: Suspects) -> set[str]:
     """Live in A and not listed."""
-    return set(map(str, suspects.before["name"].filter(_absent(suspects)).to_pylist()))
+    return set(map(str, _absent_array(suspects).to_pylist()))
+
+
+def absent_shards(suspects: Suspects) -> set[int]:
+    """The shards of those."""
+    prefixes: list[Any] = pc.unique(
+        pc.utf8_slice_codeunits(_absent_array(suspects), 0, 2)
+    ).to_pylist()
+    return {int(prefix, 16) for prefix in prefixes}
+
+
+def _absent_array(suspects: Suspects) -> pa.Array[Any]:
+    return _array(suspects.before["name"].filter(_absent(suspects)))
 
 
 def _absent(suspects: Suspects) -> Any:

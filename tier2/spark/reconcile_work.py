@@ -374,7 +374,7 @@ def verdict_task(site: Site, by: Judge) -> Callable[[_Batches], _Batches]:
     def run(batches: _Batches) -> _Batches:
         with asyncio.Runner() as runner:
             executor = Runtime().executor("checksums", 1)
-            storage = runner.run(_opened(site.url))
+            storage = runner.run(opened(site.url))
             try:
                 for batch in batches:
                     for row in batch.to_pylist():
@@ -410,7 +410,8 @@ def shown(site: Site, row: Mapping[str, Any], results: pa.Table) -> pa.Table:
     )
 
 
-async def _opened(url: str) -> ObjectStorage:
+async def opened(url: str) -> ObjectStorage:
+    """The object storage at `url`, open; whoever asked closes it, in the same event loop."""
     return open_object_storage(url, Runtime())
 
 
@@ -495,7 +496,9 @@ async def _with_gone(
     """RESULTS, with the names of what was gone; of many with marks of them."""
     if len(gone) <= most:
         return pa.concat_tables([results, _results(FINDINGS.empty_table(), gone=gone)])
-    marks = pack_shards((await marks_of(storage, by.after, gone)).items())
+    marks = pack_shards(
+        (await marks_of(storage, by.after, pa.array(sorted(gone), pa.string()))).items()
+    )
     row = {"counter": GONE, "count": len(gone), "evidence": base64.b64encode(marks).decode()}
     return pa.concat_tables([results, pa.Table.from_pylist([row], schema=RESULTS)])
 

@@ -8,28 +8,37 @@ of this file:
   so that was before B;
 - what it has and A has not is judged by B as it is. It may have been put since, and then it is too
   young for an orphan;
-- a prepared listing is of another time in any case: all it says is confirmed, and needs no marks.
+- a prepared listing is of another time in any case: all it says is confirmed, and needs no marks;
+- suspects are judged a slice at a time. Which slice a name is in no other name changes, nor how
+  often a task is run: what a slice has written, or asked for, another attempt at it finds as its
+  own.
 
 No pyspark: the functions take and give Arrow batches.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
+import mmh3
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
+from tier2.spark import found_classes
 from tier2.spark.findings import Kind, Severity, Suspects, find_suspects
 from tier2.spark.listing import LISTING, list_rest
 from tier2.spark.marks import HashedNames, names_of
 from tier2.spark.reconcile_tasks import (
     COMPARED,
     Judge,
-    absent_names,
+    absent_shards,
     passed_over,
     read_shard,
     sample_waiting,
@@ -44,22 +53,28 @@ from tier2.spark.reconcile_work import (
     Site,
     by_shard,
     lister_of,
+    opened,
     results_of_suspects,
     shards_of_part,
     shown,
-    with_storage,
 )
 from tier2.spark.shard_rows import no_objects
 
 _Batches = Iterator[pa.RecordBatch]
+
+SLICE_SUSPECTS: Final = 32_768
+"""Suspects that are judged together, and their findings held: some 2 KiB each, with all that is
+read of them.
+"""
+HASHED_AT_ONCE: Final = 65_536
 
 
 class Again(NamedTuple):
     """What a second survey has of the first, and the verdicts' snapshots."""
 
     by: Judge
-    ranges: frozenset[tuple[int, int]]
-    """First and end of the shards that are surveyed again."""
+    ranges: Mapping[tuple[int, int], int]
+    """First and end of the shards that are surveyed again, and how many suspects they had."""
     marks: Mapping[int, bytes]
     """Of the shards in them what was absent, over snapshot A."""
     hashes: Mapping[int, bytes]
@@ -133,7 +148,7 @@ def _part_of(
             executor.shutdown()
         if again.by.confirm_all:
             return surveyed.suspects
-        absent = {int(name[:2], 16) for name in absent_names(surveyed.suspects)}
+        absent = absent_shards(surveyed.suspects)
         names: list[pa.Array[Any]] = [pa.array([], pa.string())]
         names += [
             await names_of(storage, again.by.before, shard, [again.marks[shard]])
@@ -160,20 +175,21 @@ def _shard_of(
 def _again(
     site: Site, again: Again, shards: range, find: Callable[[ObjectStorage], Any]
 ) -> Iterator[pa.RecordBatch]:
-    executor = Runtime().executor("checksums", 1)
-
-    async def judged(storage: ObjectStorage) -> tuple[pa.Table, dict[str, int]]:
-        suspects, waiting = sample_waiting(await find(storage))
-        return await results_of_suspects(
-            storage, site, again.judge_of(shards), suspects, shards, executor
-        ), waiting
-
-    try:
-        results, waiting = with_storage(site.url, judged)
-    finally:
-        executor.shutdown()
-    row = {"item": "again", "first": shards.start, "end": shards.stop}
-    yield from shown(site, row, results).to_batches()
+    slices = -(-again.ranges[shards.start, shards.stop] // SLICE_SUSPECTS) or 1
+    by = again.judge_of(shards)
+    with asyncio.Runner() as runner:
+        executor = Runtime().executor("checksums", 1)
+        storage = runner.run(opened(site.url))
+        try:
+            suspects, waiting = sample_waiting(runner.run(find(storage)))
+            for number, some in enumerate(_sliced(suspects, slices)):
+                part = _part_site(site, number, slices)
+                results = runner.run(results_of_suspects(storage, part, by, some, shards, executor))
+                row = {"item": f"again{number:03d}", "first": shards.start, "end": shards.stop}
+                yield from shown(part, row, results).to_batches()
+        finally:
+            runner.run(storage.close())
+            executor.shutdown()
     rows = [
         {
             "counter": FOUND,
@@ -185,3 +201,43 @@ def _again(
         for container, number in waiting.items()
     ]
     yield pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+
+
+def _sliced(suspects: Suspects, slices: int) -> Iterator[Suspects]:
+    """Suspects by a hash of their names: an object's rows stay together, and are in the same slice
+    whatever else there is.
+    """
+    if slices == 1:
+        yield suspects
+        return
+    before = _slice_of(suspects.before["name"], slices)
+    listed = _slice_of(suspects.listed["key"], slices)
+    for number in range(slices):
+        yield Suspects(
+            suspects.before.filter(pa.array(before == number)),
+            suspects.listed.filter(pa.array(listed == number)),
+        )
+
+
+def _slice_of(names: pa.ChunkedArray[Any], slices: int) -> NDArray[np.int32]:
+    """In which slice each name is. A chunk's names are Python values at a time."""
+    found = [np.empty(0, np.int32)]
+    for chunk in names.chunks:
+        for first in range(0, len(chunk), HASHED_AT_ONCE):
+            some = chunk.slice(first, HASHED_AT_ONCE).to_pylist()
+            found.append(
+                np.array([mmh3.hash(str(name), signed=False) % slices for name in some], np.int32)
+            )
+    return np.concatenate(found)
+
+
+def _part_site(site: Site, number: int, slices: int) -> Site:
+    """What a slice may hand on, and ask for: its share."""
+    most = (
+        None if site.shown is None else max(site.shown // slices, found_classes.FINDINGS_SHOWN_MIN)
+    )
+    asking = site.asking
+    if asking is not None:
+        share = max(asking.names // slices, 1)
+        asking = asking._replace(token=f"{asking.token}-{number:03d}", names=share)
+    return replace(site, shown=most, asking=asking)

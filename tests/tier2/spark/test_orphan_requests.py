@@ -26,7 +26,7 @@ from tier2.mailbox.mailbox import list_messages, put_answer, read_message
 from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest, MessageKey
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import new_tagged_id, object_name, store_tag
-from tier2.spark import found_classes, orphan_requests, reconcile_job
+from tier2.spark import found_classes, orphan_requests, reconcile_job, second_survey
 from tier2.spark.command_options import Exit
 from tier2.spark.findings import Finding, Kind, findings_table
 from tier2.spark.orphan_requests import (
@@ -287,10 +287,11 @@ def until_gone(paths: set[Path]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("held", [0, 1000])
+@pytest.mark.parametrize(("held", "slices"), [(0, 1), (0, 4), (1000, 1)])
 def test_orphans_are_condemned_and_the_driver_is_handed_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, slices: int
 ) -> None:
+    monkeypatch.setattr(second_survey, "SLICE_SUSPECTS", -(-ORPHANS // slices))
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", held)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 1)
@@ -334,7 +335,7 @@ def test_orphans_are_condemned_and_the_driver_is_handed_numbers(
         for row in table.to_pylist()
         if row.get("kind") in named and row["object"]
     ]
-    assert len(rows) == 1
+    assert len(rows) == slices
     assert (again.condemned, again.summary.orphans, again.verdict) == ((), 0, Exit.NOTHING)
     assert {kind.kind: kind.number for kind in again.summary.kinds} == {
         "waiting_for_deletion": ORPHANS

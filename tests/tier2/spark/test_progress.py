@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
+from segmentstore.contracts.runtime import Runtime
+from tier2.mailbox.messages import MessageKey
+from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.spark import progress
 from tier2.spark.progress import LOOK_S, Progress, StageCounts, TaskCount
+from tier2.spark.reconcile_owners import answers_to
+from tier2.spark.waiting import waited_for
 
 
 class Terminal(io.StringIO):
@@ -38,7 +46,25 @@ def test_a_query_is_shown_on_a_terminal_and_nothing_is_left_there(spark: SparkSe
     assert not shown[-2].strip()
 
 
-def test_a_file_gets_no_line_of_what_was_quick_and_nobody_none(spark: SparkSession) -> None:
+def test_who_is_waited_for_is_shown_while_nothing_runs(spark: SparkSession) -> None:
+    terminal = Terminal()
+    key = MessageKey(3, "00000000000000ab", "export")
+    storage = MemoryObjectStorage(Runtime())
+    with Progress(spark, "work", stream=terminal):
+        # Nobody answers. It is looked for longer than a line takes to be drawn.
+        while "waiting" not in terminal.getvalue():
+            assert asyncio.run(answers_to(storage, [key], 3 * LOOK_S)) == {}
+    shown = terminal.getvalue().split("\r")
+    (line,) = [line for line in shown if line.startswith("work: waiting up to 1.5 s for the owner")]
+    assert len(line) < 80
+    assert not waited_for()
+
+
+def test_a_file_gets_no_line_of_what_was_quick_and_nobody_none(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine nothing is.
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 3600.0)
     for show in (True, False):
         file = io.StringIO()
         with Progress(spark, "work", show=show, stream=file):

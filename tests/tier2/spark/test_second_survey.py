@@ -12,7 +12,7 @@ import pytest
 
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
-from tier2.spark import found_classes, reconcile_job
+from tier2.spark import found_classes, reconcile_job, second_survey
 from tier2.spark.command_options import Exit
 from tier2.spark.listing import list_rest, list_shard
 
@@ -33,6 +33,8 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
     """All that comes to the driver. It takes next to nothing."""
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", 0)
     monkeypatch.setattr(reconcile_job, "GONE_SHOWN", 2)
+    # What many objects are to a task.
+    monkeypatch.setattr(second_survey, "SLICE_SUSPECTS", 30)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 2)
     tables: list[pa.Table] = []
