@@ -276,6 +276,7 @@ def test_a_temporary_folder_is_kept_and_named_when_something_failed(
     assert list(kept.glob("*.json"))
 
 
+@slow(12)
 def test_ctrl_c_shows_what_was_done_without_a_traceback(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -323,6 +324,7 @@ def test_a_killed_store_is_judged_after_the_life_it_is_in(tmp_path: Path) -> Non
     assert stopped.kills == 0
 
 
+@slow(6)
 def test_a_store_that_was_killed_and_broke_a_rule_comes_with_the_command_that_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from segmentstore.contracts.runtime import Runtime
+from tests.support.suites import slow
 from tests.tier2.spark.test_compaction_plan import Catalog, options, starts
 from tier2.catalog import catalog_files
 from tier2.catalog.catalog_manifest import Manifest
@@ -133,6 +134,7 @@ def test_one_range_is_the_plan_itself_and_travels_whole(
     ]
 
 
+@slow(8)
 def test_by_tasks_it_is_what_it_is_without_spark_and_the_run_is_bounded(
     spark: SparkSession, tmp_path: Path
 ) -> None:

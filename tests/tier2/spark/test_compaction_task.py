@@ -20,6 +20,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
+from tests.support.suites import slow
 from tests.tier2.s3_transport import S3World, run_case_with_threads
 from tests.tier2.spark.compaction_bed import EXTENT, JOB, Bed, options, settle
 from tier2.block_object import CODEC_NONE, CODEC_ZSTD, encode_block, parse_block_header
@@ -451,6 +452,7 @@ class TestWhatGoesWrong:
 
         run(body, WithOtherBytes(Runtime()))
 
+    @slow(11)
     def test_what_nobody_foresaw_fails_its_group_and_the_task_goes_on_with_the_next(
         self, tmp_path: Path
     ) -> None:
