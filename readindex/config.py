@@ -75,7 +75,7 @@ class ReadIndexConfig:
     """What sequential readers may fetch from Tier 2, all together; 0: as much as it gives."""
     turn_bytes: int = 1 * MIB
     """Fetched bytes handed out in one turn of the loop; readers that get more wait for another
-    (DeliveryPacer).
+    (FairDelivery).
     """
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from readindex.streams import Stream
+    from readindex.sequential_readers import SequentialReader
 
 
 class Home(enum.Enum):
@@ -82,7 +82,7 @@ class Extent:
         """
         self.ahead = False
         """FETCHED: it came before anybody asked for it, and nobody has yet."""
-        self.owner: Stream | None = None
+        self.owner: SequentialReader | None = None
         """FETCHED: the sequential reader it is kept for; FetchedPieces' own."""
 
     @property

@@ -21,7 +21,7 @@ from collections import OrderedDict
 
 from readindex.config import MIB, ReadIndexConfig
 from readindex.extent import Extent, Home
-from readindex.streams import Stream, Streams
+from readindex.sequential_readers import SequentialReader, SequentialReaders
 
 LINGER_BYTES_MAX = 4 * MIB
 
@@ -29,7 +29,7 @@ LINGER_BYTES_MAX = 4 * MIB
 class FetchedPieces:
     """Extents whose home is FETCHED."""
 
-    def __init__(self, config: ReadIndexConfig, streams: Streams) -> None:
+    def __init__(self, config: ReadIndexConfig, streams: SequentialReaders) -> None:
         self._streams = streams
         self.linger_bytes = max(
             config.piece_bytes, min(config.fetched_bytes_max // 8, LINGER_BYTES_MAX)
@@ -44,7 +44,7 @@ class FetchedPieces:
         self.ahead_wasted_bytes = 0
         """Bytes of extents fetched ahead that went without having been read."""
 
-    def add(self, extent: Extent, owner: Stream | None, *, ahead: bool) -> None:
+    def add(self, extent: Extent, owner: SequentialReader | None, *, ahead: bool) -> None:
         """Count an extent that has just been fetched, `ahead` of its reader or not."""
         assert extent.home is Home.FETCHED
         self.bytes_total += extent.length
@@ -66,7 +66,7 @@ class FetchedPieces:
             extent.ahead = False
             self.ahead_wasted_bytes += extent.length
 
-    def touch(self, extent: Extent, offset: int, end_offset: int, reader: Stream) -> None:
+    def touch(self, extent: Extent, offset: int, end_offset: int, reader: SequentialReader) -> None:
         """Note a read of [offset, end_offset) that began in this extent."""
         if extent.ahead:
             extent.ahead = False
@@ -88,7 +88,7 @@ class FetchedPieces:
                 self._consumed[extent] = None
                 self.bytes_consumed += extent.length
 
-    def let_go(self, stream: Stream) -> None:
+    def let_go(self, stream: SequentialReader) -> None:
         """A stream has ended: what it held is loose, and goes before anything else that is."""
         for extent in reversed(stream.held):
             extent.owner = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
+from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.extent import Extent, Home
-from readindex.holdings import Holdings
-from readindex.piece_fetcher import PieceFetcher
+from readindex.log_rescanner import LogRescanner
 from readindex.places import Place
-from readindex.refiller import Refiller
+from readindex.prefetcher import Prefetcher
 from readindex.segment_read_index import SegmentReadIndex
 from readindex.spiller import Spiller
 from segmentstore.contracts.chunks import ChunkRecord
@@ -43,17 +43,17 @@ class Loader:
 
     def __init__(
         self,
-        holdings: Holdings,
+        cache_manager: CacheManager,
         cache: CacheStorage,
-        fetcher: PieceFetcher,
-        refiller: Refiller,
+        fetcher: Prefetcher,
+        log_rescanner: LogRescanner,
         spiller: Spiller,
         refill_bytes_max: int,
     ) -> None:
-        self._holdings = holdings
+        self._cache_manager = cache_manager
         self._cache = cache
         self._fetcher = fetcher
-        self._refiller = refiller
+        self._log_rescanner = log_rescanner
         self._spiller = spiller
         self._refill_bytes_max = refill_bytes_max
         self.cache_misses = 0
@@ -66,7 +66,7 @@ class Loader:
         if attempt.refilled == (segment.segment_id, offset):
             raise not_found_in_log(segment, offset)
         length = min(place.missing_length, self._refill_bytes_max)
-        data = await self._refiller.want(segment.segment_id, offset, length)
+        data = await self._log_rescanner.want(segment.segment_id, offset, length)
         if data:
             return data
         attempt.refilled = (segment.segment_id, offset)
@@ -112,14 +112,14 @@ class Loader:
     def _forget(self, extent: Extent) -> None:
         self.cache_misses += 1
         if extent.home is Home.CACHED:
-            self._holdings.release(extent)
+            self._cache_manager.release(extent)
 
     async def _forget_lost(self) -> None:
         """A loss is rarely alone.
 
         What is known to be missing is looked for by one rescan, else each by its own.
         """
-        while self._holdings.release_lost(self._cache.holds):  # noqa: ASYNC110 - a turn for others, no wait
+        while self._cache_manager.release_lost(self._cache.holds):  # noqa: ASYNC110 - a turn for others, no wait
             await asyncio.sleep(0)
 
     async def _load_stored(
@@ -148,7 +148,7 @@ class Loader:
                 f"object {chunk.object_name}", f"too short for {where}"
             ) from error
         # After an insert the stock may ask for room in the cache.
-        if self._holdings.has_demoted:
+        if self._cache_manager.has_demoted:
             self._spiller.trim()
         return data
 

@@ -1,7 +1,7 @@
 """Which sources were merged into which targets and not linked in Tier 2 yet. Pure.
 
 The metadata says so as well (`SegmentMetadata.merges`), but not of what is gone: this is what finds
-the holdings of sources that went together with their target.
+the cache_manager of sources that went together with their target.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ in replay alike. The read side looks in this order: memory, cache, Tier 2 (below
 merged source, and last Tier 1 by a refill. Rules:
 
 - a read of appended bytes that lie in memory awaits nothing; one of fetched bytes gives way to
-  others in the loop when much has been handed out (DeliveryPacer), and nothing else;
+  others in the loop when much has been handed out (FairDelivery), and nothing else;
 - after every await everything is looked at again: the segment may have been truncated, deleted,
   merged or flushed, and the bytes evicted. The loop ends with bytes or with an error;
 - the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the
@@ -20,15 +20,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_addresses import CacheAddresses
+from readindex.cache_manager import HARD_BOUND, CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Home
-from readindex.holdings import HARD_BOUND, Holdings
 from readindex.loader import Attempt, Loader
+from readindex.log_rescanner import LogRescanner
 from readindex.merged_sources import MergedSources
-from readindex.piece_fetcher import PieceFetcher
 from readindex.places import Places
-from readindex.refiller import Refiller
+from readindex.prefetcher import Prefetcher
 from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
@@ -79,21 +79,21 @@ class ReadIndex:
         self._metadata = metadata
         self._cache = cache
         self._config = config
-        self._holdings = Holdings(metadata, config, addresses, cache.delete)
-        self._spiller = Spiller(self._holdings, cache, config)
-        self._fetcher = PieceFetcher(metadata, self._holdings, storage, config, runtime)
-        self._refiller = Refiller(refill, metadata.container_id)
-        self._places = Places(metadata, self._holdings)
+        self._cache_manager = CacheManager(metadata, config, addresses, cache.delete)
+        self._spiller = Spiller(self._cache_manager, cache, config)
+        self._fetcher = Prefetcher(metadata, self._cache_manager, storage, config, runtime)
+        self._log_rescanner = LogRescanner(refill, metadata.container_id)
+        self._places = Places(metadata, self._cache_manager)
         self._loader = Loader(
-            self._holdings,
+            self._cache_manager,
             cache,
             self._fetcher,
-            self._refiller,
+            self._log_rescanner,
             self._spiller,
             config.tail_bytes_max,
         )
         self._unflushed = UnflushedReads(
-            metadata, self._holdings, self._places, self._loader, self._refiller
+            metadata, self._cache_manager, self._places, self._loader, self._log_rescanner
         )
         self._waiting = WaitingReads()
         self._sources = MergedSources(metadata)
@@ -113,12 +113,12 @@ class ReadIndex:
 
         Raises DataCorruptionError if it does not continue what came before, SegmentNotFoundError.
         """
-        holdings = self._holdings
-        index = holdings.indexes.get(segment_id)
+        cache_manager = self._cache_manager
+        index = cache_manager.indexes.get(segment_id)
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
-        holdings.append(index, offset, data)
-        if holdings.tail_bytes > holdings.trim_at:
+        cache_manager.append(index, offset, data)
+        if cache_manager.tail_bytes > cache_manager.trim_at:
             self._spiller.trim()
         self._waiting.wake(segment_id)
 
@@ -127,9 +127,9 @@ class ReadIndex:
         now on.
         """
         segment = self._segment(segment_id)
-        index = self._holdings.indexes.get(segment_id)
+        index = self._cache_manager.indexes.get(segment_id)
         if index is not None:
-            self._holdings.advance(index, segment.storage_length)
+            self._cache_manager.advance(index, segment.storage_length)
         self._sweep_sources(segment_id)
 
     def adopt_merges(self) -> None:
@@ -146,13 +146,13 @@ class ReadIndex:
         target = self._segment(target_id)
         merge = target.merges[-1] if target.merges else None
         if merge is not None and merge.source_id == source_id:
-            index = self._holdings.index_of(target_id)
+            index = self._cache_manager.index_of(target_id)
             index.check_next(merge.offset)
-            self._holdings.cut(index)
+            self._cache_manager.cut(index)
             index.next_offset = merge.end_offset
             self._sources.add(target_id, source_id, merge.offset)
         elif source_id not in self._metadata.segments:
-            self._holdings.drop_segment(source_id)
+            self._cache_manager.drop_segment(source_id)
         self._waiting.wake(source_id)
         self._waiting.wake(target_id)
 
@@ -163,20 +163,20 @@ class ReadIndex:
         target = self._segment(target_id)
         offset, nested = self._sources.link(target_id, source_id)
         if offset is None:
-            self._holdings.drop_segment(source_id)
+            self._cache_manager.drop_segment(source_id)
         else:
-            self._holdings.move_segment(source_id, target_id, offset, target.start_offset)
+            self._cache_manager.move_segment(source_id, target_id, offset, target.start_offset)
         # What was merged into the source is linked with it.
         for nested_id in nested:
-            self._holdings.drop_segment(nested_id)
+            self._cache_manager.drop_segment(nested_id)
         self.storage_advanced(target_id)
 
     def truncated(self, segment_id: int) -> None:
         """start_offset has grown: what lies below it is let go of."""
         segment = self._segment(segment_id)
-        index = self._holdings.indexes.get(segment_id)
+        index = self._cache_manager.indexes.get(segment_id)
         if index is not None:
-            self._holdings.drop_below(index, segment.start_offset)
+            self._cache_manager.drop_below(index, segment.start_offset)
         self._sweep_sources(segment_id)
 
     def sealed(self, segment_id: int) -> None:
@@ -185,7 +185,7 @@ class ReadIndex:
 
     def deleted(self, segment_id: int) -> None:
         """The segment is gone from the metadata: its readers get SegmentNotFoundError."""
-        self._holdings.drop_segment(segment_id)
+        self._cache_manager.drop_segment(segment_id)
         self._sweep_sources(segment_id)
         self._waiting.wake(segment_id)
 
@@ -202,7 +202,7 @@ class ReadIndex:
         Kept for later is what an upload does not take away at once, as far as memory and cache have
         room for it.
         """
-        taken = self._refiller.offer(segment_id, offset, data)
+        taken = self._log_rescanner.offer(segment_id, offset, data)
         segment = self._metadata.segments.get(segment_id)
         if segment is None or taken or self._places.closed:
             return
@@ -210,27 +210,27 @@ class ReadIndex:
         end = min(offset + len(data), segment.length)
         if start < end:
             part = data if end - start == len(data) else data[start - offset : end - offset]
-            holdings = self._holdings
-            holdings.insert_refilled(
-                holdings.index_of(segment_id), start, part, spills=not self._spiller.refused
+            cache_manager = self._cache_manager
+            cache_manager.insert_refilled(
+                cache_manager.index_of(segment_id), start, part, spills=not self._spiller.refused
             )
-            if holdings.tail_bytes > holdings.trim_at:
+            if cache_manager.tail_bytes > cache_manager.trim_at:
                 self._spiller.trim()
 
     @property
     def refill_answered(self) -> bool:
         """True when the rescan under way has nothing left to find for those it was begun for."""
-        return self._refiller.answered
+        return self._log_rescanner.answered
 
     @property
     def refill_in_vain(self) -> bool:
         """True if the rescan under way has found nothing for somebody."""
-        return self._refiller.in_vain
+        return self._log_rescanner.in_vain
 
     @property
     def refill_room_bytes(self) -> int:
         """Un-flushed bytes that memory and cache can hold beside those they hold. O(1)."""
-        return max(0, self._holdings.unflushed_room(spills=not self._spiller.refused))
+        return max(0, self._cache_manager.unflushed_room(spills=not self._spiller.refused))
 
     def give_up_unflushed(self, segment_id: int) -> None:
         """Let go of un-flushed bytes of a segment, to make room for others: a rescan brings them
@@ -238,7 +238,7 @@ class ReadIndex:
 
         O(extents of the segment).
         """
-        self._holdings.drop_unflushed(segment_id)
+        self._cache_manager.drop_unflushed(segment_id)
 
     # --- read side ---
 
@@ -258,7 +258,7 @@ class ReadIndex:
         if max_length < 1:
             raise InvalidArgumentError("max_length", max_length, "a read is at least 1 byte long")
         segment = self._places.readable(segment_id, offset, str(segment_id))
-        index = self._holdings.indexes.get(segment_id)
+        index = self._cache_manager.indexes.get(segment_id)
         data = None if index is None else self._read_memory(segment, index, offset, max_length)
         if data is None:
             return await self._read_slow(segment, offset, max_length, wait)
@@ -287,7 +287,7 @@ class ReadIndex:
         Sources have ranges of their own, under their own ids.
         """
         segment = self._metadata.segments.get(segment_id)
-        return [] if segment is None else self._holdings.missing_ranges(segment)
+        return [] if segment is None else self._cache_manager.missing_ranges(segment)
 
     def object_in_use(self, name: str) -> bool:
         """True while a fetch from this Tier-2 object is in flight."""
@@ -309,9 +309,9 @@ class ReadIndex:
         costs more rescans. A tail that grows faster than it is spilled counts against its hard
         bound, where bytes would be dropped.
         """
-        config, holdings = self._config, self._holdings
-        in_tail = holdings.tail_bytes - holdings.tail_bytes_flushed
-        unflushed = max(self.unflushed_bytes(), in_tail + holdings.cached.bytes_unflushed)
+        config, cache_manager = self._config, self._cache_manager
+        in_tail = cache_manager.tail_bytes - cache_manager.tail_bytes_flushed
+        unflushed = max(self.unflushed_bytes(), in_tail + cache_manager.cached.bytes_unflushed)
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
         bound = config.tail_bytes_max + config.cache_bytes_max
@@ -323,7 +323,7 @@ class ReadIndex:
 
         See `wait_spilled`.
         """
-        return self._holdings.tail_bytes > _CROWDED * self._config.tail_bytes_max
+        return self._cache_manager.tail_bytes > _CROWDED * self._config.tail_bytes_max
 
     @property
     def room_bytes(self) -> int:
@@ -346,7 +346,7 @@ class ReadIndex:
         """
         if self.crowded:
             while (
-                self._holdings.tail_bytes > _ROOMY * self._config.tail_bytes_max
+                self._cache_manager.tail_bytes > _ROOMY * self._config.tail_bytes_max
                 and await self._spiller.step()
             ):
                 pass
@@ -365,20 +365,20 @@ class ReadIndex:
         """Stop: all who wait get ContainerStoppedError. Idempotent."""
         self._places.closed = True
         self._waiting.wake_all()
-        await self._refiller.close()
+        await self._log_rescanner.close()
         await self._fetcher.close()
         await self._spiller.close()
 
     def statistics(self) -> ReadIndexStatistics:
         """Numbers as of now. O(fetches in flight + segments with waiting readers)."""
-        holdings = self._holdings
+        cache_manager = self._cache_manager
         return ReadIndexStatistics(
-            segments=len(holdings.indexes),
-            tail_bytes=holdings.tail_bytes,
-            tail_bytes_unflushed=holdings.tail_bytes - holdings.tail_bytes_flushed,
-            cached_bytes=holdings.cached.bytes_total,
-            cached_bytes_unflushed=holdings.cached.bytes_unflushed,
-            fetched_bytes=holdings.fetched.bytes_total,
+            segments=len(cache_manager.indexes),
+            tail_bytes=cache_manager.tail_bytes,
+            tail_bytes_unflushed=cache_manager.tail_bytes - cache_manager.tail_bytes_flushed,
+            cached_bytes=cache_manager.cached.bytes_total,
+            cached_bytes_unflushed=cache_manager.cached.bytes_unflushed,
+            fetched_bytes=cache_manager.fetched.bytes_total,
             readers_waiting=len(self._waiting),
             fetches_in_flight=self._fetcher.in_flight,
             fetches=self._fetcher.fetches,
@@ -386,14 +386,14 @@ class ReadIndex:
             prefetches=self._fetcher.prefetches,
             fetch_bytes=self._fetcher.fetched_bytes,
             prefetch_bytes=self._fetcher.prefetched_bytes,
-            read_ahead_hits=holdings.fetched.ahead_hits,
-            read_ahead_wasted_bytes=holdings.fetched.ahead_wasted_bytes,
-            sequential_readers=len(holdings.streams.running),
+            read_ahead_hits=cache_manager.fetched.ahead_hits,
+            read_ahead_wasted_bytes=cache_manager.fetched.ahead_wasted_bytes,
+            sequential_readers=len(cache_manager.streams.running),
             delivery_pauses=self._fetcher.pacer.pauses,
-            refills=self._refiller.refills,
+            refills=self._log_rescanner.refills,
             cache_misses=self._loader.cache_misses,
-            spilled_bytes=holdings.spilled_bytes,
-            dropped_unflushed_bytes=holdings.dropped_unflushed_bytes,
+            spilled_bytes=cache_manager.spilled_bytes,
+            dropped_unflushed_bytes=cache_manager.dropped_unflushed_bytes,
             pressure=self.pressure,
         )
 
@@ -402,8 +402,8 @@ class ReadIndex:
 
         O(everything).
         """
-        self._holdings.check()
-        for segment_id, index in self._holdings.indexes.items():
+        self._cache_manager.check()
+        for segment_id, index in self._cache_manager.indexes.items():
             segment = self._metadata.segments[segment_id]
             assert index.next_offset in (UNKNOWN, segment.length), (index, segment)
             for extent in index.extents_from(0):
@@ -423,7 +423,7 @@ class ReadIndex:
                 f"an append of [{offset},{offset + length}) where {segment.length} bytes "
                 "are committed",
             )
-        return self._holdings.index_of(segment_id)
+        return self._cache_manager.index_of(segment_id)
 
     def _segment(self, segment_id: int) -> SegmentMetadata:
         if self._places.closed:
@@ -435,7 +435,7 @@ class ReadIndex:
 
     def _sweep_sources(self, target_id: int) -> None:
         for source_id in self._sources.sweep(target_id):
-            self._holdings.drop_segment(source_id)
+            self._cache_manager.drop_segment(source_id)
 
     def _read_memory(
         self, segment: SegmentMetadata, index: SegmentReadIndex, offset: int, length: int
@@ -497,5 +497,5 @@ class ReadIndex:
             return True
         # Committed, but the call that brings the bytes has not come yet: for the reader it is still
         # the tail.
-        index = self._holdings.indexes.get(segment.segment_id)
+        index = self._cache_manager.indexes.get(segment.segment_id)
         return index is not None and index.next_offset != UNKNOWN and offset >= index.next_offset

@@ -1,9 +1,9 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
 Memory is released only after the cache said True. When it said False, nothing is tried for
-`spill_retry_s`; meanwhile the tail may grow to its hard bound, where Holdings drops instead. Who
-brings bytes faster than they are spilled waits, batch by batch (`step`): replay and rescans here,
-writers by the throttle.
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where CacheManager drops instead.
+Who brings bytes faster than they are spilled waits, batch by batch (`step`): replay and rescans
+here, writers by the throttle.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from readindex.cache_manager import HARD_BOUND, CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
-from readindex.holdings import HARD_BOUND, Holdings
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 
@@ -26,13 +26,15 @@ def _nothing() -> None:
 
 
 class Spiller:
-    """Keeps the tail of `holdings` at its bound.
+    """Keeps the tail of `cache_manager` at its bound.
 
     `on_spilled()` is called after each batch: there is room again.
     """
 
-    def __init__(self, holdings: Holdings, cache: CacheStorage, config: ReadIndexConfig) -> None:
-        self._holdings = holdings
+    def __init__(
+        self, cache_manager: CacheManager, cache: CacheStorage, config: ReadIndexConfig
+    ) -> None:
+        self._cache_manager = cache_manager
         self._cache = cache
         self._config = config
         self._task: asyncio.Task[None] | None = None
@@ -50,10 +52,10 @@ class Spiller:
     def trim(self) -> None:
         """Drop what may go and begin to spill the rest.
 
-        Called above `holdings.trim_at`, on the event loop.
+        Called above `cache_manager.trim_at`, on the event loop.
         """
         if (
-            self._holdings.trim()
+            self._cache_manager.trim()
             and self._task is None
             and self._retry is None
             and not self._closed
@@ -94,8 +96,8 @@ class Spiller:
 
     async def _run(self) -> None:
         try:
-            while self._holdings.trim():
-                items = self._holdings.take_batch()
+            while self._cache_manager.trim():
+                items = self._cache_manager.take_batch()
                 if not items:
                     break
                 blocks: list[tuple[int, Buffer]] = []
@@ -106,10 +108,10 @@ class Spiller:
                     view = memoryview(data)
                     blocks += [(address, view[start:end]) for address, start, end in parts]
                 if await self._inserted(blocks):
-                    self._holdings.spilled(items)
+                    self._cache_manager.spilled(items)
                     self._end_step()
                     continue
-                self._holdings.spill_refused(items)
+                self._cache_manager.spill_refused(items)
                 if not self._closed:
                     loop = asyncio.get_running_loop()
                     self._retry = loop.call_later(self._config.spill_retry_s, self._try_again)
@@ -142,4 +144,4 @@ class Spiller:
     def _set_trim_at(self) -> None:
         bound = self._config.tail_bytes_max
         waiting = self._task is not None or self._retry is not None
-        self._holdings.trim_at = HARD_BOUND * bound if waiting else bound
+        self._cache_manager.trim_at = HARD_BOUND * bound if waiting else bound

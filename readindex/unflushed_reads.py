@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from readindex.holdings import Holdings
+from readindex.cache_manager import CacheManager
 from readindex.loader import CACHED_BLOCKS_PER_UPLOAD, Attempt, Loader, not_found_in_log
+from readindex.log_rescanner import LogRescanner, Want
 from readindex.places import Places
-from readindex.refiller import Refiller, Want
 from segmentstore.contracts.errors import (
     BadOffsetError,
     SegmentNotFoundError,
@@ -83,16 +83,16 @@ class UnflushedReads:
     def __init__(
         self,
         metadata: ContainerMetadata,
-        holdings: Holdings,
+        cache_manager: CacheManager,
         places: Places,
         loader: Loader,
-        refiller: Refiller,
+        log_rescanner: LogRescanner,
     ) -> None:
         self._metadata = metadata
-        self._holdings = holdings
+        self._cache_manager = cache_manager
         self._places = places
         self._loader = loader
-        self._refiller = refiller
+        self._log_rescanner = log_rescanner
 
     async def read(
         self, ranges: Sequence[tuple[int, int, int]]
@@ -100,7 +100,7 @@ class UnflushedReads:
         """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
         blocks = [_Block(*each) for each in ranges]
         try:
-            with self._refiller.asking():
+            with self._log_rescanner.asking():
                 async for block in _in_turns(blocks):
                     self._ask(block)
             unsettled = blocks
@@ -112,7 +112,7 @@ class UnflushedReads:
                 unsettled = [block for block in unsettled if not block.settled]
         finally:
             for block in blocks:
-                self._refiller.abandon(block.wants)
+                self._log_rescanner.abandon(block.wants)
         return [
             block.gone or [piece for stretch in block.stretches for piece in stretch.pieces or ()]
             for block in blocks
@@ -129,7 +129,7 @@ class UnflushedReads:
         (whole,) = block.stretches
         stretches: list[_Stretch] = []
         position = whole.offset
-        for gap_start, gap_end in self._holdings.missing_ranges(segment):
+        for gap_start, gap_end in self._cache_manager.missing_ranges(segment):
             start, end = max(gap_start, position), min(gap_end, whole.end)
             if start < end:
                 if position < start:
@@ -144,7 +144,7 @@ class UnflushedReads:
         """The stretch of the block from `at` on, which lies at `offset` of a segment: itself, or
         one merged into it.
         """
-        want = self._refiller.register(segment_id, offset, length, keep=False)
+        want = self._log_rescanner.register(segment_id, offset, length, keep=False)
         block.wants.append(want)
         return _Stretch(at, at + length, want=want)
 

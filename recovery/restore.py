@@ -2,9 +2,9 @@
 
 Theory of operation. The bucket is listed; for each container the newest readable checkpoint of its
 metadata is taken, what the checkpoint does not know is walked by its blocks' headers, and both
-become the metadata of the container (`recovery.rebuilding`). The new store has one log a container,
-and in it one operation: a checkpoint of that metadata. From then on it is a store as any other.
-Rules of this file:
+become the metadata of the container (`recovery.metadata_rebuild`). The new store has one log a
+container, and in it one operation: a checkpoint of that metadata. From then on it is a store as any
+other. Rules of this file:
 
 - nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that
   are there;
@@ -33,8 +33,7 @@ from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation
-from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
-from recovery.rebuilding import rebuild
+from recovery.metadata_rebuild import rebuild
 from recovery.restore_report import (
     CheckpointUsed,
     ContainerRestore,
@@ -44,6 +43,7 @@ from recovery.restore_report import (
 )
 from recovery.restored_logs import LogsInFolder, RestoredLogs
 from recovery.store_check import check_store
+from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (

@@ -78,7 +78,7 @@ OUTSTANDING_BYTES_MAX: Final = 16 << 20
 OUTSTANDING_MAX: Final = 4096
 SESSIONS_MAX: Final = 1024
 """Writers of one connection that are remembered."""
-GREETING_S: Final = 10.0
+HANDSHAKE_S: Final = 10.0
 """Longest that a connection may take to greet."""
 _CLOSE_PATIENCE_S: Final = 5.0
 _TURN: Final = 64
@@ -169,10 +169,10 @@ class LocalConnection:
 
     async def _converse(self) -> None:
         try:
-            async with asyncio.timeout(GREETING_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 await self._greet()
         except TimeoutError:
-            detail = f"there was no greeting for {GREETING_S:g} s"
+            detail = f"there was no greeting for {HANDSHAKE_S:g} s"
             raise LocalProtocolError(Code.GREETING_FIRST, detail) from None
         self.greeted = True
         served = 0

@@ -72,9 +72,9 @@ class OpeningStore:
                 host, port, store.stats, registry, self._runtime
             )
         if parts.config.local_face:
-            from segmentstore.local_face import LocalFace  # noqa: PLC0415
+            from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
-            parts.face = await LocalFace.open(store, parts.location, parts.store_id)
+            parts.face = await LocalServer.open(store, parts.location, parts.store_id)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

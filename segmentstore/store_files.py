@@ -74,7 +74,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     # Loaded only where there is one.
-    from segmentstore.local_face import LocalFace
+    from segmentstore.local_server import LocalServer
     from segmentstore.metrics_endpoint import MetricsEndpoint
     from segmentstore.open_stores import OpenStore
 
@@ -106,7 +106,7 @@ class StoreParts:
     losses: LossKeeper | None = None
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
-    face: LocalFace | None = None
+    face: LocalServer | None = None
     findings: Sequence[str] = ()
     """What is wrong with how the store is kept, a sentence each, for its health."""
     closing: asyncio.Task[None] | None = None

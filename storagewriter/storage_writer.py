@@ -35,10 +35,10 @@ from storagewriter.data_source import WriterDataSource
 from storagewriter.flush_plan import ObjectPlan, plan_full_object, plan_links, plan_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
-from storagewriter.mailbox_keeper import MailboxKeeper
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
+from storagewriter.request_processor import RequestProcessor
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage
 
@@ -97,7 +97,7 @@ class StorageWriter:
             may_run=lambda: not self._is_over_target(),
             on_garbage=self.garbage_collector.notice,
         )
-        self.mailbox = MailboxKeeper(
+        self.mailbox = RequestProcessor(
             source,
             storage,
             config,

@@ -23,18 +23,18 @@ from typing import Any, Final
 from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
 from durablelog.bookkeeper.ledger_addresses import address_text, split_address
 from durablelog.bookkeeper.ledger_calls import LedgerCalls, custom_metadata
+from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_opening import fence, list_ledger
 from durablelog.bookkeeper.ledger_reading import LedgerReader, stretches_of
-from durablelog.bookkeeper.ledger_remover import LedgerRemover
+from durablelog.bookkeeper.ledger_rollover import LedgerRollover
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerStore
-from durablelog.bookkeeper.ledger_succession import LedgerSuccession
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
+from durablelog.bookkeeper.log_metadata_size import OPENING_BYTES_MAX, note_size
+from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
-from durablelog.bookkeeper.owner_look import OwnerLook
 from durablelog.bookkeeper.owner_presence import OwnerPresence
-from durablelog.bookkeeper.record_keeper import RecordKeeper
-from durablelog.bookkeeper.record_size import OPENING_BYTES_MAX, note_size
+from durablelog.bookkeeper.ownership_lease import OwnershipLease
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from segmentstore.contracts.checksum import Buffer
@@ -92,7 +92,7 @@ class BookKeeperLog(DurableDataLog):
         self._notes = HealthNotes()
         self._presence = presence
         self._tag = f"{runtime.random.getrandbits(64):016x}"
-        self._keeper = RecordKeeper(nodes, path, store_id, container_id, self._tag)
+        self._keeper = LogMetadataStore(nodes, path, store_id, container_id, self._tag)
         self._calls = LedgerCalls(ledgers, options)
         self._reader = LedgerReader(
             ledgers,
@@ -110,15 +110,15 @@ class BookKeeperLog(DurableDataLog):
             nearly_full=self._ledger_nearly_full,
             settled=self._futures_settled,
         )
-        self._look = OwnerLook(
+        self._look = OwnershipLease(
             self._keeper,
             runtime.random,
             self._notes,
             release=self._pipeline.acknowledge_held,
             fail=self._fail,
         )
-        self._remover = LedgerRemover(ledgers, runtime.random, self._notes)
-        self._succession = LedgerSuccession(
+        self._remover = LedgerDeleter(ledgers, runtime.random, self._notes)
+        self._succession = LedgerRollover(
             calls=self._calls,
             keeper=self._keeper,
             pipeline=self._pipeline,
@@ -295,7 +295,7 @@ class BookKeeperLog(DurableDataLog):
         self._look.begin()
 
     async def _truncate(self, address: LogAddress) -> None:
-        def edit(record: LogRecord) -> LogRecord:
+        def edit(record: LogMetadata) -> LogMetadata:
             if address <= record.truncation_address:
                 return record
             return record.truncated(address).without(self._remover.gone)

@@ -25,8 +25,8 @@ from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch, stretches_of
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, decode_record
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord, decode_record
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeRefusedError,
@@ -73,7 +73,7 @@ class BookKeeperLogView(LogView):
         self._nodes = nodes
         self._path = path
         self._options = options
-        self._nothing = LogRecord(store_id=store_id, container_id=container_id)
+        self._nothing = LogMetadata(store_id=store_id, container_id=container_id)
         self.record = self._nothing
         """As it was when this was opened."""
         self._ends: dict[int, int] = {}
@@ -209,7 +209,7 @@ class BookKeeperLogView(LogView):
                 raise ContainerStoppedError(self._container_id)
             yield frames
 
-    async def _read_record(self) -> LogRecord:
+    async def _read_record(self) -> LogMetadata:
         try:
             content = await self._nodes.read(self._path)
         except NodeRefusedError as error:

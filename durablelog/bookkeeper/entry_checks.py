@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Final
 
 from durablelog.bookkeeper.ledger_addresses import make_address
-from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.log_metadata import LedgerItem
 from durablelog.data_frame import (
     FrameFormatError,
     FrameHeader,

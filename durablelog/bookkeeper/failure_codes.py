@@ -7,7 +7,7 @@ Pure. Rules of this file:
   from a tool. What ends a ledger makes the log *settle*, and settling begins with a look at the
   record: that decides;
 - a code that is not in the table is unexpected: the log stops and touches nothing more, whatever
-  was asked for. Deletions alone are tried again whatever the code (ledger_remover.py): a ledger
+  was asked for. Deletions alone are tried again whatever the code (ledger_deleter.py): a ledger
   that cannot be deleted harms nobody;
 - what a node says of a change is not believed before the record was read again: a reply may be
   lost, and a conflict may be with ourselves.
@@ -221,7 +221,7 @@ NODE_REACTIONS: Final[Mapping[NodeCall, Mapping[NodeAnswer, Reaction]]] = {
         NodeAnswer.REFUSED: Reaction.REFUSED,
     },
 }
-"""Carried out by record_keeper.py; the waiting in between by whoever called it."""
+"""Carried out by log_metadata_store.py; the waiting in between by whoever called it."""
 
 
 def reaction(call: LedgerCall, code: int) -> Reaction:

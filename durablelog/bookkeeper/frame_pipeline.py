@@ -27,7 +27,7 @@ from typing import Final, cast
 
 from durablelog.bookkeeper.ledger_addresses import ENTRIES_MAX, make_address
 from durablelog.bookkeeper.ledger_store import OK, AddResult, LedgerWriter
-from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.log_metadata import LedgerItem
 from durablelog.data_frame import FRAME_HEADER_LENGTH, seal_header
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import Buffer

@@ -15,7 +15,7 @@ from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text,
 from durablelog.bookkeeper.ledger_addresses import make_address, split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerError, LedgerState, LedgerStore
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_reports import FrameReport
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
@@ -37,7 +37,7 @@ class LedgerStillOpenError(TierUnavailableError):
 
 
 async def frame_reports(
-    ledgers: LedgerStore, record: LogRecord, *, start: LogAddress | None = None
+    ledgers: LedgerStore, record: LogMetadata, *, start: LogAddress | None = None
 ) -> AsyncGenerator[list[FrameReport], None]:
     """Every frame from the truncation point, or from `start` if that is higher, to the end or the
     first corruption.
@@ -92,7 +92,7 @@ async def frame_reports(
                 await close()
 
 
-async def _ends(ledgers: LedgerStore, item: LedgerItem, record: LogRecord) -> tuple[int, int]:
+async def _ends(ledgers: LedgerStore, item: LedgerItem, record: LogMetadata) -> tuple[int, int]:
     """Up to which entry to read, and the last one that must be there, by the record."""
     truncation_sequence, truncation_entry = split_address(record.truncation_address)
     least = EMPTY if item.last_entry is None else item.last_entry

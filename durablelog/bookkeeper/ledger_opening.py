@@ -25,9 +25,9 @@ from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import BegunLedger, LedgerCalls
 from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
 from durablelog.bookkeeper.ledger_store import EMPTY
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
-from durablelog.bookkeeper.record_keeper import RecordKeeper
-from durablelog.bookkeeper.record_size import check_size
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
+from durablelog.bookkeeper.log_metadata_size import check_size
+from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
 from durablelog.bookkeeper.waiting import Waiting
 from segmentstore.contracts.errors import DataCorruptionError
 
@@ -44,7 +44,7 @@ class Found(NamedTuple):
 
 
 async def fence(
-    keeper: RecordKeeper,
+    keeper: LogMetadataStore,
     calls: LedgerCalls,
     reader: LedgerReader,
     waiting: Waiting,
@@ -88,7 +88,7 @@ async def fence(
 
 
 async def list_ledger(
-    keeper: RecordKeeper,
+    keeper: LogMetadataStore,
     begun: BegunLedger,
     ends: tuple[tuple[int, int, int], ...],
     gone: tuple[int, ...],
@@ -103,7 +103,7 @@ async def list_ledger(
     """
     ledger_id = begun.writer.ledger_id
 
-    def edit(record: LogRecord) -> LogRecord:
+    def edit(record: LogMetadata) -> LogMetadata:
         if any(item.ledger_id == ledger_id for item in record.ledgers):
             return record
         item = LedgerItem(
@@ -121,7 +121,7 @@ async def list_ledger(
 
 
 async def _corrupt(
-    keeper: RecordKeeper, waiting: Waiting, item: LedgerItem, detail: str
+    keeper: LogMetadataStore, waiting: Waiting, item: LedgerItem, detail: str
 ) -> NoReturn:
     """A later owner may have claimed, truncated and deleted since we read the record: who is none
     concludes nothing.

@@ -24,7 +24,7 @@ from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text,
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.waiting import Backoff
 from durablelog.durable_data_log import LogAddress, LogFrame
@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(
-    record: LogRecord, start: LogAddress | None, last_entry: Callable[[LedgerItem], int]
+    record: LogMetadata, start: LogAddress | None, last_entry: Callable[[LedgerItem], int]
 ) -> list[Stretch]:
     """What there is to read from `start` on, or from the truncation point; each ledger to its last
     entry.

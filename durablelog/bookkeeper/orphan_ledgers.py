@@ -13,7 +13,7 @@ them, and nothing but this module looks for them. Rules of this file:
 - no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first
   frame when the record lists the ledger, and it leaves `ledgers` into `removing`, and `removing`
   when it is gone. So nobody acknowledges in one, even if bookies forget the fence, and the age of
-  the claim does not matter (as it does in ledger_remover.py). A ledger of a record that people
+  the claim does not matter (as it does in ledger_deleter.py). A ledger of a record that people
   deleted looks like an orphan: its owner finds that at his next look;
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
   removed or put back since: it may be all that is left of what was acknowledged, so it is told,
@@ -39,7 +39,7 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerState,
     LedgerStore,
 )
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
 
@@ -95,7 +95,7 @@ def owner_of(custom: Mapping[str, bytes], store_id: str) -> _Ours | None:
 
 
 def judge(
-    ledger_id: int, ours: _Ours | None, record: LogRecord | None, store_id: str
+    ledger_id: int, ours: _Ours | None, record: LogMetadata | None, store_id: str
 ) -> LedgerVerdict:
     """Pure. `record` is its container's, read after the ledger was listed."""
     if ours is None:
@@ -199,7 +199,7 @@ def holds_entries(orphan: OrphanLedger) -> str:
     )
 
 
-async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> LogRecord | None:
+async def read_record(nodes: MetadataNodes, root: str, container_id: int) -> LogMetadata | None:
     """A container's record as it is now; None if it was never opened.
 
     Raises the node errors, DataCorruptionError, ConfigError.

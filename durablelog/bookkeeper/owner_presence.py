@@ -20,6 +20,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
+from durablelog.bookkeeper.log_metadata import LogMetadata
 from durablelog.bookkeeper.log_owner import (
     LogOwner,
     OwnerNode,
@@ -27,7 +28,6 @@ from durablelog.bookkeeper.log_owner import (
     encode_owner_node,
     owner_path,
 )
-from durablelog.bookkeeper.log_record import LogRecord
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
@@ -78,7 +78,7 @@ class OwnerPresence:
         self._session_timeout_s = session_timeout_s
         self._take_over = take_over
 
-    async def ask(self, record: LogRecord) -> None:
+    async def ask(self, record: LogMetadata) -> None:
         """Return when the owner of the record may be followed.
 
         Raises ContainerOwnedError, ConfigError, NodeUnavailableError.
@@ -152,7 +152,7 @@ class OwnerPresence:
             raise ConfigError("tier1", str(error)) from error
         return content.data if content is not None else None
 
-    def _owned(self, record: LogRecord, owner: LogOwner, detail: str = "") -> ContainerOwnedError:
+    def _owned(self, record: LogMetadata, owner: LogOwner, detail: str = "") -> ContainerOwnedError:
         return ContainerOwnedError(
             self._location, record.container_id, **owner._asdict(), detail=detail
         )

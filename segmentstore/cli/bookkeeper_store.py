@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from durablelog.bookkeeper.frame_reports import frame_reports
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError
-from durablelog.bookkeeper.log_record import LogRecord
+from durablelog.bookkeeper.log_metadata import LogMetadata
 from durablelog.bookkeeper.orphan_ledgers import OrphanSearch, find_orphans, read_record
 from durablelog.bookkeeper.store_node import read_identity
 from durablelog.durable_data_log import LogAddress
@@ -78,7 +78,7 @@ class BookKeeperStore:
         self._nodes: MetadataNodes | None = None
         self._clients: BookKeeperClients | None = None
         self._readings: dict[int, AsyncGenerator[list[FrameReport], None]] = {}
-        self._read: dict[int, LogRecord | None] = {}
+        self._read: dict[int, LogMetadata | None] = {}
         """By container: the record its frames were read by first."""
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._asking = threading.Lock()
@@ -113,7 +113,7 @@ class BookKeeperStore:
             self._thread.join()
             self._loop.close()
 
-    def record(self, container_id: int) -> LogRecord | None:
+    def record(self, container_id: int) -> LogMetadata | None:
         """As it is now; None of a container that was never opened.
 
         Raises TierUnavailableError, DataCorruptionError.
@@ -158,7 +158,7 @@ class BookKeeperStore:
         for container_id, record in self._read.items():
             self._check_undisturbed(container_id, record)
 
-    def _check_undisturbed(self, container_id: int, record: LogRecord | None) -> None:
+    def _check_undisturbed(self, container_id: int, record: LogMetadata | None) -> None:
         if self.record(container_id) != record:
             raise StoreInUseError(
                 self._folder,
@@ -197,7 +197,7 @@ class BookKeeperStore:
                 if self._nodes is not None:
                     await self._nodes.close()
 
-    async def _record(self, container_id: int) -> LogRecord | None:
+    async def _record(self, container_id: int) -> LogMetadata | None:
         assert self._nodes is not None
         async with translated():
             return await read_record(self._nodes, self.location.path, container_id)

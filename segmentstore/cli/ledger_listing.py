@@ -9,7 +9,7 @@ from typing import Any
 
 from durablelog.bookkeeper.ledger_addresses import address_text
 from durablelog.bookkeeper.ledger_store import LedgerState
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from segmentstore.cli import output
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
@@ -88,7 +88,7 @@ def _row(item: LedgerItem) -> dict[str, Any]:
     }
 
 
-def _fields(record: LogRecord) -> dict[str, Any]:
+def _fields(record: LogMetadata) -> dict[str, Any]:
     return {
         "container": record.container_id,
         "store_id": record.store_id,
@@ -100,7 +100,7 @@ def _fields(record: LogRecord) -> dict[str, Any]:
     }
 
 
-def _title(record: LogRecord) -> str:
+def _title(record: LogMetadata) -> str:
     parts = [f"container {record.container_id}: epoch {record.epoch}"]
     parts.append(
         f"truncated at {address_text(record.truncation_address)}"

@@ -17,8 +17,8 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.catalog_command import export_stopped
 from segmentstore.cli.exit_codes import CommandError, sentence
-from segmentstore.cli.stand_in import StandIn
 from segmentstore.cli.stores import require_store
+from segmentstore.cli.temporary_owner import TemporaryOwner
 from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.extras import require_extra
@@ -85,7 +85,7 @@ def run_verb(arguments: list[str]) -> int:
         parsed.stopped = True
         if not _asks_owners(parsed):
             return commands.execute(parsed)
-        with StandIn(store.location, store.url, store.containers) as owner:
+        with TemporaryOwner(store.location, store.url, store.containers) as owner:
             code = commands.execute(parsed)
         if owner.failure is not None:
             output.print_error(f"nobody could answer for {location}: {sentence(owner.failure)}")

@@ -14,7 +14,7 @@ import pytest
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.frame_reports import LedgerStillOpenError
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
@@ -90,7 +90,7 @@ class World(BookKeeperWorld):
             stopped.check_undisturbed()
         return findings
 
-    def record(self, container_id: int) -> LogRecord:
+    def record(self, container_id: int) -> LogMetadata:
         path = container_path(ROOT, container_id)
         content = self.tree.content(path)
         assert content is not None

@@ -16,7 +16,7 @@ import pytest
 
 import segmentstore as engine
 from segmentstore import blocking
-from segmentstore.cli.stand_in import StandIn
+from segmentstore.cli.temporary_owner import TemporaryOwner
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
@@ -145,7 +145,7 @@ def test_the_stand_in_opens_the_store_when_it_is_asked_and_closes_it_at_the_end(
         answers = await wait_for_answers(storage, [request.key], 60.0, 0.05)
         return [answer.verdict for answer in answers.values()]
 
-    with StandIn(str(store), url, range(1)) as owner:
+    with TemporaryOwner(str(store), url, range(1)) as owner:
         # Nobody has asked for anything yet: the folder is free.
         with blocking.open(str(store)):
             pass
@@ -166,7 +166,7 @@ def test_a_stand_in_that_cannot_open_the_store_says_so(
 
     with_tier2(store, ask)
     monkeypatch.setattr(engine, "open", fail, raising=False)
-    with StandIn(str(store), (store / "tier2").as_uri(), range(1)) as owner:
+    with TemporaryOwner(str(store), (store / "tier2").as_uri(), range(1)) as owner:
         owner._thread.join(30.0)
     assert owner.failure is not None
     assert "no log" in str(owner.failure)
@@ -204,6 +204,6 @@ def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "new_event_loop", fail)
         patched.setattr(asyncio.events, "new_event_loop", fail)
-        with StandIn(str(store), (store / "tier2").as_uri(), range(1)) as owner:
+        with TemporaryOwner(str(store), (store / "tier2").as_uri(), range(1)) as owner:
             pass
     assert "too many open files" in str(owner.failure)

@@ -13,7 +13,7 @@ import pytest
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.ledger_addresses import make_address
 from durablelog.bookkeeper.ledger_store import LedgerState
-from durablelog.bookkeeper.log_record import LogRecord, decode_record, encode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record, encode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log import LogFrame
 from recovery.harness.checkers.all_checks import check_history
@@ -93,7 +93,7 @@ class LeftBehind:
         self.world.kill(process)
         return frames
 
-    def record(self) -> LogRecord:
+    def record(self) -> LogMetadata:
         """Of the log on BookKeeper."""
         content = self.world.bookkeeper.tree.content(NODE)
         assert content is not None

@@ -188,7 +188,7 @@ async def test_read_ahead_crosses_the_borders_of_chunks_and_objects(world: World
         world.append(s, bytes(i % 251 for i in range(size)))
         world.flush(s)
     truth = bytes(world.truth[s])
-    world.index._holdings.drop_segment(s)
+    world.index._cache_manager.drop_segment(s)
     world.source.gate = asyncio.Event()
     reading = asyncio.ensure_future(read_on(world, s, 0, len(truth), size=20))
     for _ in range(40):

@@ -370,7 +370,7 @@ async def test_truncation_during_a_fetch_is_reported(world: World, s: int) -> No
         await reading
     assert error.value.start_offset == 40
     await asyncio.sleep(1)
-    world.index._holdings.drop_below(world.index._holdings.index_of(s), 40)
+    world.index._cache_manager.drop_below(world.index._cache_manager.index_of(s), 40)
 
 
 @scenario
@@ -471,7 +471,7 @@ async def test_closing_resolves_fetches_and_refills(world: World, s: int) -> Non
     async def stuck(_: Mapping[int, int]) -> None:
         await hold.wait()
 
-    world.index._refiller._refill = stuck
+    world.index._log_rescanner._refill = stuck
     reads = [
         asyncio.ensure_future(world.index.read(segment_id, 0, 10)) for segment_id in (s, other)
     ]

@@ -82,7 +82,7 @@ def test_one_pass_serves_every_block_of_every_upload() -> None:
 def test_a_pass_that_has_not_come_to_them_yet_serves_those_who_ask_late() -> None:
     async def main() -> None:
         world, ids = await lost_world()
-        world.index._holdings.release_lost(world.cache.holds)
+        world.index._cache_manager.release_lost(world.cache.holds)
         first = asyncio.ensure_future(world.index.read_unflushed([(ids[0], 0, LENGTH)]))
         await asyncio.sleep(0)
         late = asyncio.ensure_future(world.index.read_unflushed([(ids[-1], 0, LENGTH)]))
@@ -128,11 +128,11 @@ def test_a_log_that_does_not_answer_is_told_to_all_and_nothing_is_left_behind() 
         async def away(_: Mapping[int, int]) -> None:
             raise TierUnavailableError("tier1", "not now")
 
-        refill, world.index._refiller._refill = world.index._refiller._refill, away
+        refill, world.index._log_rescanner._refill = world.index._log_rescanner._refill, away
         with pytest.raises(TierUnavailableError):
             await world.index.read_unflushed([(each, 0, LENGTH) for each in ids])
-        assert world.index._refiller._by_segment == {}
-        world.index._refiller._refill = refill
+        assert world.index._log_rescanner._by_segment == {}
+        world.index._log_rescanner._refill = refill
         assert await world.unflushed(ids[0], 0, LENGTH) == world.truth[ids[0]]
         await world.index.close()
 
@@ -147,7 +147,7 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
         async def stuck(_: Mapping[int, int]) -> None:
             await hold.wait()
 
-        world.index._refiller._refill = stuck
+        world.index._log_rescanner._refill = stuck
         reading = asyncio.ensure_future(
             world.index.read_unflushed([(each, 0, LENGTH) for each in ids])
         )
@@ -155,7 +155,7 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
         await asyncio.sleep(1)
         reading.cancel()
         await asyncio.sleep(1)
-        assert sum(map(len, world.index._refiller._by_segment.values())) == 1
+        assert sum(map(len, world.index._log_rescanner._by_segment.values())) == 1
         await world.index.close()
         with pytest.raises(ContainerStoppedError):
             await waiting
@@ -170,8 +170,8 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
 
     async def main() -> None:
         world, ids = await lost_world()
-        world.index._holdings.release_lost(world.cache.holds)
-        refill = world.index._refiller._refill
+        world.index._cache_manager.release_lost(world.cache.holds)
+        refill = world.index._log_rescanner._refill
 
         async def cancels(wanted: Mapping[int, int]) -> None:
             await asyncio.sleep(1)
@@ -182,7 +182,7 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
                     world.index.insert_refilled(segment_id, offset, data)
             await refill(wanted)
 
-        world.index._refiller._refill = cancels
+        world.index._log_rescanner._refill = cancels
         reading = asyncio.ensure_future(world.index.read(ids[0], 0, LENGTH))
         upload = asyncio.ensure_future(
             world.index.read_unflushed([(each, 0, LENGTH) for each in ids])
@@ -191,7 +191,7 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
             assert not isinstance(pieces, Exception)
             assert b"".join(pieces) == world.truth[segment_id]
         assert reading.cancelled()
-        assert world.index._refiller._by_segment == {}
+        assert world.index._log_rescanner._by_segment == {}
         await world.index.close()
 
     scenario(main())

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from recovery.bucket_survey import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
+from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject

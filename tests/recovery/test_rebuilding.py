@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.rebuilding import Rebuilt, join, rebuild
+from recovery.metadata_rebuild import Rebuilt, join, rebuild
 from recovery.restore_report import FoundBlock, Gap
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
@@ -86,7 +86,7 @@ class World(BookKeeperWorld):
         content = self.tree.content(ROOT)
         return content is not None and b"store_id" in content.data
 
-    def record(self, container_id: int) -> LogRecord:
+    def record(self, container_id: int) -> LogMetadata:
         path = container_path(ROOT, container_id)
         content = self.tree.content(path)
         assert content is not None

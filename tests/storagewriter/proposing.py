@@ -15,7 +15,7 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
-from storagewriter.mailbox_keeper import MailboxKeeper
+from storagewriter.request_processor import RequestProcessor
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config
 from tier2.block_object import parse_block_header
 from tier2.mailbox.mailbox import put_message, read_answer
@@ -64,7 +64,7 @@ class Owner(FakeContainer):
         return self.storage
 
     @property
-    def keeper(self) -> MailboxKeeper:
+    def keeper(self) -> RequestProcessor:
         return self.writer.mailbox
 
     async def commit(self, operation: OwnersOperation) -> None:

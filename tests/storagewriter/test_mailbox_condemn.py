@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from durablelog.operations import StorageUpdateOperation
-from storagewriter import mailbox_keeper, orphan_sweeper, proposal_committer
+from storagewriter import orphan_sweeper, proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
@@ -212,7 +212,7 @@ def test_while_too_much_waits_tier2_is_asked_for_no_more_orphans(
 def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_are_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailbox_keeper, "MESSAGES_PER_LOOK", 3)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 3)
 
     async def body(o: Owner) -> None:
         orphan = o.plant(o.compaction_name(), age_ms=OLD_MS)
@@ -238,7 +238,7 @@ def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_a
 def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_once_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailbox_keeper, "MESSAGES_PER_LOOK", 10)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 10)
 
     async def body(o: Owner) -> None:
         names = [o.plant(o.compaction_name(), age_ms=OLD_MS) for _ in range(25)]

@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from segmentstore.contracts.errors import TierUnavailableError
-from storagewriter import mailbox_keeper, proposal_committer
+from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import STORE_ID
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import list_messages, put_message, read_answer
@@ -86,7 +86,7 @@ def test_what_tier2_never_answers_for_holds_up_neither_orphans_nor_the_clean_up(
         for _ in range(3):
             with pytest.raises(StorageUnavailableError, match="archive"):
                 await o.keeper.look_now()
-        assert len(heads) == 3 * mailbox_keeper.FAILURES_IN_A_ROW
+        assert len(heads) == 3 * request_processor.FAILURES_IN_A_ROW
         # In turn: one that is to be had again does not wait behind those that never are.
         assert set(heads) == held
         assert orphan in o.metadata.garbage

@@ -11,7 +11,7 @@ import pytest
 
 from durablelog.operations import ReplaceChunksOperation
 from segmentstore.contracts.chunks import ObjectRecord
-from storagewriter import mailbox_keeper, proposal_committer
+from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
@@ -494,7 +494,7 @@ def test_what_is_no_message_is_malformed(data: bytes) -> None:
 
 
 def test_a_message_that_is_too_long_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox_keeper, "MESSAGE_BYTES_MAX", 100)
+    monkeypatch.setattr(request_processor, "MESSAGE_BYTES_MAX", 100)
 
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written())

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from durablelog.bookkeeper import owner_look
+from durablelog.bookkeeper import ownership_lease
 from durablelog.frame_packer import REQUEST_BYTES
 from segmentstore import (
     AttributeUpdate,
@@ -146,9 +146,9 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
         await store.create_segment("a")
         await store.append("a", b"not in Tier 2 yet")
         # As if the cache had lost it: only the ledgers are left to ask.
-        holdings = store._containers[0].read_index._holdings
-        for segment_id in list(holdings.indexes):
-            holdings.drop_segment(segment_id)
+        cache_manager = store._containers[0].read_index._cache_manager
+        for segment_id in list(cache_manager.indexes):
+            cache_manager.drop_segment(segment_id)
         world.cluster.fail("read", -999)
         with pytest.raises(TierUnavailableError, match="-999 UnexpectedCondition"):
             await store.read("a", 0, 100)
@@ -170,7 +170,7 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
 def test_an_idle_store_that_was_overtaken_stops_and_says_so_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner_look, "_LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(ownership_lease, "_LOOK_AFTER_S", 0.01)
 
     async def main() -> None:
         world = BookKeeperWorld()

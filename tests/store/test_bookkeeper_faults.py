@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.bookkeeper import ledger_remover
+from durablelog.bookkeeper import ledger_deleter
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
@@ -416,7 +416,7 @@ def test_ledgers_are_deleted_under_a_reader(
     by_a_new_owner: bool,
 ) -> None:
     # A new owner spares those of earlier ones for so long, for such a reader.
-    monkeypatch.setattr(ledger_remover, "REMOVE_AFTER_S", 0.0)
+    monkeypatch.setattr(ledger_deleter, "DELETE_AFTER_S", 0.0)
     path = f"/{tmp_path.name}/containers/3"
 
     async def main() -> None:

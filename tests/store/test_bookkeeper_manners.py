@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.store_node import container_path, owners_path
 from segmentstore import (
@@ -53,7 +53,7 @@ class World(BookKeeperWorld):
         }
         return SegmentStore(await open_store(str(folder), chosen, {}, runtime or Runtime(), self))
 
-    def record(self, container_id: int) -> LogRecord:
+    def record(self, container_id: int) -> LogMetadata:
         path = container_path(ROOT, container_id)
         content = self.tree.content(path)
         assert content is not None

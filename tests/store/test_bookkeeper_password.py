@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from durablelog.bookkeeper.bookkeeper_location import PASSWORD_VARIABLE, BookKeeperLocation
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
@@ -35,7 +35,7 @@ class GuardedWorld(BookKeeperWorld):
         )
         return self.clients[-1]
 
-    def records(self) -> list[LogRecord]:
+    def records(self) -> list[LogMetadata]:
         found = []
         for name in self.tree.names_under(f"{ROOT}/containers"):
             content = self.tree.content(f"{ROOT}/containers/{name}")

@@ -14,7 +14,7 @@ import pytest
 import segmentstore
 from durablelog.bookkeeper.ledger_calls import custom_metadata
 from durablelog.bookkeeper.ledger_store import Replication
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from segmentstore import SegmentStore
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import (
@@ -29,7 +29,7 @@ from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import open_tiny, read_all, run, until
 
 
-def record_of(world: BookKeeperWorld, container_id: int) -> LogRecord:
+def record_of(world: BookKeeperWorld, container_id: int) -> LogMetadata:
     path = f"{ROOT}/containers/{container_id}"
     content = world.tree.content(path)
     assert content is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.bookkeeper.log_record import decode_record
+from durablelog.bookkeeper.log_metadata import decode_record
 from durablelog.bookkeeper.store_node import container_path
 from segmentstore import (
     ConfigError,

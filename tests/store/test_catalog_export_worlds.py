@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from recovery.bucket_survey import list_bucket
 from recovery.harness.simulation.store_world import StoreWorld
+from recovery.tier2_scan import list_bucket
 from segmentstore import SegmentStore, SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.orphan_rules import UPLOAD_AGE_MS, is_abandoned

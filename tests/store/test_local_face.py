@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import segmentstore.local_connection
-import segmentstore.local_face
+import segmentstore.local_server
 from segmentstore import AppendTooLargeError, ConfigError
 from segmentstore.contracts.local_protocol import (
     Append,
@@ -282,7 +282,7 @@ class TestBadMessages:
 def test_a_connection_over_the_bound_waits_for_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(segmentstore.local_server, "CONNECTIONS_MAX", 1)
 
     async def main() -> None:
         async with served(tmp_path / "s"):
@@ -303,7 +303,7 @@ def test_a_connection_over_the_bound_waits_for_its_turn(
 def test_silent_connections_shut_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(segmentstore.local_server, "CONNECTIONS_MAX", 3)
 
     async def main() -> None:
         async with served(tmp_path / "s"), AsyncExitStack() as stack:
@@ -323,8 +323,8 @@ def test_silent_connections_shut_nobody_out(
 def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmentstore.local_face, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(segmentstore.local_face, "IDLE_S", 0.0)
+    monkeypatch.setattr(segmentstore.local_server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(segmentstore.local_server, "IDLE_S", 0.0)
 
     async def main() -> None:
         async with (
@@ -346,7 +346,7 @@ def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
 def test_a_connection_that_does_not_greet_in_time_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmentstore.local_connection, "GREETING_S", 0.01)
+    monkeypatch.setattr(segmentstore.local_connection, "HANDSHAKE_S", 0.01)
 
     async def main() -> None:
         async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as silent:

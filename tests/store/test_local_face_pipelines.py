@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import segmentstore.local_connection
-import segmentstore.local_face
+import segmentstore.local_server
 from segmentstore.contracts.local_protocol import (
     Append,
     Code,

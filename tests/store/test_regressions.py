@@ -276,9 +276,9 @@ def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_
         await new.checkpoint()
         # As if the cache had lost it: only the log is left to ask, and the new owner has cut that
         # off.
-        holdings = old._containers[0].read_index._holdings
-        for segment_id in list(holdings.indexes):
-            holdings.drop_segment(segment_id)
+        cache_manager = old._containers[0].read_index._cache_manager
+        for segment_id in list(cache_manager.indexes):
+            cache_manager.drop_segment(segment_id)
         with pytest.raises(NotPrimaryError):
             await old.read("x", 0, 100)
         assert await new.read("x", 0, 7) == b"not in "

@@ -29,7 +29,7 @@ from tier2.spark.findings import Finding, Kind, Place, Severity
 from tier2.store_markers import is_marker
 
 ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
-"""Messages and their answers stay so long (storagewriter/mailbox_keeper.py)."""
+"""Messages and their answers stay so long (storagewriter/request_processor.py)."""
 _PROBE: Final = re.compile(rf"{PROBE_PREFIX}[0-9a-f]{{32}}")
 
 

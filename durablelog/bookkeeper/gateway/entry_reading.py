@@ -11,7 +11,7 @@ from typing import Final
 
 from durablelog.bookkeeper.gateway.gateway_protocol import RANGE, RECORD, hello
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT
-from durablelog.bookkeeper.gateway.greeting import connect
+from durablelog.bookkeeper.gateway.handshake import connect
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
 ANSWER_S: Final = 45.0

@@ -35,7 +35,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TIMEOUT,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.greeting import HungUpError, greet
+from durablelog.bookkeeper.gateway.handshake import HungUpError, handshake
 from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
 from durablelog.bookkeeper.ledger_store import (
     BookieFigures,
@@ -409,7 +409,7 @@ class GatewayLedgerStore(LedgerStore):
         for last in (False, True):
             gateway = await self._acquire()
             try:
-                connected, session = await greet(gateway.data_socket, gateway.token)
+                connected, session = await handshake(gateway.data_socket, gateway.token)
                 return gateway, connected, session
             except BaseException as error:
                 try:

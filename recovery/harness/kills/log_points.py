@@ -23,7 +23,7 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerWriter,
     Replication,
 )
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.service import SegmentStore
@@ -60,7 +60,7 @@ class Deaths:
         if self._name not in POINTS or self._moment not in MOMENTS:
             raise ValueError(f"{point!r} is no point of a log")
         self._left = int(nth)
-        self._record = LogRecord(store_id="", container_id=0)
+        self._record = LogMetadata(store_id="", container_id=0)
         self.opened = False
         """The record lists a ledger of this opening."""
 

@@ -11,9 +11,9 @@ from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
 _OPENING: Final = "durablelog.bookkeeper.ledger_opening"
-_KEEPER: Final = "durablelog.bookkeeper.record_keeper:RecordKeeper"
+_KEEPER: Final = "durablelog.bookkeeper.log_metadata_store:LogMetadataStore"
 _PIPELINE: Final = "durablelog.bookkeeper.frame_pipeline:FramePipeline"
-_SUCCESSION: Final = "durablelog.bookkeeper.ledger_succession:LedgerSuccession"
+_SUCCESSION: Final = "durablelog.bookkeeper.ledger_rollover:LedgerRollover"
 
 _TAKEOVERS: Final = (
     {"ending": "takeover", "locks_expire": True, "dies_at": 60, "rival_dies_at": None},
@@ -175,7 +175,7 @@ BOOKKEEPER: Final = (
         "The ledger in which the truncated log begins goes with those before it.",
         (
             Edit(
-                "durablelog.bookkeeper.log_record:LogRecord.truncated",
+                "durablelog.bookkeeper.log_metadata:LogMetadata.truncated",
                 "item.sequence < sequence",
                 "item.sequence <= sequence",
             ),
@@ -188,7 +188,7 @@ BOOKKEEPER: Final = (
         "What bookies say is acknowledged, however long ago the record was last seen.",
         (
             Edit(
-                "durablelog.bookkeeper.owner_look:OwnerLook.sure",
+                "durablelog.bookkeeper.ownership_lease:OwnershipLease.sure",
                 "if age_s < _LOOK_AFTER_S:",
                 "if True:",
             ),
@@ -202,7 +202,7 @@ BOOKKEEPER: Final = (
         "Truncated ledgers of earlier owners are deleted as soon as one's own.",
         (
             Edit(
-                "durablelog.bookkeeper.ledger_remover:LedgerRemover.take",
+                "durablelog.bookkeeper.ledger_deleter:LedgerDeleter.take",
                 "(self._queue if ledger_id in ours else self._later).append(ledger_id)",
                 "self._queue.append(ledger_id)",
             ),

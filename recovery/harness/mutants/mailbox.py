@@ -6,7 +6,7 @@ from typing import Final
 
 from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 
-_KEEPER: Final = "storagewriter.mailbox_keeper:MailboxKeeper"
+_KEEPER: Final = "storagewriter.request_processor:RequestProcessor"
 _PROPOSED: Final = Hunt(
     workload="compaction",
     settings={

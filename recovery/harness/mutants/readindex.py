@@ -90,7 +90,7 @@ READINDEX: Final = (
         "What memory holds of a source keeps its place when the source is linked into its target.",
         (
             Edit(
-                "readindex.holdings:Holdings.move_segment",
+                "readindex.cache_manager:CacheManager.move_segment",
                 "start, end = extent.start_offset + offset, extent.end_offset + offset",
                 "start, end = extent.start_offset, extent.end_offset",
             ),

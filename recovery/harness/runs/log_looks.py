@@ -20,7 +20,7 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.entry_checks import EntryChecks
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_store import LedgerState
-from durablelog.bookkeeper.log_record import LedgerItem, decode_record
+from durablelog.bookkeeper.log_metadata import LedgerItem, decode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log import LogFrame
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers

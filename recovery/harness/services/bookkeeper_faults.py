@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import segmentstore
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.bookkeeper.log_record import LogRecord, decode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from recovery.harness.checkers.all_checks import check_history
@@ -144,7 +144,7 @@ class WorkingStore:
 
 
 @asynccontextmanager
-async def log_records(tier1: str) -> AsyncIterator[Callable[[], Awaitable[LogRecord]]]:
+async def log_records(tier1: str) -> AsyncIterator[Callable[[], Awaitable[LogMetadata]]]:
     """Reads the record of the log of container 0, as often as it is called; for as long as
     ZooKeeper answers.
     """
@@ -153,7 +153,7 @@ async def log_records(tier1: str) -> AsyncIterator[Callable[[], Awaitable[LogRec
     nodes = ZookeeperNodes(ZookeeperSettings(hosts=location.hosts), Runtime())
     await nodes.open()
 
-    async def read() -> LogRecord:
+    async def read() -> LogMetadata:
         content = await nodes.read(path)
         assert content is not None
         return decode_record(content.data, path)
@@ -207,7 +207,7 @@ class FaultedStore:
         finally:
             life.ended, life.ending = history.next_stamp(), "closed"
 
-    async def log_record(self) -> LogRecord:
+    async def log_record(self) -> LogMetadata:
         """The record of its log now. ZooKeeper answers."""
         async with log_records(self.settings["tier1"]) as read:
             return await read()

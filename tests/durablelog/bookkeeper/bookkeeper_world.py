@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
+from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record, encode_record
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
-from durablelog.bookkeeper.log_record import LogRecord, decode_record, encode_record
 from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
@@ -62,12 +62,12 @@ class BookKeeperWorld:
         return log
 
     @property
-    def record(self) -> LogRecord:
+    def record(self) -> LogMetadata:
         content = self.tree.content(PATH)
         assert content is not None
         return decode_record(content.data, PATH)
 
-    def put_record(self, record: LogRecord) -> None:
+    def put_record(self, record: LogMetadata) -> None:
         """As a tool would."""
         self.tree.put(PATH, encode_record(record))
 

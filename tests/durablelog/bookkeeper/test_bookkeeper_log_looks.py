@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from durablelog.bookkeeper.ledger_remover import REMOVE_AFTER_S
+from durablelog.bookkeeper.ledger_deleter import DELETE_AFTER_S
 from durablelog.bookkeeper.memory_process import MemoryProcess
-from durablelog.bookkeeper.owner_look import SURE_S
+from durablelog.bookkeeper.ownership_lease import LEASE_S
 from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
@@ -31,10 +31,10 @@ def looks(process: MemoryProcess) -> int:
 
 
 def test_two_ages_fit_together() -> None:
-    assert 2 * SURE_S <= REMOVE_AFTER_S
+    assert 2 * LEASE_S <= DELETE_AFTER_S
 
 
-@pytest.mark.parametrize("idle_s", [1.0, SURE_S / 2 + 1, SURE_S + 1, REMOVE_AFTER_S + 1, LONG_S])
+@pytest.mark.parametrize("idle_s", [1.0, LEASE_S / 2 + 1, LEASE_S + 1, DELETE_AFTER_S + 1, LONG_S])
 @pytest.mark.parametrize("asleep", [False, True])
 def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothing(
     idle_s: float, asleep: bool
@@ -50,7 +50,7 @@ def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothi
         addresses = await append_all(new, range(3, 40))
         await new.truncate(addresses[-1])
         await asyncio.sleep(idle_s)
-        assert (forgotten in world.cluster.ledgers) == (idle_s < REMOVE_AFTER_S)
+        assert (forgotten in world.cluster.ledgers) == (idle_s < DELETE_AFTER_S)
         stale = old.append([payload(99)])
         process.wake()
         with pytest.raises(NotPrimaryError):
@@ -62,7 +62,7 @@ def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothi
     run(scenario())
 
 
-@pytest.mark.parametrize("claimed_after_s", [0.0, SURE_S / 2, SURE_S - 1])
+@pytest.mark.parametrize("claimed_after_s", [0.0, LEASE_S / 2, LEASE_S - 1])
 def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(
     claimed_after_s: float,
 ) -> None:
@@ -94,12 +94,12 @@ def test_a_busy_owner_looks_now_and_then_and_an_idle_one_no_more_often() -> None
         log = await world.opened(process, ledger_bytes=1 << 20)
         before = looks(process)
         await asyncio.sleep(600)
-        assert 600 / SURE_S <= looks(process) - before <= 2 * 600 / SURE_S + 1
+        assert 600 / LEASE_S <= looks(process) - before <= 2 * 600 / LEASE_S + 1
         before = looks(process)
         for number in range(600):
             await log.append([payload(number)])
             await asyncio.sleep(1)
-        assert 600 / SURE_S <= looks(process) - before <= 2 * 600 / SURE_S + 1
+        assert 600 / LEASE_S <= looks(process) - before <= 2 * 600 / LEASE_S + 1
         await log.close()
 
     run(scenario())
@@ -114,7 +114,7 @@ def test_an_idle_owner_that_was_overtaken_learns_it_by_itself() -> None:
         old.on_failed = failures.append
         new = await world.opened()
         assert failures == []
-        await asyncio.sleep(SURE_S)
+        await asyncio.sleep(LEASE_S)
         assert [type(failure) for failure in failures] == [NotPrimaryError]
         with pytest.raises(NotPrimaryError):
             await old.append([payload(3)])
@@ -131,7 +131,7 @@ def test_an_idle_owner_outlives_an_outage_of_its_record_and_looks_again() -> Non
         world = BookKeeperWorld()
         log = await world.opened()
         world.tree.outage = True
-        await asyncio.sleep(SURE_S)
+        await asyncio.sleep(LEASE_S)
         assert "does not answer" in await until_said(log, "acknowledgements wait")
         world.tree.outage = False
         await asyncio.sleep(LONG_S)
@@ -150,7 +150,7 @@ def test_changes_of_the_record_are_looks_as_well() -> None:
         for number in range(60):
             address = await log.append([payload(number)])
             await log.truncate(address)
-            await asyncio.sleep(SURE_S / 4)
+            await asyncio.sleep(LEASE_S / 4)
         assert looks(process) == before
         await log.close()
 
@@ -163,7 +163,7 @@ def test_a_short_outage_of_the_nodes_is_not_seen_and_in_a_long_one_acknowledgeme
         log = await world.opened(ledger_bytes=1 << 20)
         world.tree.outage = True
         begun, number = loop.time(), 0
-        while loop.time() < begun + SURE_S - 2:
+        while loop.time() < begun + LEASE_S - 2:
             await log.append([payload(number)])
             assert (
                 log.health() == "the nodes do not answer"
@@ -193,7 +193,7 @@ def test_frames_that_are_held_come_through_what_happens_to_their_ledger(what: st
         world = BookKeeperWorld()
         log = await world.opened()
         world.tree.outage = True
-        await asyncio.sleep(SURE_S)
+        await asyncio.sleep(LEASE_S)
         held = [log.append([payload(number)]) for number in range(5)]
         await until_said(log, "acknowledgements wait")
         if what == "full":
@@ -224,7 +224,7 @@ def test_frames_that_are_held_fail_with_the_log(end: str) -> None:
         world = BookKeeperWorld()
         log = await world.opened()
         world.tree.outage = True
-        await asyncio.sleep(SURE_S)
+        await asyncio.sleep(LEASE_S)
         held = [log.append([payload(number)]) for number in range(5)]
         await until_said(log, "acknowledgements wait")
         expected: type[Exception] = ContainerStoppedError
@@ -260,7 +260,7 @@ def test_ledgers_of_an_owner_s_own_go_at_once_and_those_of_earlier_ones_later() 
         log = await world.opened()
         addresses = await append_all(log, range(20, 60))
         await log.truncate(addresses[-1])
-        await asyncio.sleep(REMOVE_AFTER_S - 2)
+        await asyncio.sleep(DELETE_AFTER_S - 2)
         assert sorted(world.cluster.ledgers) == earlier + world.ids_listed()
         await asyncio.sleep(4)
         assert sorted(world.cluster.ledgers) == world.ids_listed()
@@ -276,7 +276,7 @@ def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_
             log = await world.opened()
             address = await log.append([payload(number)])
             await log.truncate(address)
-            await asyncio.sleep(REMOVE_AFTER_S / 2)
+            await asyncio.sleep(DELETE_AFTER_S / 2)
             await log.close()
         assert len(world.cluster.ledgers) == 5
         log = await world.opened()

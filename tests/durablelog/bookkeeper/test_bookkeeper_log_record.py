@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from durablelog.bookkeeper.log_record import LedgerItem, LogDisabledError
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogDisabledError
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.errors import (
     ConfigError,

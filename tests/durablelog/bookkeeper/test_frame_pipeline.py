@@ -10,7 +10,7 @@ import pytest
 from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
 from durablelog.bookkeeper.ledger_addresses import make_address
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult, LedgerWriter, Replication
-from durablelog.bookkeeper.log_record import LedgerItem
+from durablelog.bookkeeper.log_metadata import LedgerItem
 from durablelog.data_frame import parse_header
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.checksum import Buffer

@@ -26,7 +26,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TOKEN_VARIABLE,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.greeting import connect
+from durablelog.bookkeeper.gateway.handshake import connect
 from durablelog.bookkeeper.gateway.shared_gateway import (
     DEATHS_MAX,
     DEATHS_WITHIN_S,

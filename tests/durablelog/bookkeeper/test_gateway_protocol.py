@@ -23,7 +23,7 @@ from durablelog.bookkeeper.gateway.gateway_protocol import (
     parse_description,
 )
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
-from durablelog.bookkeeper.gateway.greeting import greet
+from durablelog.bookkeeper.gateway.handshake import handshake
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerError, LedgerState, Replication
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "bookkeeper-data-plane.md"
@@ -104,7 +104,7 @@ def test_a_gateway_of_another_version_is_told_as_what_it_may_be() -> None:
         with pytest.raises(
             LedgerError, match=f"does not speak version {VERSION} of the protocol.*start it anew"
         ):
-            await greet(path, "sesame")
+            await handshake(path, "sesame")
         server.close()
         await server.wait_closed()
 

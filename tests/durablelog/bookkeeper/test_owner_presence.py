@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durablelog.bookkeeper.log_metadata import LogMetadata
 from durablelog.bookkeeper.log_owner import (
     LogOwner,
     OwnerNode,
@@ -22,7 +23,6 @@ from durablelog.bookkeeper.log_owner import (
     encode_owner_node,
     owner_path,
 )
-from durablelog.bookkeeper.log_record import LogRecord
 from durablelog.bookkeeper.memory_nodes import SESSION_S, MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.owner_presence import EXTRA_S, SESSIONS_WAITED, OwnerPresence
@@ -89,10 +89,10 @@ class World:
 
     async def owned(
         self, machine: Machine, process: MemoryProcess | None = None, folder: str = ""
-    ) -> LogRecord:
+    ) -> LogMetadata:
         """The record of an owner that is process 1 there."""
         owner = await self.presence(machine, 1, process=process, folder=folder).announce(3, "tag")
-        return LogRecord(store_id="s", container_id=3, epoch=1, owner=owner, written_by="tag")
+        return LogMetadata(store_id="s", container_id=3, epoch=1, owner=owner, written_by="tag")
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -147,7 +147,7 @@ def test_one_that_closed_or_left_is_followed_at_once_wherever_it_was() -> None:
     async def main() -> None:
         world = World()
         leaving = world.presence(world.there, 1)
-        record = LogRecord(
+        record = LogMetadata(
             store_id="s",
             container_id=3,
             owner=await leaving.announce(3, "tag"),

@@ -14,7 +14,7 @@ import pytest
 from recovery.harness.services.s3_servers import Moto, credentials
 from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
-from storagewriter import mailbox_keeper
+from storagewriter import request_processor
 from tests.store.harness import TINY
 from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
@@ -217,4 +217,4 @@ def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_co
 
 
 def test_answers_are_kept_as_long_as_owners_keep_them() -> None:
-    assert ANSWERED_KEPT_MS == mailbox_keeper.KEEP_MS
+    assert ANSWERED_KEPT_MS == request_processor.KEEP_MS

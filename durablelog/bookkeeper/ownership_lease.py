@@ -3,12 +3,12 @@ acknowledgement rests on.
 
 A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the
 ledger anew for whoever still writes it, and say OK. So a later owner deletes what he did not write
-only REMOVE_AFTER_S after his claim (ledger_remover.py), and every owner acknowledges only if the
-record was his less than SURE_S ago: of the two one sees the other. Rules of this file:
+only DELETE_AFTER_S after his claim (ledger_deleter.py), and every owner acknowledges only if the
+record was his less than LEASE_S ago: of the two one sees the other. Rules of this file:
 
 - the age of a look counts from its beginning, and is compared when the results are there;
-- looks are begun by results, from half of SURE_S on, so that a busy log does not wait for one while
-  the nodes answer;
+- looks are begun by results, from half of LEASE_S on, so that a busy log does not wait for one
+  while the nodes answer;
 - while nothing is appended there is one as often: an owner that was overtaken learns it by itself;
 - one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns
   the log is said by the record alone: a look that finds another epoch ends the log.
@@ -21,22 +21,22 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
-from durablelog.bookkeeper.record_keeper import RecordKeeper
 from durablelog.bookkeeper.waiting import Backoff, HealthNotes
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
 from segmentstore.contracts.owned_tasks import own_task
 
-SURE_S: Final = 30.0
+LEASE_S: Final = 30.0
 """Loop time.
 
-Less than REMOVE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader.
+Less than DELETE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader.
 """
-_LOOK_AFTER_S: Final = SURE_S / 2
+_LOOK_AFTER_S: Final = LEASE_S / 2
 _TOPIC: Final = "acknowledging"
 
 
-class OwnerLook:
+class OwnershipLease:
     """For one opening.
 
     `release` is called when results may be acknowledged that had to wait, `fail` with what ends the
@@ -45,7 +45,7 @@ class OwnerLook:
 
     def __init__(
         self,
-        keeper: RecordKeeper,
+        keeper: LogMetadataStore,
         chance: random.Random,
         notes: HealthNotes,
         *,
@@ -75,7 +75,7 @@ class OwnerLook:
         if age_s < _LOOK_AFTER_S:
             return True
         self._look()
-        return age_s < SURE_S
+        return age_s < LEASE_S
 
     def stop(self) -> None:
         """The log has failed for good: no further look."""
@@ -106,14 +106,14 @@ class OwnerLook:
                 try:
                     await self._keeper.check()
                 except NodeUnavailableError as error:
-                    if self._keeper.age_s >= SURE_S:
+                    if self._keeper.age_s >= LEASE_S:
                         self._notes.say(
                             _TOPIC,
                             f"acknowledgements wait: the log's record does not answer: {error}",
                         )
                     await asyncio.sleep(backoff.next_s())
                 else:
-                    if self._keeper.age_s < SURE_S:
+                    if self._keeper.age_s < LEASE_S:
                         break
         except SegmentStoreError as error:
             self._fail(error)

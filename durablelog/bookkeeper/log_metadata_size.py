@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from durablelog.bookkeeper.log_record import LogRecord, encode_record
+from durablelog.bookkeeper.log_metadata import LogMetadata, encode_record
 from durablelog.bookkeeper.waiting import HealthNotes
 from segmentstore.contracts.errors import TierUnavailableError
 
@@ -26,7 +26,7 @@ ROLL_BYTES_MAX: Final = OPENING_BYTES_MAX - 64 * 1024
 _TOPIC: Final = "record"
 
 
-def check_size(record: LogRecord, path: str, bytes_max: int) -> None:
+def check_size(record: LogMetadata, path: str, bytes_max: int) -> None:
     """Raises TierUnavailableError, naming the node, if this record must not be written there."""
     size = len(encode_record(record))
     if size > bytes_max:
@@ -36,7 +36,7 @@ def check_size(record: LogRecord, path: str, bytes_max: int) -> None:
         )
 
 
-def note_size(record: LogRecord, notes: HealthNotes) -> None:
+def note_size(record: LogMetadata, notes: HealthNotes) -> None:
     """Say how large it is if that is worth a word.
 
     Called with each record that was written: costs encoding it.
@@ -51,6 +51,6 @@ def note_size(record: LogRecord, notes: HealthNotes) -> None:
 _ADVICE: Final = "Flush and checkpoint, so that the log can be truncated, or raise ledger_bytes"
 
 
-def _sizes(record: LogRecord, size: int, bytes_max: int) -> str:
+def _sizes(record: LogMetadata, size: int, bytes_max: int) -> str:
     ledgers = f"{len(record.ledgers)} ledgers, and {len(record.removing)} to be deleted"
     return f"the log's record has {size} bytes of at most {bytes_max}: {ledgers}"

@@ -1,4 +1,4 @@
-"""DeliveryPacer: fetched bytes are handed out in portions, so that appends get their turns of the
+"""FairDelivery: fetched bytes are handed out in portions, so that appends get their turns of the
 loop (loop).
 
 A reader that goes through fetched bytes finds them all in memory and would run on without ever
@@ -28,7 +28,7 @@ _READS_PER_TURN = 64
 """A read counts at least as this part of a portion: small reads cost by the call."""
 
 
-class DeliveryPacer:
+class FairDelivery:
     """`turn_bytes` are handed out in a turn. `appended()` grows with every append."""
 
     def __init__(self, turn_bytes: int, appended: Callable[[], int]) -> None:

@@ -8,8 +8,8 @@ import asyncio
 from dataclasses import replace
 
 from durablelog.bookkeeper.ledger_addresses import make_address
-from durablelog.bookkeeper.log_record import encode_record
-from durablelog.bookkeeper.record_size import OPENING_BYTES_MAX, ROLL_BYTES_MAX
+from durablelog.bookkeeper.log_metadata import encode_record
+from durablelog.bookkeeper.log_metadata_size import OPENING_BYTES_MAX, ROLL_BYTES_MAX
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.owned_tasks import owned_tasks

@@ -4,7 +4,7 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 
 - recovered first, whatever is known of it: deleting does not fence, and a writer that was forgotten
   would go on being told that all is well;
-- a ledger that this opening did not begin is deleted no sooner than REMOVE_AFTER_S after the record
+- a ledger that this opening did not begin is deleted no sooner than DELETE_AFTER_S after the record
   became ours: bookies may forget the fence with the ledger, and until then an earlier owner may
   take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
@@ -23,21 +23,21 @@ from typing import Final
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
-from durablelog.bookkeeper.log_record import LogRecord
+from durablelog.bookkeeper.log_metadata import LogMetadata
 from durablelog.bookkeeper.waiting import Backoff, HealthNotes
 from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "removing"
 _MOST_S: Final = 60.0
 _SAID_AFTER_TRIES: Final = 3
-REMOVE_AFTER_S: Final = 60.0
-"""More than SURE_S (owner_look.py), for which an owner acknowledges without another look at the
-record: an entry that an earlier owner gets into a ledger we deleted has its result so late that he
-looks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
+DELETE_AFTER_S: Final = 60.0
+"""More than LEASE_S (ownership_lease.py), for which an owner acknowledges without another look at
+the record: an entry that an earlier owner gets into a ledger we deleted has its result so late that
+he looks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
 """
 
 
-class LedgerRemover:
+class LedgerDeleter:
     """For one opening."""
 
     def __init__(self, ledgers: LedgerStore, chance: random.Random, notes: HealthNotes) -> None:
@@ -64,9 +64,9 @@ class LedgerRemover:
 
     def begin(self) -> None:
         """The record is ours, from now on at the latest."""
-        self._free_from_s = asyncio.get_running_loop().time() + REMOVE_AFTER_S
+        self._free_from_s = asyncio.get_running_loop().time() + DELETE_AFTER_S
 
-    def take(self, record: LogRecord) -> None:
+    def take(self, record: LogMetadata) -> None:
         """A record was written, or taken over: what it says goes.
 
         Called after each ledger that is listed.

@@ -1,4 +1,4 @@
-"""LocalFace: the socket on which other processes of this machine append to a store that this one
+"""LocalServer: the socket on which other processes of this machine append to a store that this one
 has open.
 
 Rules of this file:
@@ -39,7 +39,7 @@ IDLE_S: Final = 10.0
 _BACKLOG: Final = 64
 
 
-class LocalFace:
+class LocalServer:
     """An open socket and its connections. Made by `open`."""
 
     def __init__(self, store: SegmentStore, location: str, store_id: str) -> None:
@@ -53,7 +53,7 @@ class LocalFace:
         self._closing = False
 
     @classmethod
-    async def open(cls, store: SegmentStore, location: str, store_id: str) -> LocalFace:
+    async def open(cls, store: SegmentStore, location: str, store_id: str) -> LocalServer:
         """Listen; the caller has the folder's lock.
 
         Raises ConfigError if the folder cannot hold a socket.

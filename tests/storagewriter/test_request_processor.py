@@ -11,7 +11,7 @@ import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import NotPrimaryError
-from storagewriter import mailbox_keeper, mailbox_pace, proposal_committer
+from storagewriter import mailbox_pace, proposal_committer, request_processor
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import make_config
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Mailed, Owner, owned
@@ -261,7 +261,7 @@ def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
 def test_messages_that_cannot_be_answered_leave_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailbox_keeper, "MESSAGES_PER_LOOK", 3)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 3)
 
     async def body(o: Owner) -> None:
         segment_id = await o.written()

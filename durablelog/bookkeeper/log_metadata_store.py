@@ -23,13 +23,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from durablelog.bookkeeper.log_owner import LogOwner
-from durablelog.bookkeeper.log_record import (
+from durablelog.bookkeeper.log_metadata import (
     LogDisabledError,
-    LogRecord,
+    LogMetadata,
     decode_record,
     encode_record,
 )
+from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
@@ -46,7 +46,7 @@ _CHANGE_TRIES: Final = 32
 """People with tools do not change a record so often."""
 
 
-class RecordKeeper:
+class LogMetadataStore:
     """The record of the node at `path`, for one opening whose tag is `tag`.
 
     Raises NodeUnavailableError from every call that needs the node (try again: nothing is lost by
@@ -66,9 +66,9 @@ class RecordKeeper:
         self._version: int | None = None
         self._changes = 0
         self._in_doubt: bytes | None = None
-        self.record = LogRecord(store_id=store_id, container_id=container_id)
+        self.record = LogMetadata(store_id=store_id, container_id=container_id)
         """As last seen; after `claim` always one of our epoch."""
-        self.foreign: LogRecord | None = None
+        self.foreign: LogMetadata | None = None
         """The record that made us see that we are not the owner any more."""
         self._seen_s = -math.inf
 
@@ -81,7 +81,7 @@ class RecordKeeper:
         self,
         epoch_min: int,
         owner: LogOwner | None = None,
-        ask: Callable[[LogRecord], Awaitable[None]] | None = None,
+        ask: Callable[[LogMetadata], Awaitable[None]] | None = None,
     ) -> None:
         """Make the record ours: one epoch higher, at least `epoch_min`.
 
@@ -102,7 +102,7 @@ class RecordKeeper:
                 if there is not None and ask is not None:
                     await ask(there)
                 version = content.version if content is not None else None
-                record = there or LogRecord(
+                record = there or LogMetadata(
                     store_id=self._store_id, container_id=self._container_id
                 )
                 try:
@@ -125,7 +125,7 @@ class RecordKeeper:
         async with self._changing:
             await self._refresh()
 
-    async def change(self, edit: Callable[[LogRecord], LogRecord]) -> None:
+    async def change(self, edit: Callable[[LogMetadata], LogMetadata]) -> None:
         """Make `edit(record)` the record. It may be called several times, and must not await.
 
         After a NodeUnavailableError the change may have happened, or may happen yet; a second
@@ -179,7 +179,7 @@ class RecordKeeper:
         self._in_doubt = None
         self.record, self._version, self._seen_s = record, content.version, begun_s
 
-    async def _write(self, wanted: LogRecord, version: int | None) -> None:
+    async def _write(self, wanted: LogMetadata, version: int | None) -> None:
         """One compare-and-set.
 
         Raises NodeConflictError if it did not happen, NodeUnavailableError if that is unknown.
@@ -218,7 +218,7 @@ class RecordKeeper:
         self.record, self._version = self._decoded(content), content.version
         self._in_doubt = None
 
-    def _decoded(self, content: NodeContent) -> LogRecord:
+    def _decoded(self, content: NodeContent) -> LogMetadata:
         record = decode_record(content.data, self._path)
         if record.store_id != self._store_id or record.container_id != self._container_id:
             ours = f"container {self._container_id} of store {self._store_id}"

@@ -22,8 +22,8 @@ from durablelog.bookkeeper.ledger_addresses import (
     split_address,
 )
 from durablelog.bookkeeper.ledger_store import EMPTY, Replication
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, decode_record, encode_record
 from durablelog.bookkeeper.log_owner import LogOwner
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord, decode_record, encode_record
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
 PATH = "/store/containers/3"
@@ -31,7 +31,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-2.json"
 GOLDEN_1 = GOLDEN.with_name("bookkeeper-record.json")
 """Of version 1, which nobody writes any more."""
 
-RECORD = LogRecord(
+RECORD = LogMetadata(
     store_id="5d0c",
     container_id=3,
     epoch=7,
@@ -68,7 +68,7 @@ def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
 
 @given(
     st.builds(
-        LogRecord,
+        LogMetadata,
         store_id=st.text(),
         container_id=st.integers(0, 2**31),
         enabled=st.booleans(),
@@ -92,7 +92,7 @@ def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
         ).map(lambda items: tuple(sorted(items, key=lambda item: item.sequence))),
     )
 )
-def test_what_was_written_is_read_back(record: LogRecord) -> None:
+def test_what_was_written_is_read_back(record: LogMetadata) -> None:
     assert decode_record(encode_record(record), PATH) == record
 
 

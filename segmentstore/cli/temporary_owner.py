@@ -1,10 +1,10 @@
-"""StandIn: the owner of a stopped store for as long as a job has something to ask of one.
+"""TemporaryOwner: the owner of a stopped store for as long as a job has something to ask of one.
 
 A job puts messages into the mailboxes of containers and waits for the answers of whoever has the
 store open. If nobody has, the command line that runs the job is that owner: from the first message
 that nobody answered to the end of the job. What takes the messages up is the owner's own code
-(storagewriter/mailbox_keeper.py), in a store that is opened as ever; until then the folder is free,
-and a service that opens the store meanwhile answers instead.
+(storagewriter/request_processor.py), in a store that is opened as ever; until then the folder is
+free, and a service that opens the store meanwhile answers instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANSWER_POLL_S: Final = 0.5
 """Of the owner for the time of the job: somebody waits for it."""
 
 
-class StandIn:
+class TemporaryOwner:
     """A context manager.
 
     What kept it from standing in, whatever it was, is in `failure` afterwards; the job then waits
@@ -68,7 +68,7 @@ class StandIn:
     def _run(self) -> None:
         try:
             with asyncio.Runner() as runner:
-                runner.run(self._stand_in())
+                runner.run(self._own_until_done())
         except BaseException as error:  # noqa: BLE001 - nobody else hears of it, and a job that waits in vain has to say why
             self.failure = error
             if not isinstance(error, SegmentStoreError):
@@ -76,7 +76,7 @@ class StandIn:
         finally:
             self._ready.set()
 
-    async def _stand_in(self) -> None:
+    async def _own_until_done(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         while not self._ended.is_set():

@@ -23,12 +23,12 @@ from typing import Any, Final
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
 from durablelog.bookkeeper.ledger_calls import BegunLedger, LedgerCalls, custom_metadata
+from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_opening import list_ledger
 from durablelog.bookkeeper.ledger_reading import LedgerReader
-from durablelog.bookkeeper.ledger_remover import LedgerRemover
 from durablelog.bookkeeper.ledger_store import LedgerWriter, Replication
-from durablelog.bookkeeper.record_keeper import RecordKeeper
-from durablelog.bookkeeper.record_size import ROLL_BYTES_MAX, note_size
+from durablelog.bookkeeper.log_metadata_size import ROLL_BYTES_MAX, note_size
+from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
 from durablelog.bookkeeper.waiting import HealthNotes, Waiting
 from segmentstore.contracts.errors import (
     DataCorruptionError,
@@ -44,17 +44,17 @@ CLOSE_PATIENCE_S: Final = 10.0
 """How long closing waits for the cluster to seal what was written; it is whole without that."""
 
 
-class LedgerSuccession:
+class LedgerRollover:
     """For one opening. `fail` is called with what ends the log for good."""
 
     def __init__(
         self,
         *,
         calls: LedgerCalls,
-        keeper: RecordKeeper,
+        keeper: LogMetadataStore,
         pipeline: FramePipeline,
         reader: LedgerReader,
-        remover: LedgerRemover,
+        remover: LedgerDeleter,
         notes: HealthNotes,
         replication: Replication,
         waiting: Callable[[str], Waiting],

@@ -1,9 +1,9 @@
-"""PieceFetcher: bytes from Tier 2, each fetched once for all who want it, and ahead of those who
+"""Prefetcher: bytes from Tier 2, each fetched once for all who want it, and ahead of those who
 read in sequence (loop).
 
 Theory of operation. A fetch belongs to the fetcher, not to the reader that asked: readers attach to
 any fetch in flight whose range holds their offset, and a reader that goes away leaves it running.
-What lands is kept by Holdings; the readers get it from the fetch itself, so they get on however
+What lands is kept by CacheManager; the readers get it from the fetch itself, so they get on however
 small that bound is. Rules:
 
 - a read that continues no other fetches what it wants and no more, in one request, and waits for
@@ -26,12 +26,12 @@ import asyncio
 from collections import Counter, OrderedDict
 
 from readindex.block_source import BlockSource, FetchWatch
+from readindex.cache_manager import CacheManager
 from readindex.catch_up_budget import CatchUpBudget
 from readindex.config import ReadIndexConfig
-from readindex.delivery_pacer import DeliveryPacer
 from readindex.extent import Extent
-from readindex.holdings import Holdings
-from readindex.streams import Stream
+from readindex.fair_delivery import FairDelivery
+from readindex.sequential_readers import SequentialReader
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
@@ -74,7 +74,7 @@ class Fetch:
         self.end_offset = end_offset
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
-        self.stream: Stream | None = None
+        self.stream: SequentialReader | None = None
         """The sequential reader it is for, if it is for one."""
         self.ahead = False
         self.wait_s = 0.0
@@ -87,24 +87,24 @@ class Fetch:
         return self.end_offset - self.start_offset
 
 
-class PieceFetcher:
+class Prefetcher:
     """Fetches for one container. Errors reach the readers attached, and nobody else."""
 
     def __init__(
         self,
         metadata: ContainerMetadata,
-        holdings: Holdings,
+        cache_manager: CacheManager,
         source: BlockSource,
         config: ReadIndexConfig,
         runtime: Runtime,
     ) -> None:
         self._metadata = metadata
-        self._holdings = holdings
+        self._cache_manager = cache_manager
         self._source = source
         self._config = config
         self._random = runtime.random
-        self._streams = holdings.streams
-        self.pacer = DeliveryPacer(config.turn_bytes, lambda: holdings.appended_bytes)
+        self._streams = cache_manager.streams
+        self.pacer = FairDelivery(config.turn_bytes, lambda: cache_manager.appended_bytes)
         self._budget = CatchUpBudget(config.catch_up_bytes_per_s)
         self._in_flight: dict[int, list[Fetch]] = {}
         self._bytes_in_flight = 0
@@ -112,7 +112,7 @@ class PieceFetcher:
         self._ahead_max = max(1, config.fetches_in_flight_max * 3 // 4)
         self._objects: Counter[str] = Counter()
         self._turns = asyncio.Semaphore(config.fetches_in_flight_max)
-        self._hungry: OrderedDict[Stream, None] = OrderedDict()
+        self._hungry: OrderedDict[SequentialReader, None] = OrderedDict()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._budget_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -158,10 +158,10 @@ class PieceFetcher:
         data = await asyncio.shield(fetch.future)
         if self.pacer.spend(end_offset - offset):
             await self.pacer.give_way()
-        index = self._holdings.indexes.get(fetch.segment_id)
+        index = self._cache_manager.indexes.get(fetch.segment_id)
         extent = None if index is None else index.find(offset)
         if extent is not None:
-            self._holdings.touch_fetched(extent, offset, end_offset, stream)
+            self._cache_manager.touch_fetched(extent, offset, end_offset, stream)
         return data[offset - fetch.start_offset : end_offset - fetch.start_offset]
 
     def read_held(
@@ -175,7 +175,7 @@ class PieceFetcher:
         data = extent.slice(offset, max_length)
         end_offset = offset + len(data)
         stream = self._advance(segment.segment_id, offset, end_offset, missed=False)
-        self._holdings.touch_fetched(extent, offset, end_offset, stream)
+        self._cache_manager.touch_fetched(extent, offset, end_offset, stream)
         if stream.sequential:
             self._read_ahead(segment, stream)
         return data
@@ -227,7 +227,7 @@ class PieceFetcher:
         """The part of [start, end) around `offset` that is neither held nor on its way; `offset` is
         neither.
         """
-        index = self._holdings.indexes.get(segment_id)
+        index = self._cache_manager.indexes.get(segment_id)
         if index is not None:
             start, end = next(gap for gap in index.gaps(start, end) if gap[0] <= offset < gap[1])
         for fetch in self._in_flight.get(segment_id, ()):
@@ -239,7 +239,7 @@ class PieceFetcher:
                 end = min(end, fetch.start_offset)
         return start, end
 
-    def _read_ahead(self, segment: SegmentMetadata, stream: Stream) -> None:
+    def _read_ahead(self, segment: SegmentMetadata, stream: SequentialReader) -> None:
         """Ask for what the stream's window has room for."""
         window = min(stream.window, self._streams.share)
         piece_bytes = self._config.piece_bytes
@@ -281,7 +281,7 @@ class PieceFetcher:
         """The first place from `offset` on that is neither held nor on its way; `limit` if there is
         none before it.
         """
-        index = self._holdings.indexes.get(segment_id)
+        index = self._cache_manager.indexes.get(segment_id)
         while offset < limit:
             fetch = self._find(segment_id, offset)
             if fetch is not None:
@@ -293,7 +293,7 @@ class PieceFetcher:
                 return offset
         return limit
 
-    def _may_begin_ahead(self, stream: Stream, count: int) -> bool:
+    def _may_begin_ahead(self, stream: SequentialReader, count: int) -> bool:
         wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
         if wait_s > 0 and self._budget_timer is None:
             self._budget_timer = asyncio.get_running_loop().call_later(
@@ -302,7 +302,7 @@ class PieceFetcher:
         if (
             wait_s == 0
             and self._ahead_in_flight < self._ahead_max
-            and self._holdings.make_room(self._bytes_in_flight + count)
+            and self._cache_manager.make_room(self._bytes_in_flight + count)
         ):
             return True
         self._hungry[stream] = None
@@ -326,7 +326,9 @@ class PieceFetcher:
 
     # --- streams ---
 
-    def _advance(self, segment_id: int, offset: int, end_offset: int, *, missed: bool) -> Stream:
+    def _advance(
+        self, segment_id: int, offset: int, end_offset: int, *, missed: bool
+    ) -> SequentialReader:
         loop = asyncio.get_running_loop()
         stream = self._streams.advance(segment_id, offset, end_offset, loop.time(), missed=missed)
         if stream.sequential and self._idle_timer is None and not self._closed:
@@ -350,7 +352,7 @@ class PieceFetcher:
         start: int,
         end: int,
         *,
-        ahead: Stream | None = None,
+        ahead: SequentialReader | None = None,
     ) -> Fetch:
         fetch = Fetch(segment_id, chunk, start, end)
         self._in_flight.setdefault(segment_id, []).append(fetch)
@@ -365,7 +367,7 @@ class PieceFetcher:
         fetch.task.add_done_callback(lambda _: self._finished(fetch))
         return fetch
 
-    def _charge(self, fetch: Fetch, stream: Stream) -> None:
+    def _charge(self, fetch: Fetch, stream: SequentialReader) -> None:
         """Say whose fetch it is, which has not begun yet: it begins in the next turn of the
         loop.
         """
@@ -397,8 +399,8 @@ class PieceFetcher:
             self.prefetched_bytes += fetch.length
         segment = self._metadata.segments.get(fetch.segment_id)
         if segment is not None and segment.start_offset < fetch.end_offset:
-            index = self._holdings.index_of(fetch.segment_id)
-            self._holdings.insert_fetched(
+            index = self._cache_manager.index_of(fetch.segment_id)
+            self._cache_manager.insert_fetched(
                 index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead
             )
         if not fetch.future.done():

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from durablelog.bookkeeper.ledger_remover import LedgerRemover
+from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_store import LedgerDescription, Replication
-from durablelog.bookkeeper.log_record import LedgerItem, LogRecord
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from durablelog.bookkeeper.waiting import HealthNotes
 from segmentstore.contracts.owned_tasks import owned_tasks
@@ -31,17 +31,17 @@ class BrokenStore(MemoryLedgerStore):
         return await super().recover(ledger_id)
 
 
-async def record_of(cluster: MemoryCluster, ledgers: int) -> LogRecord:
+async def record_of(cluster: MemoryCluster, ledgers: int) -> LogMetadata:
     """All of them ours, none of them needed."""
     store = MemoryLedgerStore(cluster)
     ids = [(await store.create(Replication(), {})).ledger_id for _ in range(ledgers)]
     items = tuple(
         LedgerItem(sequence=i, ledger_id=i, epoch=1, replication=Replication()) for i in ids
     )
-    return LogRecord(store_id=STORE_ID, container_id=3, epoch=1, ledgers=items)
+    return LogMetadata(store_id=STORE_ID, container_id=3, epoch=1, ledgers=items)
 
 
-def without_its_ledgers(record: LogRecord) -> LogRecord:
+def without_its_ledgers(record: LogMetadata) -> LogMetadata:
     return replace(record, ledgers=(), removing=tuple(item.ledger_id for item in record.ledgers))
 
 
@@ -50,7 +50,7 @@ def test_an_error_that_nobody_expected_is_said_and_deleting_goes_on() -> None:
         cluster, notes = MemoryCluster(), HealthNotes()
         record = await record_of(cluster, 3)
         store = BrokenStore(cluster)
-        remover = LedgerRemover(store, random.Random(1), notes)
+        remover = LedgerDeleter(store, random.Random(1), notes)
         remover.begin()
         remover.take(record)
         store.broken = 2
@@ -71,7 +71,7 @@ def test_what_is_handed_over_after_the_end_stays_in_the_record(later_owner: bool
     async def scenario() -> None:
         cluster = MemoryCluster()
         record = await record_of(cluster, 3)
-        remover = LedgerRemover(MemoryLedgerStore(cluster), random.Random(1), HealthNotes())
+        remover = LedgerDeleter(MemoryLedgerStore(cluster), random.Random(1), HealthNotes())
         remover.begin()
         remover.take(record)
         await remover.close()

@@ -1,4 +1,4 @@
-"""MailboxKeeper: answers what jobs ask of the owner of a container, through its log
+"""RequestProcessor: answers what jobs ask of the owner of a container, through its log
 (docs/formats/mailbox.md).
 
 Theory of operation. One task lists the container's mailbox now and then, and takes what has no
@@ -116,7 +116,7 @@ class _Look:
         return self.failures_in_a_row >= FAILURES_IN_A_ROW
 
 
-class MailboxKeeper:
+class RequestProcessor:
     """The answering half of a storage writer, which owns the task that runs it.
 
     `export`, set by who can, makes a snapshot of the container's catalog and gives the name of its

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from readindex.catch_up_budget import CHARGED_S_MAX, CatchUpBudget
-from readindex.delivery_pacer import PAUSE_S, WRITING_S, DeliveryPacer
+from readindex.fair_delivery import PAUSE_S, WRITING_S, FairDelivery
 from recovery.harness.simulation.virtual_loop import run_virtual
 
 
@@ -26,11 +26,11 @@ class Writer:
         return self.appended
 
 
-def paced(test: Callable[[DeliveryPacer, Writer], Awaitable[None]]) -> Callable[[], None]:
+def paced(test: Callable[[FairDelivery, Writer], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             writer = Writer()
-            pacer = DeliveryPacer(100, writer)
+            pacer = FairDelivery(100, writer)
             await test(pacer, writer)
             pacer.close()
 
@@ -40,22 +40,20 @@ def paced(test: Callable[[DeliveryPacer, Writer], Awaitable[None]]) -> Callable[
     return run
 
 
-async def take(pacer: DeliveryPacer, count: int) -> None:
+async def take(pacer: FairDelivery, count: int) -> None:
     if pacer.spend(count):
         await pacer.give_way()
 
 
 @paced
-async def test_a_portion_is_handed_out_without_a_pause(
-    pacer: DeliveryPacer, writer: Writer
-) -> None:
+async def test_a_portion_is_handed_out_without_a_pause(pacer: FairDelivery, writer: Writer) -> None:
     assert [pacer.spend(25) for _ in range(5)] == [False, False, False, False, True]
     await pacer.give_way()
     assert pacer.pauses == 1
 
 
 @paced
-async def test_each_turn_has_a_new_portion(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_each_turn_has_a_new_portion(pacer: FairDelivery, writer: Writer) -> None:
     for _ in range(10):
         assert not pacer.spend(100)
         await asyncio.sleep(0)
@@ -63,7 +61,7 @@ async def test_each_turn_has_a_new_portion(pacer: DeliveryPacer, writer: Writer)
 
 
 @paced
-async def test_who_waits_goes_first_come_first_served(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_who_waits_goes_first_come_first_served(pacer: FairDelivery, writer: Writer) -> None:
     order: list[int] = []
 
     async def read(reader: int) -> None:
@@ -78,7 +76,7 @@ async def test_who_waits_goes_first_come_first_served(pacer: DeliveryPacer, writ
 
 
 @paced
-async def test_without_a_writer_no_time_passes(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_without_a_writer_no_time_passes(pacer: FairDelivery, writer: Writer) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for _ in range(100):
@@ -88,7 +86,7 @@ async def test_without_a_writer_no_time_passes(pacer: DeliveryPacer, writer: Wri
 
 @paced
 async def test_while_somebody_appends_there_is_a_pause_behind_each_portion(
-    pacer: DeliveryPacer, writer: Writer
+    pacer: FairDelivery, writer: Writer
 ) -> None:
     loop = asyncio.get_running_loop()
     writer.active = True
@@ -108,7 +106,7 @@ async def test_while_somebody_appends_there_is_a_pause_behind_each_portion(
 
 
 @paced
-async def test_a_reader_that_gave_up_holds_nobody_up(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_a_reader_that_gave_up_holds_nobody_up(pacer: FairDelivery, writer: Writer) -> None:
     waiting = [asyncio.ensure_future(take(pacer, 100)) for _ in range(4)]
     await asyncio.sleep(0)
     waiting[1].cancel()
@@ -117,7 +115,7 @@ async def test_a_reader_that_gave_up_holds_nobody_up(pacer: DeliveryPacer, write
 
 
 @paced
-async def test_closing_lets_all_go(pacer: DeliveryPacer, writer: Writer) -> None:
+async def test_closing_lets_all_go(pacer: FairDelivery, writer: Writer) -> None:
     writer.active = True
     waiting = [asyncio.ensure_future(take(pacer, 100)) for _ in range(10)]
     await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""Streams: who reads on where another read ended, and how far ahead of them it pays to fetch
-(pure).
+"""SequentialReaders: who reads on where another read ended, and how far ahead of them it pays to
+fetch (pure).
 
 A read carries no name of its reader, so a reader is known by its place: every read of fetched bytes
 leaves the place where it ended, and the read that begins exactly there is the next of the same
@@ -29,7 +29,7 @@ STREAMS_MAX = 256
 _PIECES_TO_TRUST = 2
 
 
-class Stream:
+class SequentialReader:
     """One reader, or several in step. Compared by identity."""
 
     __slots__ = (
@@ -64,23 +64,23 @@ class Stream:
 
     def __repr__(self) -> str:
         return (
-            f"<Stream {self.segment_id}:{self.position} window {self.window}, "
+            f"<SequentialReader {self.segment_id}:{self.position} window {self.window}, "
             f"{len(self.held)} held>"
         )
 
 
-class Streams:
+class SequentialReaders:
     """The streams of one container.
 
     `let_go` is told of each that ends while it may hold something.
     """
 
-    def __init__(self, config: ReadIndexConfig, let_go: Callable[[Stream], None]) -> None:
+    def __init__(self, config: ReadIndexConfig, let_go: Callable[[SequentialReader], None]) -> None:
         self._config = config
         self._let_go = let_go
-        self.running: OrderedDict[tuple[int, int], Stream] = OrderedDict()
+        self.running: OrderedDict[tuple[int, int], SequentialReader] = OrderedDict()
         """Sequential streams by segment and position, the one that has waited longest first."""
-        self._begun: OrderedDict[tuple[int, int], Stream] = OrderedDict()
+        self._begun: OrderedDict[tuple[int, int], SequentialReader] = OrderedDict()
 
     @property
     def share(self) -> int:
@@ -94,7 +94,7 @@ class Streams:
 
     def advance(
         self, segment_id: int, offset: int, end_offset: int, now_s: float, *, missed: bool
-    ) -> Stream:
+    ) -> SequentialReader:
         """Note a read of [offset, end_offset); `missed` if it found nothing fetched nor on its way.
 
         O(1).
@@ -121,14 +121,14 @@ class Streams:
         return self._put(stream)
 
     @staticmethod
-    def _begin(segment_id: int, offset: int, end_offset: int, now_s: float) -> Stream:
-        stream = Stream(segment_id)
+    def _begin(segment_id: int, offset: int, end_offset: int, now_s: float) -> SequentialReader:
+        stream = SequentialReader(segment_id)
         stream.position = stream.ahead_end = end_offset
         stream.run_bytes = end_offset - offset
         stream.advanced_s = now_s
         return stream
 
-    def next_reader(self, extent: Extent, past: Stream) -> Stream | None:
+    def next_reader(self, extent: Extent, past: SequentialReader) -> SequentialReader | None:
         """A sequential stream other than `past` that counts on the extent. O(streams)."""
         for stream in self.running.values():
             if (
@@ -162,7 +162,7 @@ class Streams:
                 stream.ahead_end += offset
                 self._put(stream)
 
-    def _put(self, stream: Stream) -> Stream:
+    def _put(self, stream: SequentialReader) -> SequentialReader:
         key = (stream.segment_id, stream.position)
         other = self.running.pop(key, None) or self._begun.pop(key, None)
         if other is not None and other is not stream:
@@ -174,7 +174,7 @@ class Streams:
         return stream
 
     @staticmethod
-    def _join(one: Stream, other: Stream) -> Stream:
+    def _join(one: SequentialReader, other: SequentialReader) -> SequentialReader:
         kept, left = (one, other) if one.window > other.window else (other, one)
         for extent in left.held:
             extent.owner = kept
@@ -187,7 +187,7 @@ class Streams:
         kept.advanced_s = max(one.advanced_s, other.advanced_s)
         return kept
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: SequentialReader) -> None:
         stream.sequential = False
         self._let_go(stream)
 

@@ -10,7 +10,7 @@ from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
-GREETING_S: Final = 20.0
+HANDSHAKE_S: Final = 20.0
 
 
 class HungUpError(LedgerError):
@@ -28,13 +28,13 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(0)
-        async with asyncio.timeout(GREETING_S):
+        async with asyncio.timeout(HANDSHAKE_S):
             await loop.sock_connect(connection, path)
             await loop.sock_sendall(connection, greeting)
     except TimeoutError:
         connection.close()
         raise LedgerError(
-            TIMEOUT, "connect", f"{path}: the gateway took nothing for {GREETING_S:.0f} s"
+            TIMEOUT, "connect", f"{path}: the gateway took nothing for {HANDSHAKE_S:.0f} s"
         ) from None
     except OSError as error:
         connection.close()
@@ -45,14 +45,14 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
     return connection
 
 
-async def greet(path: str, token: str) -> tuple[socket.socket, int]:
+async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
     """A connection for entries to add, and the session that lives with it.
 
     Raises LedgerError, HungUpError among them.
     """
     connection = await connect(path, hello(b"A", token))
     try:
-        async with asyncio.timeout(GREETING_S):
+        async with asyncio.timeout(HANDSHAKE_S):
             code, session = WELCOME.unpack(await _exactly(connection, WELCOME.size))
         if code != OK:
             raise LedgerError(code, "connect", "the gateway takes no session")
@@ -60,7 +60,7 @@ async def greet(path: str, token: str) -> tuple[socket.socket, int]:
     except TimeoutError:
         connection.close()
         raise LedgerError(
-            TIMEOUT, "connect", f"the gateway said nothing for {GREETING_S:.0f} s"
+            TIMEOUT, "connect", f"the gateway said nothing for {HANDSHAKE_S:.0f} s"
         ) from None
     except ConnectionResetError as error:
         # So ends a greeting of which it did not read all.

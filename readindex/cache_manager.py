@@ -1,4 +1,4 @@
-"""Holdings: what all read indexes of a container hold, counted and bounded (pure).
+"""CacheManager: what all read indexes of a container hold, counted and bounded (pure).
 
 Three bounded stocks, each with its own order of going:
 
@@ -26,7 +26,7 @@ from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.fetched_pieces import FetchedPieces
 from readindex.segment_read_index import SegmentReadIndex
-from readindex.streams import Stream, Streams
+from readindex.sequential_readers import SequentialReader, SequentialReaders
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 HARD_BOUND = 2
@@ -47,7 +47,7 @@ class SpillItem(NamedTuple):
     parts: list[tuple[int, int, int]]
 
 
-class Holdings:
+class CacheManager:
     """The stocks of one container.
 
     `forget_blocks` tells the cache which addresses are not needed any more.
@@ -71,7 +71,7 @@ class Holdings:
         """Tail buffers and extents at home in TAIL, or SPILLING from there."""
         self.tail_bytes_flushed = 0
         """How much of `tail_bytes` Tier 2 has too."""
-        self.streams = Streams(config, self._end_stream)
+        self.streams = SequentialReaders(config, self._end_stream)
         self.fetched = FetchedPieces(config, self.streams)
         self.demoted_bytes = 0
         """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
@@ -196,7 +196,7 @@ class Holdings:
         index: SegmentReadIndex,
         offset: int,
         data: bytes,
-        stream: Stream | None = None,
+        stream: SequentialReader | None = None,
         *,
         ahead: bool = False,
     ) -> None:
@@ -222,7 +222,9 @@ class Holdings:
             self._give_up(extent)
         return True
 
-    def touch_fetched(self, extent: Extent, offset: int, end_offset: int, reader: Stream) -> None:
+    def touch_fetched(
+        self, extent: Extent, offset: int, end_offset: int, reader: SequentialReader
+    ) -> None:
         """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece;
         it may go with that.
         """
@@ -465,7 +467,7 @@ class Holdings:
         extent.counted_bytes = extent.length
         self._fifo[rest] = None
 
-    def _end_stream(self, stream: Stream) -> None:
+    def _end_stream(self, stream: SequentialReader) -> None:
         """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is
         needed.
         """

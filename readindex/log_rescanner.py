@@ -1,5 +1,5 @@
-"""Refiller: un-flushed bytes that left memory and cache come back from Tier 1, by one rescan for
-all (loop).
+"""LogRescanner: un-flushed bytes that left memory and cache come back from Tier 1, by one rescan
+for all (loop).
 
 Whoever misses bytes registers a *want*: a reader one, an upload one for each gap in its blocks, all
 before it waits. At most one rescan of the log runs at a time. Bytes it brings go to every want they
@@ -40,7 +40,7 @@ class Want:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Refiller:
+class LogRescanner:
     """Rescans for one container.
 
     `refill(wanted)` rescans once for all; the container answers it with `offer`.

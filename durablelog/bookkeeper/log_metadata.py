@@ -81,7 +81,7 @@ class LedgerItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRecord:
+class LogMetadata:
     """See the module."""
 
     store_id: str
@@ -113,7 +113,7 @@ class LogRecord:
         """The ledger at this place."""
         return next((item for item in self.ledgers if item.sequence == sequence), None)
 
-    def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogRecord:
+    def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogMetadata:
         """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave
         the list.
         """
@@ -128,11 +128,11 @@ class LogRecord:
                 kept.append(replace(item, last_entry=last_entry, length=length))
         return replace(self, ledgers=tuple(kept), removing=tuple(removing))
 
-    def followed_by(self, item: LedgerItem) -> LogRecord:
+    def followed_by(self, item: LedgerItem) -> LogMetadata:
         """With one more ledger."""
         return replace(self, ledgers=(*self.ledgers, item))
 
-    def truncated(self, address: LogAddress) -> LogRecord:
+    def truncated(self, address: LogAddress) -> LogMetadata:
         """Without what lies below `address`; the last ledger stays, whatever the address."""
         sequence, _ = split_address(address)
         below = [item for item in self.ledgers[:-1] if item.sequence < sequence]
@@ -143,7 +143,7 @@ class LogRecord:
             removing=self.removing + tuple(item.ledger_id for item in below),
         )
 
-    def without(self, gone: Iterable[int]) -> LogRecord:
+    def without(self, gone: Iterable[int]) -> LogMetadata:
         """With these ids no longer in `removing`."""
         confirmed = frozenset(gone)
         return replace(
@@ -152,7 +152,7 @@ class LogRecord:
         )
 
 
-def encode_record(record: LogRecord) -> bytes:
+def encode_record(record: LogMetadata) -> bytes:
     """The node's bytes."""
     fields: dict[str, object] = {
         "version": RECORD_VERSION,
@@ -189,7 +189,7 @@ class _MalformedError(Exception):
     """What is wrong with the bytes."""
 
 
-def decode_record(data: bytes, path: str) -> LogRecord:
+def decode_record(data: bytes, path: str) -> LogMetadata:
     """The record of the node at `path`.
 
     Raises DataCorruptionError naming it, ConfigError for a newer version.
@@ -211,7 +211,7 @@ def decode_record(data: bytes, path: str) -> LogRecord:
     return record
 
 
-def _parse(fields: dict[str, Any], version: int) -> LogRecord:
+def _parse(fields: dict[str, Any], version: int) -> LogMetadata:
     _only(
         fields,
         _RECORD_KEYS
@@ -219,7 +219,7 @@ def _parse(fields: dict[str, Any], version: int) -> LogRecord:
         else tuple(key for key in _RECORD_KEYS if key != "owner"),
     )
     truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
-    return LogRecord(
+    return LogMetadata(
         store_id=_text(fields, "store_id"),
         container_id=_integer(fields, "container"),
         enabled=_boolean(fields, "enabled"),
@@ -290,7 +290,7 @@ def _parse_item(value: object) -> LedgerItem:
     )
 
 
-def _check(record: LogRecord) -> None:
+def _check(record: LogMetadata) -> None:
     """What holds between the fields."""
     for before, item in zip(record.ledgers, record.ledgers[1:], strict=False):
         if item.sequence <= before.sequence or item.epoch < before.epoch:
