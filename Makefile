@@ -116,8 +116,8 @@ soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other s
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do TEST_SIZES=all $(PYTEST) -m "slow or sized"; done
 
-recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and RECOVERY.md about them
-	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output RECOVERY.md
+recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md about them
+	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output docs/crash-test-report.md
 
 clean: ## remove what was made: caches, builds, var/ (the virtual environment stays)
 	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

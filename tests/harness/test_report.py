@@ -146,7 +146,7 @@ def test_the_long_run_gathers_all_parts(tmp_path: Path, monkeypatch: pytest.Monk
     assert made.violations == ["bad", "worse"]
     assert made.date == "2026-01-02"
     assert "VIOLATION worse" in said
-    path = tmp_path / "RECOVERY.md"
+    path = tmp_path / "crash-test-report.md"
     monkeypatch.setattr(driver, "default_parts", lambda **_arguments: parts)
     assert driver.main(["--minutes", "1", "--seed", "s", "--output", str(path)]) == 1
     assert "- worse" in path.read_text(encoding="utf-8")

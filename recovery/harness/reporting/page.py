@@ -1,4 +1,5 @@
-"""The page RECOVERY.md: what a long run of the harness showed, as a record and as text. Pure.
+"""The page docs/crash-test-report.md: what a long run of the harness showed, as a record and as
+text. Pure.
 
 Every figure of the page is a field of `Report`; nothing is left out when it is bad, and a bar that
 was missed says so.
@@ -166,7 +167,7 @@ def render(report: Report) -> str:
                 f"Version {report.version}, {report.date}, on {report.machine}. "
                 f"Written by `{report.command}`."
             ),
-            "How to run it and what it proves: [crash testing](docs/crash-testing.md).",
+            "How to run it and what it proves: [crash testing](crash-testing.md).",
             "",
             *_bars(report),
             *_simulated(report),

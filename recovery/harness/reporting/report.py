@@ -1,7 +1,7 @@
-"""The long run: everything the harness has, for as long as it is given, and the page RECOVERY.md
-about it.
+"""The long run: everything the harness has, for as long as it is given, and the page
+docs/crash-test-report.md about it.
 
-    python -m recovery.harness.reporting.report --minutes 60 --output RECOVERY.md
+    python -m recovery.harness.reporting.report --minutes 60 --output docs/crash-test-report.md
 
 Most of the time goes to simulated runs, half of that to the default workload; enumeration and
 mutants take what they take, once. Ends with 1 if a rule was broken or a mutant got through; the
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", help="by default the time")
-    parser.add_argument("--output", type=Path, default=Path("RECOVERY.md"))
+    parser.add_argument("--output", type=Path, default=Path("docs/crash-test-report.md"))
     asked = parser.parse_args(arguments)
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="recovery-report-") as folder:
