@@ -14,12 +14,12 @@ HANDSHAKE_S: Final = 20.0
 
 
 class HungUpError(LedgerError):
-    """The gateway ended the greeting without a word: it is ending, or of another version, or has
+    """The gateway ended the handshake without a word: it is ending, or of another version, or has
     another secret.
     """
 
     def __init__(self) -> None:
-        super().__init__(GATEWAY_CLOSED, "connect", "the gateway hung up at the greeting")
+        super().__init__(GATEWAY_CLOSED, "connect", "the gateway hung up at the handshake")
 
 
 async def connect(path: str, greeting: bytes) -> socket.socket:
@@ -63,7 +63,7 @@ async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
             TIMEOUT, "connect", f"the gateway said nothing for {HANDSHAKE_S:.0f} s"
         ) from None
     except ConnectionResetError as error:
-        # So ends a greeting of which it did not read all.
+        # So ends a handshake of which it did not read all.
         connection.close()
         raise HungUpError from error
     except OSError as error:
