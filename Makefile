@@ -44,9 +44,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
-test: strace services static unit ## what a change can break: rules, types, the wheel, most tests; ten minutes on two cores
+test: strace services static unit ## what a change can break: rules, types, the wheel, most tests; 25 minutes on two cores
 
-test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills, all servers, all Pythons; 45 minutes
+test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills, all servers, all Pythons
 
 static: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=target -j $(JOBS) lint typecheck imports wheel-test

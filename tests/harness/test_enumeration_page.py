@@ -26,4 +26,4 @@ def test_the_page_says_what_is_crashed_during_a_recovery_and_what_the_tests_leav
         f"one recovery of {DEEPER_OF} (objects as files: of {DEEPER_OF * DEEPER_OF_FILES})" in said
     )
     assert f"with {DEEPER_CAP} outcomes of each power cut" in said
-    assert f"the default tests divide them by {SHARE}, and try 2 at the least" in said
+    assert f"the tests divide them by {SHARE}, and try 2 at the least" in said
