@@ -95,8 +95,9 @@ class Loader:
         self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
     ) -> list[bytes] | None:
         run = index.cached_run(offset, length, blocks_max)
-        blocks = await self._cache.get([extent.address for extent in run])
+        # Before the await: a merge that is linked meanwhile moves the extents to other offsets.
         skip = offset - run[0].start_offset
+        blocks = await self._cache.get([extent.address for extent in run])
         pieces: list[bytes] = []
         for extent, block in zip(run, blocks, strict=True):
             if block is None or len(block) != extent.length:

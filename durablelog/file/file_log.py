@@ -481,8 +481,8 @@ class FileLog(DurableDataLog):
                     raise failure() from error
                 if frames is None:
                     return
-                # While the caller works on these.
-                step = _begin(loop, helper, reading)
+                # While the caller works on these; a log that was closed meanwhile begins nothing.
+                step = None if self._closed else _begin(loop, helper, reading)
                 yield frames
         finally:
             self._readings -= 1
