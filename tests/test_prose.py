@@ -1,0 +1,116 @@
+"""The pages are written in plain technical English: short sentences, and the terms of the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS_MAX = 30
+REWRITTEN = (
+    "README.md",
+    "docs/ARCHITECTURE.md",
+)
+"""Pages that keep the rules below. A page joins when it is rewritten."""
+BANNED = re.compile(
+    r"\b(?:whoever|whomever|somebody|someone|nobody|anybody|everybody|let(?:s|ting)? go"
+    r"|look(?:s|ed|ing)?|land(?:s|ed|ing)?|tells?|told|judge[sd]?|gone|faces?|life|lives|heirs?"
+    r"|chance|mend(?:s|ed)?|strange|patience|lanes?|pieces?|made|heard|greet(?:s|ed)?)\b",
+    re.IGNORECASE,
+)
+"""Everyday words that stand for a mechanism with a name, and actors without a noun."""
+ACTOR = re.compile(
+    r"(?:^|[,;:(]\s*|\b(?:and|or|of|by|for|to|from|is|says?|names?|knows?)\s)who(?:m|se)?\b",
+    re.IGNORECASE,
+)
+"""`who` without a noun before it."""
+ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
+
+
+def paragraphs(page: str) -> Iterator[str]:
+    """The prose of a page: no code, no tables, no headings; of a link its text alone."""
+    text = re.sub(r"^\s*```.*?^\s*```", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`]+`", "code", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    lines: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        apart = not line.strip() or line.lstrip().startswith(("|", "#")) or line.startswith("    ")
+        if (apart or ITEM.match(line)) and lines:
+            yield " ".join(lines)
+            lines = []
+        if not apart:
+            lines.append(ITEM.sub("", line).strip())
+
+
+def sentences(page: str) -> Iterator[str]:
+    for paragraph in paragraphs(page):
+        yield from re.split(r"(?<=[.?!])[\])*_\"]*\s+", paragraph)
+
+
+def long_sentences(page: str) -> list[str]:
+    return [each for each in sentences(page) if len(re.findall(r"\w[\w.,'/-]*", each)) > WORDS_MAX]
+
+
+def banned_words(page: str) -> list[str]:
+    return [
+        f"{found.group().strip()!r} in: {each}"
+        for each in sentences(page)
+        for rule in (BANNED, ACTOR)
+        for found in rule.finditer(each)
+    ]
+
+
+def anchors(page: str) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    page = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", REWRITTEN)
+def test_a_rewritten_page_has_short_sentences_and_none_of_the_banned_words(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert long_sentences(text) == []
+    assert banned_words(text) == []
+
+
+def test_the_architecture_is_an_overview() -> None:
+    lines = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+
+
+def test_the_rules_see_a_long_sentence_a_banned_word_and_an_actor_without_a_noun() -> None:
+    long = " ".join(["word"] * (WORDS_MAX + 1)) + "."
+    assert long_sentences(f"Short one.\n\n- {long}\n") == [long]
+    assert long_sentences(f"```\n{long}\n```\n| {long} |\n    {long}\n") == []
+    assert banned_words("The owner looks. A caller who asks; `look` it up. For who asks.\n") == [
+        "'looks' in: The owner looks.",
+        "'For who' in: For who asks.",
+    ]
+
+
+def test_links_to_headings_lead_to_headings() -> None:
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    broken = []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", text):
+            page = (file.parent / target).resolve() if target else file
+            if anchor not in anchors(page.read_text(encoding="utf-8")):
+                broken.append(f"{file.relative_to(ROOT)}: {target}#{anchor}")
+    assert broken == []
+
+
+def test_headings_that_the_code_names_are_there() -> None:
+    broken = []
+    for package in ("segmentstore", "durablelog", "storagewriter", "tier2", "recovery"):
+        for file in (ROOT / package).rglob("*.py"):
+            for target, anchor in re.findall(
+                r"(docs/[\w/.-]+\.md)#([\w-]+)", file.read_text(encoding="utf-8")
+            ):
+                if anchor not in anchors((ROOT / target).read_text(encoding="utf-8")):
+                    broken.append(f"{file.relative_to(ROOT)}: {target}#{anchor}")
+    assert broken == []
