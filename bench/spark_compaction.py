@@ -174,7 +174,7 @@ def measure(directory: str) -> Measured:
     """Seconds of the job, and its own numbers."""
     folder = Path(directory)
     with session(folder) as spark:
-        from tier2.spark.compact_job import compact  # noqa: PLC0415 - loaded with the session
+        from tier2.spark.compact.job import compact  # noqa: PLC0415 - loaded with the session
 
         spark.range(1000).mapInArrow(lambda batches: batches, "id bigint").toArrow()
         begun = time.perf_counter()

@@ -166,7 +166,7 @@ def measure(directory: str, endpoint: str, count: int) -> Measured:
     url = tier2_url(endpoint, _PREFIX)
     seconds: dict[str, list[float]] = {"none": [], "bodies": []}
     with session(Path(directory)) as spark:
-        from tier2.spark.reconcile_job import reconcile  # noqa: PLC0415 - loaded with the session
+        from tier2.spark.reconcile.job import reconcile  # noqa: PLC0415 - loaded with the session
 
         for number in range(count + 1):
             for check, found in seconds.items():

@@ -119,7 +119,7 @@ def measure(directory: str, lines: int, count: int) -> Measured:
     """Megabytes per second of both sides, round by round, each warm."""
     folder = Path(directory)
     with session(folder) as spark:
-        from tier2.spark.source import register  # noqa: PLC0415 - loaded with the session
+        from tier2.spark.data_source import register  # noqa: PLC0415 - loaded with the session
 
         register(spark)
         spark.dataSource.register(PlainSource)

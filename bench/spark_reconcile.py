@@ -91,7 +91,7 @@ def measure(directory: str, count: int) -> Measured:
     jobs: list[float] = []
     joins: list[float] = []
     with session(Path(directory)) as spark:
-        from tier2.spark.reconcile_job import reconcile  # noqa: PLC0415 - loaded with the session
+        from tier2.spark.reconcile.job import reconcile  # noqa: PLC0415 - loaded with the session
 
         _warm_up(spark)
         memory = found = others = 0

@@ -72,8 +72,8 @@ def measure(directory: str) -> Measured:
     planted = spark_catalog.planted(directory)
     url = spark_catalog.url_of(directory)
     with session(Path(directory), heap=HEAP) as spark:
-        from tier2.spark.compact_job import compact  # noqa: PLC0415 - loaded with the session
-        from tier2.spark.reconcile_job import reconcile  # noqa: PLC0415
+        from tier2.spark.compact.job import compact  # noqa: PLC0415 - loaded with the session
+        from tier2.spark.reconcile.job import reconcile  # noqa: PLC0415
 
         with MemoryWatch(MEMORY_MAX) as reconciling:
             begun = time.perf_counter()

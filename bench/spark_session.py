@@ -46,7 +46,7 @@ def session(folder: Path, *, heap: str = "2g") -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Not at the top: what only adds up results needs no Spark.
-    from tier2.spark.session import spark_session, stop_sessions  # noqa: PLC0415
+    from tier2.spark.common.session import spark_session, stop_sessions  # noqa: PLC0415
 
     try:
         yield spark_session("segmentstore bench")

@@ -187,7 +187,7 @@ async def _ask(
     from tier2.mailbox.mailbox import put_message, wait_for_answers  # noqa: PLC0415
     from tier2.mailbox.messages import ExportRequest  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
-    from tier2.spark.owner_bell import wake_owner  # noqa: PLC0415
+    from tier2.spark.common.owner_bell import wake_owner  # noqa: PLC0415
 
     runtime = Runtime()
     store_id = _store_file(location).store_id

@@ -27,8 +27,8 @@ from segmentstore.store_files import tier2_url
 from segmentstore.store_folder import read_store_file
 
 COULD_NOT_TELL = 2
-"""As the jobs have it (tier2/spark/command_options.py): schedulers tell a failure from findings by
-it.
+"""As the jobs have it (tier2/spark/common/command_options.py): schedulers tell a failure from
+findings by it.
 """
 
 

@@ -155,8 +155,8 @@ class SparkDemo:
     def _count(self) -> Counted:
         """All lines of all segments, by the data source of the jobs' own session."""
         from tier2.spark.commands import choose_master  # noqa: PLC0415
-        from tier2.spark.session import spark_session  # noqa: PLC0415
-        from tier2.spark.source import register  # noqa: PLC0415
+        from tier2.spark.common.session import spark_session  # noqa: PLC0415
+        from tier2.spark.data_source import register  # noqa: PLC0415
 
         choose_master(None)
         spark = spark_session("segmentstore demo")

@@ -25,9 +25,9 @@ from segmentstore.contracts.local_socket import SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import ROOT, segmentstore, start
 from tests.store.harness import run
-from tier2.spark.local_client import LocalClient, StoreNotServedError
-from tier2.spark.write_landing import WriteIdentity, land, write_partition, writer_id_of
-from tier2.spark.write_rows import RowLayout
+from tier2.spark.common.local_client import LocalClient, StoreNotServedError
+from tier2.spark.sink.landing import WriteIdentity, land, write_partition, writer_id_of
+from tier2.spark.sink.rows import RowLayout
 
 WRITER = UUID(int=1).bytes
 

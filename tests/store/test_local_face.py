@@ -29,7 +29,7 @@ from segmentstore.contracts.local_protocol import (
 from segmentstore.contracts.local_socket import SOCKET_NAME
 from tests.store.face_wire import OTHER, WRITER, codes, served, wire
 from tests.store.harness import open_tiny, read_all, run
-from tier2.spark.local_client import LocalClient, StoreNotServedError, StoreRefusedError
+from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
 
 
 class TestSocket:

@@ -21,7 +21,7 @@ from segmentstore.contracts.local_protocol import (
 from segmentstore.local_connection import LocalConnection
 from tests.store.face_wire import OTHER, WRITER, codes, served, wire
 from tests.store.harness import open_tiny, read_all, run
-from tier2.spark.local_client import LocalClient
+from tier2.spark.common.local_client import LocalClient
 
 
 class TestPipelines:

@@ -94,7 +94,7 @@ def test_the_jobs_folders_are_no_urls() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from tier2.spark.commands import main
-    from tier2.spark.source_writer import write_settings
+    from tier2.spark.sink.writer import write_settings
 
     schema = StructType([StructField("payload", BinaryType())])
     with pytest.raises(InvalidArgumentError, match=r"store=.*this is a URL"):

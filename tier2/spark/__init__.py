@@ -11,9 +11,9 @@ Rules of this room:
   other machines;
 - DataFrame API only (no RDD, no SparkContext, no broadcast, no accumulator), so that the same code
   runs by Spark Connect. Two exceptions, neither of which a job's work hangs on: of classic sessions
-  `progress` asks the SparkContext which tasks run, and `session` asks its class whether this
-  process has one;
-- the master is never named here: it comes from the environment (`session`);
+  `common.progress` asks the SparkContext which tasks run, and `common.session` asks its class
+  whether this process has one;
+- the master is never named here: it comes from the environment (`common.session`);
 - nothing here is imported by the engine; `python -m tier2.spark` and `segmentstore spark` are the
   ways in.
 """

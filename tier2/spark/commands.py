@@ -27,9 +27,15 @@ from typing import Final
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.visible import visible
 from tier2.object_storage import ObjectStorageError
-from tier2.spark.command_options import Exit
+from tier2.spark.common.command_options import Exit
 
-VERBS: Final = ("reconcile", "compact", "archive")
+VERBS: Final = {
+    "reconcile": "tier2.spark.reconcile.command",
+    "compact": "tier2.spark.compact.command",
+    "archive": "tier2.spark.common.archive_command",
+}
+"""The verbs, and the module of each: `add_parser` and `run`."""
+
 LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and as many attempts of a task as on a cluster; `local[*]` has one."""
 
@@ -112,8 +118,8 @@ def build_parser(program: str) -> argparse.ArgumentParser:
         f"PYSPARK_SUBMIT_ARGS, MASTER or spark-defaults.conf say, else {LOCAL_MASTER}",
     )
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    for verb in VERBS:
-        module = importlib.import_module(f"tier2.spark.{verb}_command")
+    for module_name in VERBS.values():
+        module = importlib.import_module(module_name)
         before = set(subparsers.choices)
         module.add_parser(subparsers)
         for name in set(subparsers.choices) - before:
@@ -188,7 +194,7 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
 
 def _with_session(action: str) -> None:
     """Call a function of `session` that ends something, if a session was ever asked for."""
-    session = sys.modules.get("tier2.spark.session")
+    session = sys.modules.get("tier2.spark.common.session")
     if session is None:
         return
     try:

@@ -37,10 +37,10 @@ from tier2.mailbox.messages import (
 )
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
-from tier2.spark.compaction_group import Group
-from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_plan import plan_groups
-from tier2.spark.compaction_task import UNFORESEEN, execute_group
+from tier2.spark.compact.group import Group
+from tier2.spark.compact.options import CompactionOptions
+from tier2.spark.compact.plan import plan_groups
+from tier2.spark.compact.task import UNFORESEEN, execute_group
 
 _ANSWERS_S: Final = 40.0
 _POLL_S: Final = 2.0

@@ -22,10 +22,10 @@ from tier2.mailbox.messages import ReplaceProposal
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import object_name, parse_object_name
 from tier2.object_storage import ObjectStorage
-from tier2.spark.compaction_group import Group, GroupResult
-from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_plan import plan_groups
-from tier2.spark.compaction_task import execute_group
+from tier2.spark.compact.group import Group, GroupResult
+from tier2.spark.compact.options import CompactionOptions
+from tier2.spark.compact.plan import plan_groups
+from tier2.spark.compact.task import execute_group
 
 CONTAINER = 3
 EPOCH = 7

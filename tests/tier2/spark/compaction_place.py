@@ -16,7 +16,7 @@ from tests.support.folders import files_below
 from tests.tier2.spark.local_session import LocalSession
 from tier2.mailbox.messages import PREFIX as MAILBOX
 from tier2.object_names import parse_object_name
-from tier2.spark.compact_job import CompactionPlanned, CompactionResult, compact, plan_compaction
+from tier2.spark.compact.job import CompactionPlanned, CompactionResult, compact, plan_compaction
 
 OPTIONS: dict[str, Any] = {
     "target_file_size_bytes": 4000,

@@ -27,7 +27,7 @@ _CLASSIC = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "MAS
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session; `tier2.spark.session.spark_session` gives the same one."""
+    """The session; `tier2.spark.common.session.spark_session` gives the same one."""
     folder = Path(tempfile.mkdtemp(prefix="segmentstore-spark-tests-"))
     settings = {
         "spark.ui.enabled": "false",

@@ -15,7 +15,10 @@ def imported_by_the_jobs() -> set[str]:
     """Top-level packages of others that tier2.spark's modules, and what of ours they import,
     import.
     """
-    waiting = ["tier2.spark." + path.stem for path in (ROOT / "tier2" / "spark").glob("*.py")]
+    waiting = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "tier2" / "spark").rglob("*.py")
+    ]
     seen: set[str] = set()
     found: set[str] = set()
     while waiting:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tier2.spark.frames import partition_of
+from tier2.spark.common.frames import partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

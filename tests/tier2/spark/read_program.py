@@ -10,8 +10,8 @@ import json
 import sys
 from hashlib import sha256
 
-from tier2.spark.session import spark_session
-from tier2.spark.source import register
+from tier2.spark.common.session import spark_session
+from tier2.spark.data_source import register
 
 COPY = "copy"
 

@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.spark.arrow_rows import ddl
-from tier2.spark.coverage import broken_segments
-from tier2.spark.findings import FINDINGS, Place
-from tier2.spark.frames import partition_of
-from tier2.spark.marks import HASHES
-from tier2.spark.reconcile_job import ReconcileResult, reconcile
-from tier2.spark.reconcile_plan import coverage_work, look_work
-from tier2.spark.reconcile_tasks import Judge
-from tier2.spark.reconcile_work import (
+from tier2.spark.common.arrow_rows import ddl
+from tier2.spark.common.frames import partition_of
+from tier2.spark.reconcile.coverage import broken_segments
+from tier2.spark.reconcile.findings import FINDINGS, Place
+from tier2.spark.reconcile.job import ReconcileResult, reconcile
+from tier2.spark.reconcile.marks import HASHES
+from tier2.spark.reconcile.plan import coverage_work, look_work
+from tier2.spark.reconcile.tasks import Judge
+from tier2.spark.reconcile.work import (
     RESULTS,
     SURVEYED,
     WORK,

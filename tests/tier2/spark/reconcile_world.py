@@ -26,7 +26,7 @@ from tier2.catalog.catalog_tables import build_tables
 from tier2.checkpoint_object import checkpoint_name, encode_checkpoint_object, new_checkpoint_id
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import new_tagged_id, object_name, store_tag
-from tier2.spark.reconcile_work import with_storage
+from tier2.spark.reconcile.work import with_storage
 from tier2.store_markers import marker_name, marker_text
 
 STORE_ID = str(uuid.UUID(int=0x1234))

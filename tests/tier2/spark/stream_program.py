@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from tier2.spark.session import spark_session
-from tier2.spark.source import register
+from tier2.spark.common.session import spark_session
+from tier2.spark.data_source import register
 
 ROWS = 2000
 """Of each micro-batch."""

@@ -11,14 +11,14 @@ import zipfile
 from pathlib import Path
 
 from tests.tier2.spark.imported import imported_by_the_jobs
-from tier2.spark.archive import (
+from tier2.spark.commands import VERBS
+from tier2.spark.common.archive import (
     LAUNCHER_NAME,
     PACKAGES,
     REQUIRED_ON_EXECUTORS,
     build_archive,
     write_launcher,
 )
-from tier2.spark.commands import VERBS
 
 
 def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
 def test_it_holds_every_module_of_its_packages_and_no_caches(tmp_path: Path) -> None:
     names = zipfile.ZipFile(build_archive(tmp_path / "a.zip")).namelist()
     assert {name.partition("/")[0] for name in names} == set(PACKAGES)
-    assert {f"tier2/spark/{verb}_command.py" for verb in VERBS} <= set(names)
+    assert {module.replace(".", "/") + ".py" for module in VERBS.values()} <= set(names)
     assert not [name for name in names if not re.fullmatch(r"[a-z0-9_/]+\.(?:py|typed)", name)]
 
 

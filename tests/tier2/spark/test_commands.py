@@ -14,8 +14,8 @@ import pytest
 from segmentstore.contracts.errors import ConfigError
 from tier2.object_storage import StorageUnavailableError
 from tier2.spark import commands
-from tier2.spark.command_options import Exit, add_common_options
 from tier2.spark.commands import LOCAL_MASTER, choose_master, execute, main, parse
+from tier2.spark.common.command_options import Exit, add_common_options
 
 SAID = (
     "SPARK_REMOTE",

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from tests.tier2.spark.compaction_place import Place
 from tier2.spark import commands
-from tier2.spark.command_options import Exit
-from tier2.spark.compaction_options import MIB
+from tier2.spark.common.command_options import Exit
+from tier2.spark.compact.options import MIB
 
 
 @pytest.fixture

@@ -21,12 +21,13 @@ from pyspark.sql import SparkSession
 from segmentstore import ConfigError
 from tests.tier2.spark.compaction_place import NAMES, OPTIONS, Caller, Place
 from tests.tier2.spark.local_session import LocalFrame, LocalSession
-from tier2.spark import compact_job, compaction_work
-from tier2.spark.command_options import Exit
-from tier2.spark.compact_job import CompactionPlanned, compact, plan_compaction
-from tier2.spark.compaction_report import GROUPS, GroupRow, summary_json, summary_text
-from tier2.spark.compaction_work import bins_of
-from tier2.spark.frames import arrow_of
+from tier2.spark.common.command_options import Exit
+from tier2.spark.common.frames import arrow_of
+from tier2.spark.compact import job as compact_job
+from tier2.spark.compact import work as compaction_work
+from tier2.spark.compact.job import CompactionPlanned, compact, plan_compaction
+from tier2.spark.compact.report import GROUPS, GroupRow, summary_json, summary_text
+from tier2.spark.compact.work import bins_of
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.loop_clock import LoopClock
 from tier2.mailbox.mailbox import put_answer
 from tier2.mailbox.messages import Answer, MessageKey
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.spark.reconcile_owners import POLL_S, QUICK_FOR_S, QUICK_POLL_S, answers_to
+from tier2.spark.reconcile.owners import POLL_S, QUICK_FOR_S, QUICK_POLL_S, answers_to
 
 JOB = "00000000000000ab"
 

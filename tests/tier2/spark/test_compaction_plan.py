@@ -20,10 +20,10 @@ from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import block_prefix_length
 from tier2.catalog.catalog_tables import build_tables
 from tier2.copy_plan import blocks_to_write
-from tier2.spark import compaction_plan
-from tier2.spark.compaction_group import Group
-from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_plan import CompactionPlan, _Chunks, pieces_of, plan_groups
+from tier2.spark.compact import plan as compaction_plan
+from tier2.spark.compact.group import Group
+from tier2.spark.compact.options import CompactionOptions
+from tier2.spark.compact.plan import CompactionPlan, _Chunks, pieces_of, plan_groups
 
 NOW_MS = 10_000_000
 CONTAINER = 3

@@ -21,10 +21,10 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
-from tier2.spark import compaction_ranges
-from tier2.spark.compact_job import compact, plan_compaction
-from tier2.spark.compaction_options import CompactionOptions
-from tier2.spark.compaction_ranges import (
+from tier2.spark.compact import ranges as compaction_ranges
+from tier2.spark.compact.job import compact, plan_compaction
+from tier2.spark.compact.options import CompactionOptions
+from tier2.spark.compact.ranges import (
     Range,
     dead_rows,
     left_rows,

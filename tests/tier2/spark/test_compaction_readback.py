@@ -12,7 +12,7 @@ from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
-from tier2.spark.compaction_readback import GAP_BYTES, WINDOW_BYTES, check_written
+from tier2.spark.compact.readback import GAP_BYTES, WINDOW_BYTES, check_written
 
 NAME = "be/00000003/0000000000000005/compaction-00000000feedbeef-000102030405060708090a0b0c0d0e0f"
 UNIQUE_ID = bytes(range(16))

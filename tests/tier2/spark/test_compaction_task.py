@@ -30,11 +30,11 @@ from tier2.mailbox.messages import REPLACEMENT_CHUNKS_MAX
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage, StorageRefusedError
-from tier2.spark import compaction_sources
-from tier2.spark.compaction_group import COPY, REWRITE, Group
-from tier2.spark.compaction_options import MIB
-from tier2.spark.compaction_task import UNFORESEEN
-from tier2.spark.compaction_work import WORK, CompactionSite, compaction_task
+from tier2.spark.compact import sources as compaction_sources
+from tier2.spark.compact.group import COPY, REWRITE, Group
+from tier2.spark.compact.options import MIB
+from tier2.spark.compact.task import UNFORESEEN
+from tier2.spark.compact.work import WORK, CompactionSite, compaction_task
 
 Body = Callable[[Bed], Awaitable[None]]
 

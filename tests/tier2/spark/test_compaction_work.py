@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tier2.spark.compaction_work import BIN_GROUPS, bins_for, slots_of
+from tier2.spark.compact.work import BIN_GROUPS, bins_for, slots_of
 
 
 class TestBins:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tier2.catalog.catalog_schema import OBJECTS
-from tier2.spark.coverage import judge_coverage, judge_sharing
-from tier2.spark.findings import FINDINGS
+from tier2.spark.reconcile.coverage import judge_coverage, judge_sharing
+from tier2.spark.reconcile.findings import FINDINGS
 
 
 class Segment(NamedTuple):

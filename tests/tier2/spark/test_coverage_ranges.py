@@ -21,9 +21,9 @@ from tier2.catalog.catalog_groups import open_groups
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.locations import open_object_storage
-from tier2.spark import coverage_tasks
-from tier2.spark.coverage import SegmentWalk, broken_segments, judge_coverage, judge_range
-from tier2.spark.coverage_tasks import COVERED, cover_range, cover_segment
+from tier2.spark.reconcile import coverage_tasks
+from tier2.spark.reconcile.coverage import SegmentWalk, broken_segments, judge_coverage, judge_range
+from tier2.spark.reconcile.coverage_tasks import COVERED, cover_range, cover_segment
 
 _COLUMNS = ("segment_id", "start_offset", "length", "object_name")
 

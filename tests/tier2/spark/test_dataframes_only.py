@@ -25,8 +25,8 @@ CLASSIC = {
 }
 """Names of the RDD world, and the ways to its JVM."""
 EXCEPTIONS = {
-    "progress.py": {"sparkContext"},
-    "session.py": {"SparkContext", "_active_spark_context", "sparkContext"},
+    "common/progress.py": {"sparkContext"},
+    "common/session.py": {"SparkContext", "_active_spark_context", "sparkContext"},
 }
 """Named in the docstring of tier2.spark; that they are guarded is for the tests by Connect to
 see.

@@ -21,12 +21,14 @@ from tier2.catalog import catalog_files
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Replacement, ReplaceProposal
-from tier2.spark import found_classes, reconcile_job, reconcile_plan
-from tier2.spark.command_options import Exit
-from tier2.spark.found_classes import FoundClass
-from tier2.spark.marks import HASHES
-from tier2.spark.reconcile_report import summary_json, summary_text
-from tier2.spark.reconcile_tasks import WAITING_SHOWN
+from tier2.spark.common.command_options import Exit
+from tier2.spark.reconcile import found_classes
+from tier2.spark.reconcile import job as reconcile_job
+from tier2.spark.reconcile import plan as reconcile_plan
+from tier2.spark.reconcile.found_classes import FoundClass
+from tier2.spark.reconcile.marks import HASHES
+from tier2.spark.reconcile.report import summary_json, summary_text
+from tier2.spark.reconcile.tasks import WAITING_SHOWN
 
 RUN = "00000000000000ab"
 

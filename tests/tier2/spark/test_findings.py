@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tier2.object_names import object_name, parse_object_name
-from tier2.spark.findings import (
+from tier2.spark.reconcile.findings import (
     ENGINE_PREFIXES,
     FINDINGS,
     SEVERITIES,
@@ -27,7 +27,7 @@ from tier2.spark.findings import (
     findings_table,
     judge_shard,
 )
-from tier2.spark.listing import LISTING
+from tier2.spark.reconcile.listing import LISTING
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

@@ -21,11 +21,11 @@ from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
 from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id, table_name
 from tier2.mailbox.messages import Answer, ExportRequest, answer_name, encode, message_name
-from tier2.spark import folder_tasks
-from tier2.spark.command_options import Exit
-from tier2.spark.findings import ENGINE_PREFIXES
-from tier2.spark.folders import ANSWERED_KEPT_MS
-from tier2.spark.reconcile_job import reconcile
+from tier2.spark.common.command_options import Exit
+from tier2.spark.reconcile import folder_tasks
+from tier2.spark.reconcile.findings import ENGINE_PREFIXES
+from tier2.spark.reconcile.folders import ANSWERED_KEPT_MS
+from tier2.spark.reconcile.job import reconcile
 from tier2.store_markers import marker_name, marker_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tier2.spark.frames import arrow_of, bin_keys, frame_of, map_bins, partition_of
+from tier2.spark.common.frames import arrow_of, bin_keys, frame_of, map_bins, partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.events import frame_events
-from tier2.spark.framing import (
+from tier2.spark.source.framing import (
     EventFramer,
     Framer,
     FramingError,

@@ -20,7 +20,7 @@ from pyarrow import orc
 from pyarrow import parquet as pq
 
 from tier2.object_names import object_name
-from tier2.spark.inventory import (
+from tier2.spark.reconcile.inventory import (
     Inventory,
     open_inventory,
     read_inventory_file,
@@ -28,8 +28,8 @@ from tier2.spark.inventory import (
     read_inventory_rest,
     rows_read,
 )
-from tier2.spark.inventory_rows import InventoryError, conform_listing, key_rules
-from tier2.spark.listing import LISTING, SHARDS
+from tier2.spark.reconcile.inventory_rows import InventoryError, conform_listing, key_rules
+from tier2.spark.reconcile.listing import LISTING, SHARDS
 
 URL = "s3://bucket/some/prefix?region=eu-central-1"
 PREFIX = "some/prefix/"

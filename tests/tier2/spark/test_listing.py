@@ -24,11 +24,22 @@ from tier2.locations import PROCESS_MEMORY, open_object_storage
 from tier2.object_names import object_name
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError, StoredObject
 from tier2.s3.s3_location import parse_s3_url
-from tier2.spark import listing, s3_listing
-from tier2.spark.findings import ENGINE_PREFIXES
-from tier2.spark.inventory import open_inventory, read_inventory_file, read_inventory_range
-from tier2.spark.inventory_rows import InventoryError
-from tier2.spark.listing import LISTING, SHARDS, is_known_prefix, list_rest, list_shard, shards_of
+from tier2.spark.reconcile import listing, s3_listing
+from tier2.spark.reconcile.findings import ENGINE_PREFIXES
+from tier2.spark.reconcile.inventory import (
+    open_inventory,
+    read_inventory_file,
+    read_inventory_range,
+)
+from tier2.spark.reconcile.inventory_rows import InventoryError
+from tier2.spark.reconcile.listing import (
+    LISTING,
+    SHARDS,
+    is_known_prefix,
+    list_rest,
+    list_shard,
+    shards_of,
+)
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

@@ -16,8 +16,8 @@ from segmentstore.contracts.runtime import Runtime
 from tests.tier2.spark.reconcile_world import World
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
-from tier2.spark.findings import Place
-from tier2.spark.reconcile_plan import (
+from tier2.spark.reconcile.findings import Place
+from tier2.spark.reconcile.plan import (
     BYTES_PER_TASK,
     TASKS_MAX,
     WEIGHED_COLUMNS,
@@ -25,8 +25,8 @@ from tier2.spark.reconcile_plan import (
     look_work,
     shard_bytes,
 )
-from tier2.spark.reconcile_tasks import Judge
-from tier2.spark.reconcile_work import WORK, Site, verdict_task
+from tier2.spark.reconcile.tasks import Judge
+from tier2.spark.reconcile.work import WORK, Site, verdict_task
 
 WEIGHTS = st.lists(st.integers(0, 1 << 40) | st.just(0), min_size=256, max_size=256)
 
@@ -97,7 +97,7 @@ class Opened:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = 0
         self.closed = 0
-        monkeypatch.setattr("tier2.spark.reconcile_work.open_object_storage", self)
+        monkeypatch.setattr("tier2.spark.reconcile.work.open_object_storage", self)
 
     def __call__(self, url: str, runtime: Runtime) -> ObjectStorage:
         storage = open_object_storage(url, runtime)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tier2.spark import name_matching
-from tier2.spark.name_matching import Matched, match_names
+from tier2.spark.reconcile import name_matching
+from tier2.spark.reconcile.name_matching import Matched, match_names
 
 
 def check(ours: list[str], theirs: list[str], found: Matched) -> None:

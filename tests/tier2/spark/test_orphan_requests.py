@@ -26,10 +26,12 @@ from tier2.mailbox.mailbox import list_messages, put_answer, read_message
 from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest, MessageKey
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import new_tagged_id, object_name, store_tag
-from tier2.spark import found_classes, orphan_requests, reconcile_job, second_survey
-from tier2.spark.command_options import Exit
-from tier2.spark.findings import Finding, Kind, findings_table
-from tier2.spark.orphan_requests import (
+from tier2.spark.common.command_options import Exit
+from tier2.spark.reconcile import found_classes, orphan_requests, second_survey
+from tier2.spark.reconcile import job as reconcile_job
+from tier2.spark.reconcile.findings import Finding, Kind, findings_table
+from tier2.spark.reconcile.job import reconcile
+from tier2.spark.reconcile.orphan_requests import (
     ASKED,
     NOT_ASKED,
     PENDING,
@@ -38,9 +40,8 @@ from tier2.spark.orphan_requests import (
     ask_owners,
     share_of,
 )
-from tier2.spark.reconcile_job import reconcile
-from tier2.spark.reconcile_owners import NEWEST, REQUESTS_AT_ONCE, Owners
-from tier2.spark.reconcile_report import summary_json, summary_text
+from tier2.spark.reconcile.owners import NEWEST, REQUESTS_AT_ONCE, Owners
+from tier2.spark.reconcile.report import summary_json, summary_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

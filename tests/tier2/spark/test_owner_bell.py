@@ -17,9 +17,9 @@ from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.store.harness import TINY
 from tests.tier2.spark.reconcile_dry import LocalSpark
-from tier2.spark.command_options import Exit
-from tier2.spark.owner_bell import wake_owner
-from tier2.spark.reconcile_job import reconcile
+from tier2.spark.common.command_options import Exit
+from tier2.spark.common.owner_bell import wake_owner
+from tier2.spark.reconcile.job import reconcile
 
 RARELY: dict[str, Any] = {**TINY, "containers": 2, "local_face": True, "mailbox_poll_s": 36_000.0}
 """Who is not woken does not look while the test runs."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tier2.spark.inventory import (
+from tier2.spark.reconcile.inventory import (
     Inventory,
     inventory_pieces,
     open_inventory,
@@ -22,16 +22,16 @@ from tier2.spark.inventory import (
     read_inventory_rest,
     rows_read,
 )
-from tier2.spark.inventory_rows import (
+from tier2.spark.reconcile.inventory_rows import (
     InventoryError,
     KeyRules,
     conform_listing,
     conform_sorted,
     key_rules,
 )
-from tier2.spark.listing import LISTING
-from tier2.spark.listing_job import PARTS_MIN, _parts_of
-from tier2.spark.reconcile_work import shards_of_part
+from tier2.spark.reconcile.listing import LISTING
+from tier2.spark.reconcile.listing_job import PARTS_MIN, _parts_of
+from tier2.spark.reconcile.work import shards_of_part
 
 URL = "file:///store"
 STRANGE = ["ab-", "ab.x", "abc/x", "ab0", "readme", "zz/x", "a/x", "AB/x", "catalog/x"]
@@ -84,7 +84,7 @@ def test_rows_that_ranges_read_are_counted_by_row_group(tmp_path: Path) -> None:
 def test_the_coarser_the_row_groups_the_fewer_the_parts_and_a_shuffle_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, parts: int | None
 ) -> None:
-    monkeypatch.setattr("tier2.spark.listing_job.ROWS_READ_FREE", 0)
+    monkeypatch.setattr("tier2.spark.reconcile.listing_job.ROWS_READ_FREE", 0)
     taken = inventory(
         tmp_path, [f"{shard:02x}/{number}" for shard in range(256) for number in range(2)], rows
     )
@@ -98,7 +98,7 @@ def test_what_is_in_no_order_is_shuffled_unless_it_is_small(
 ) -> None:
     taken = inventory(tmp_path, keys(shuffled=True), 100)
     assert _parts_of(taken, 32) == 32
-    monkeypatch.setattr("tier2.spark.listing_job.ROWS_READ_FREE", 0)
+    monkeypatch.setattr("tier2.spark.reconcile.listing_job.ROWS_READ_FREE", 0)
     assert _parts_of(taken, 32) is None
 
 
@@ -108,7 +108,7 @@ def test_a_range_is_read_in_pieces_as_small_as_row_groups_let_it(
     names = [f"{shard:02x}/{number}" for shard in range(256) for number in range(4)]
 
     def widths(rows: int, piece_rows: int) -> set[int]:
-        monkeypatch.setattr("tier2.spark.inventory.PIECE_ROWS", piece_rows)
+        monkeypatch.setattr("tier2.spark.reconcile.inventory.PIECE_ROWS", piece_rows)
         taken = inventory(tmp_path, names, rows)
         pieces = inventory_pieces(taken, range(64, 128))
         assert [shard for piece in pieces for shard in piece] == list(range(64, 128))

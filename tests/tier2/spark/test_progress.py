@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from segmentstore.contracts.runtime import Runtime
 from tier2.mailbox.messages import MessageKey
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.spark import progress
-from tier2.spark.progress import LOOK_S, Progress, StageCounts, TaskCount
-from tier2.spark.reconcile_owners import answers_to
-from tier2.spark.waiting import waited_for
+from tier2.spark.common import progress
+from tier2.spark.common.progress import LOOK_S, Progress, StageCounts, TaskCount
+from tier2.spark.common.waiting import waited_for
+from tier2.spark.reconcile.owners import answers_to
 
 
 class Terminal(io.StringIO):

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.tier2.spark.reconcile_world import World
-from tier2.spark import found_classes
 from tier2.spark.commands import execute, parse
-from tier2.spark.findings import FINDINGS
-from tier2.spark.reconcile_command import _cause
+from tier2.spark.reconcile import found_classes
+from tier2.spark.reconcile.command import _cause
+from tier2.spark.reconcile.findings import FINDINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,13 +27,13 @@ from tests.store.harness import TINY
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, STORE_ID, World
 from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
-from tier2.spark.command_options import Exit
-from tier2.spark.frames import frame_of
-from tier2.spark.inventory_rows import InventoryError
-from tier2.spark.listing import list_rest, list_shard
-from tier2.spark.listing_job import _by_shard
-from tier2.spark.reconcile_job import reconcile
-from tier2.spark.reconcile_work import Listers, Site
+from tier2.spark.common.command_options import Exit
+from tier2.spark.common.frames import frame_of
+from tier2.spark.reconcile.inventory_rows import InventoryError
+from tier2.spark.reconcile.job import reconcile
+from tier2.spark.reconcile.listing import list_rest, list_shard
+from tier2.spark.reconcile.listing_job import _by_shard
+from tier2.spark.reconcile.work import Listers, Site
 from tier2.store_markers import marker_text
 
 if TYPE_CHECKING:

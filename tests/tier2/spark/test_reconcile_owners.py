@@ -22,7 +22,7 @@ from tier2.mailbox.mailbox import list_messages, put_answer, put_message, read_m
 from tier2.mailbox.messages import Answer, ExportRequest, MessageKey, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import object_name
-from tier2.spark.reconcile_owners import ASK, NEWEST, Owners
+from tier2.spark.reconcile.owners import ASK, NEWEST, Owners
 
 RUN = "00000000000000ab"
 CONTAINERS = 3

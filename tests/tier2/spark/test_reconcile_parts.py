@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import ConfigError
-from tier2.spark.arrow_rows import pack, unpack
-from tier2.spark.command_options import Exit
-from tier2.spark.findings import FINDINGS, Finding, Kind, Severity, findings_table
-from tier2.spark.found_classes import count_classes
-from tier2.spark.orphan_requests import NOT_ASKED, Condemned
-from tier2.spark.reconcile_options import ReconcileOptions, parse_age
-from tier2.spark.reconcile_plan import (
+from tier2.spark.common.arrow_rows import pack, unpack
+from tier2.spark.common.command_options import Exit
+from tier2.spark.reconcile.findings import FINDINGS, Finding, Kind, Severity, findings_table
+from tier2.spark.reconcile.found_classes import count_classes
+from tier2.spark.reconcile.options import ReconcileOptions, parse_age
+from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned
+from tier2.spark.reconcile.plan import (
     TASKS_MAX,
     TASKS_MIN,
     coverage_work,
@@ -27,14 +27,14 @@ from tier2.spark.reconcile_plan import (
     live_bytes,
     task_count,
 )
-from tier2.spark.reconcile_report import (
+from tier2.spark.reconcile.report import (
     Summary,
     count_kinds,
     summary_json,
     summary_text,
     verdict_of,
 )
-from tier2.spark.report_files import write_report
+from tier2.spark.reconcile.report_files import write_report
 
 
 @pytest.mark.parametrize(

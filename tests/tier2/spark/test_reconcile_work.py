@@ -14,11 +14,11 @@ import pytest
 from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.spark.arrow_rows import is_text
-from tier2.spark.findings import Place
-from tier2.spark.listing import LISTING, list_rest, list_shard
-from tier2.spark.reconcile_tasks import Judge, judge_gone
-from tier2.spark.reconcile_work import Listers, shards_of_part, with_storage
+from tier2.spark.common.arrow_rows import is_text
+from tier2.spark.reconcile.findings import Place
+from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
+from tier2.spark.reconcile.tasks import Judge, judge_gone
+from tier2.spark.reconcile.work import Listers, shards_of_part, with_storage
 
 
 @pytest.fixture

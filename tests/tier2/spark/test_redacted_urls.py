@@ -12,14 +12,15 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.urls import has_secret, redacted
 from tests.tier2.spark.reconcile_dry import LocalSpark
-from tier2.spark import compaction_report, reconcile_report
-from tier2.spark.command_options import Exit
 from tier2.spark.commands import parse
-from tier2.spark.compact_job import plan_compaction
-from tier2.spark.inventory import open_inventory
-from tier2.spark.inventory_rows import InventoryError, key_rules
-from tier2.spark.reconcile_job import reconcile
-from tier2.spark.source_options import parse_options
+from tier2.spark.common.command_options import Exit
+from tier2.spark.compact import report as compaction_report
+from tier2.spark.compact.job import plan_compaction
+from tier2.spark.reconcile import report as reconcile_report
+from tier2.spark.reconcile.inventory import open_inventory
+from tier2.spark.reconcile.inventory_rows import InventoryError, key_rules
+from tier2.spark.reconcile.job import reconcile
+from tier2.spark.source.options import parse_options
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
-from tier2.spark import found_classes, reconcile_job, second_survey
-from tier2.spark.command_options import Exit
-from tier2.spark.listing import list_rest, list_shard
+from tier2.spark.common.command_options import Exit
+from tier2.spark.reconcile import found_classes, second_survey
+from tier2.spark.reconcile import job as reconcile_job
+from tier2.spark.reconcile.listing import list_rest, list_shard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,7 +208,7 @@ def test_judging_in_slices_is_judging_at_once(
     others = {world.orphan(1) for _ in range(7)}
     world.snapshot()
     whole = stopped(LocalSpark(), world, tasks=1, run_id="0" * 16).table
-    monkeypatch.setattr("tier2.spark.reconcile_tasks.JUDGED_AT_ONCE", 3)
+    monkeypatch.setattr("tier2.spark.reconcile.tasks.JUDGED_AT_ONCE", 3)
     sliced = stopped(LocalSpark(), world, tasks=1, run_id="0" * 16).table
     assert sliced.drop_columns(["age_seconds"]).equals(whole.drop_columns(["age_seconds"]))
     assert whole.num_rows == len(lost) + 1 + len(others)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tier2.spark.session import (
+from tier2.spark.common.session import (
     JavaMissingError,
     _starts_java,
     check_java,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.tier2.spark.reconcile_world import World
-from tier2.spark.reconcile_work import with_storage
-from tier2.spark.shard_rows import ShardRows, shard_rows
+from tier2.spark.reconcile.shard_rows import ShardRows, shard_rows
+from tier2.spark.reconcile.work import with_storage
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def world(tmp_path: Path) -> World:
 def test_shards_give_their_rows_by_name_in_whatever_order_they_are_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch, held: int, rows_together: int
 ) -> None:
-    monkeypatch.setattr("tier2.spark.shard_rows.CONTAINERS_AT_ONCE", 2)
-    monkeypatch.setattr("tier2.spark.shard_rows.CONTAINERS_HELD", held)
-    monkeypatch.setattr("tier2.spark.shard_rows.BLOCK_ROWS", rows_together)
+    monkeypatch.setattr("tier2.spark.reconcile.shard_rows.CONTAINERS_AT_ONCE", 2)
+    monkeypatch.setattr("tier2.spark.reconcile.shard_rows.CONTAINERS_HELD", held)
+    monkeypatch.setattr("tier2.spark.reconcile.shard_rows.BLOCK_ROWS", rows_together)
     manifests = world.snapshot()
     every = pa.concat_tables([world.objects(number) for number in manifests]).select(
         ["name", "state"]

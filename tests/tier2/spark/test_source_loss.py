@@ -21,8 +21,8 @@ from durablelog.storage_metadata import apply_storage_update
 from segmentstore.contracts.metadata import MergeRecord
 from tests.tier2.spark.source_world import Row, SourceWorld, payloads, read_stream, stream_of
 from tier2.locations import PROCESS_MEMORY
-from tier2.spark.source_errors import DataLossError
-from tier2.spark.source_offsets import (
+from tier2.spark.source.errors import DataLossError
+from tier2.spark.source.offsets import (
     OffsetFormatError,
     Position,
     Progress,

@@ -31,15 +31,15 @@ from tests.tier2.spark.source_world import (
 )
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.spark import source_group
-from tier2.spark.source_catalog import load_snapshots
-from tier2.spark.source_chunks import ChunkTable, split_chunks
-from tier2.spark.source_errors import MissingObjectError, SourceCatalogError
-from tier2.spark.source_group import group_runs, groups
-from tier2.spark.source_options import SourceOptions, parse_options
-from tier2.spark.source_packing import OBJECT_BYTES, RANGE_BYTES, Chunks, plan_parts
-from tier2.spark.source_partition import SegmentPartition
-from tier2.spark.source_plan import Part, RowRange, SourceSegment
+from tier2.spark.source import group as source_group
+from tier2.spark.source.catalog import load_snapshots
+from tier2.spark.source.chunks import ChunkTable, split_chunks
+from tier2.spark.source.errors import MissingObjectError, SourceCatalogError
+from tier2.spark.source.group import group_runs, groups
+from tier2.spark.source.options import SourceOptions, parse_options
+from tier2.spark.source.packing import OBJECT_BYTES, RANGE_BYTES, Chunks, plan_parts
+from tier2.spark.source.partition import SegmentPartition
+from tier2.spark.source.plan import Part, RowRange, SourceSegment
 
 SEGMENTS = int(os.environ.get("SPARK_PLAN_SEGMENTS", "10000"))
 NUMBERS = itertools.count()
@@ -356,8 +356,8 @@ def test_objects_compacted_meanwhile_are_asked_for_together(
         looks.append(given_)
         return await look(*given_)
 
-    monkeypatch.setattr("tier2.spark.source_group.load_snapshots", counted)
-    monkeypatch.setattr("tier2.spark.source_fetch.load_snapshots", counted)
+    monkeypatch.setattr("tier2.spark.source.group.load_snapshots", counted)
+    monkeypatch.setattr("tier2.spark.source.fetch.load_snapshots", counted)
     assert [row["payload"] for row in rows_of(reader.read(partition))] == [
         name.encode() for name in names
     ]

@@ -29,18 +29,18 @@ from pyspark.sql.datasource import (
 
 from segmentstore.contracts.chunks import ChunkRecord
 from tests.tier2.spark.source_world import SourceWorld, source_of
-from tier2.spark.framing import Rows
-from tier2.spark.source import SegmentStoreSource
-from tier2.spark.source_batches import BYTES_MAX, ROWS_MAX, TYPES, BatchMaker
-from tier2.spark.source_chunks import CHUNK_COLUMNS, SegmentChunks, SourceChunk, split_chunks
-from tier2.spark.source_errors import SourceCatalogError
-from tier2.spark.source_fetch import plan_fetches
-from tier2.spark.source_filter import COLUMNS, EVERYTHING, Condition, RowFilter, with_condition
-from tier2.spark.source_options import SourceOptions, parse_options
-from tier2.spark.source_partition import SegmentPartition
-from tier2.spark.source_plan import RowRange, SourceSegment, cut_range, row_range
-from tier2.spark.source_pushdown import FilteringBatchReader
-from tier2.spark.source_reader import SegmentBatchReader
+from tier2.spark.data_source import SegmentStoreSource
+from tier2.spark.source.batches import BYTES_MAX, ROWS_MAX, TYPES, BatchMaker
+from tier2.spark.source.chunks import CHUNK_COLUMNS, SegmentChunks, SourceChunk, split_chunks
+from tier2.spark.source.errors import SourceCatalogError
+from tier2.spark.source.fetch import plan_fetches
+from tier2.spark.source.filter import COLUMNS, EVERYTHING, Condition, RowFilter, with_condition
+from tier2.spark.source.framing import Rows
+from tier2.spark.source.options import SourceOptions, parse_options
+from tier2.spark.source.partition import SegmentPartition
+from tier2.spark.source.plan import RowRange, SourceSegment, cut_range, row_range
+from tier2.spark.source.pushdown import FilteringBatchReader
+from tier2.spark.source.reader import SegmentBatchReader
 
 BORDERS = st.lists(st.integers(1, 5000), min_size=1, max_size=20, unique=True).map(sorted)
 

@@ -19,14 +19,14 @@ from tier2.block_object import CODEC_ZSTD
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_storage import StorageUnavailableError
-from tier2.spark.source_errors import (
+from tier2.spark.source.errors import (
     DataLossError,
     MissingObjectError,
     SegmentFramingError,
     SourceCatalogError,
     SourceSchemaError,
 )
-from tier2.spark.source_partition import SegmentPartition
+from tier2.spark.source.partition import SegmentPartition
 
 NUMBERS = itertools.count()
 TEXT = st.lists(
@@ -211,8 +211,8 @@ def test_behind_a_truncation_a_row_begins(world: SourceWorld) -> None:
 def test_a_long_line_is_read_on_beyond_what_the_partition_knows(
     world: SourceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tier2.spark.source_plan.AHEAD_BYTES", 8)
-    monkeypatch.setattr("tier2.spark.source_rows.CUT_BYTES", 16)
+    monkeypatch.setattr("tier2.spark.source.plan.AHEAD_BYTES", 8)
+    monkeypatch.setattr("tier2.spark.source.rows.CUT_BYTES", 16)
     data = b"x" * 500 + b"\n" + b"y" * 300 + b"\nz\n"
     world.append("s", data, range(0, len(data), 7))
     world.export()
@@ -319,7 +319,7 @@ def test_rows_without_their_bytes_cost_no_request(
 def test_a_store_that_does_not_answer_is_asked_again(
     world: SourceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tier2.spark.source_fetch.WAIT_S", 0.0)
+    monkeypatch.setattr("tier2.spark.source.fetch.WAIT_S", 0.0)
     world.append("s", b"one\ntwo\n")
     world.export()
     get_range = MemoryObjectStorage.get_range
@@ -365,7 +365,7 @@ def test_columns_that_are_none(world: SourceWorld) -> None:
 
 
 def test_units_and_folders() -> None:
-    from tier2.spark.source_options import parse_options
+    from tier2.spark.source.options import parse_options
 
     options = parse_options(
         {"PATH": "/a folder/50%#", "Prefix": "", "partitionbytes": "64m"}, streaming=False

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from segmentstore.contracts.events import frame_events
 from tests.store.harness import open_tiny
 from tests.tier2.spark.source_world import SourceWorld
-from tier2.spark.source import register
-from tier2.spark.source_versions import PUSHDOWN
+from tier2.spark.data_source import register
+from tier2.spark.source.versions import PUSHDOWN
 
 # A query costs a second or two, and ten times as much on a machine that does other things too.
 pytestmark = pytest.mark.timeout(400)

@@ -30,13 +30,13 @@ from tests.tier2.spark.source_world import (
     stream_of,
 )
 from tier2.locations import PROCESS_MEMORY
-from tier2.spark.source_errors import (
+from tier2.spark.source.errors import (
     DataLossError,
     SegmentEncodingError,
     SourceStartError,
     TableOptionsError,
 )
-from tier2.spark.source_stream import SegmentStreamReader
+from tier2.spark.source.stream import SegmentStreamReader
 
 NUMBERS = itertools.count()
 ALL = ReadAllAvailable()

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from segmentstore.contracts.events import frame_events
 from tests.tier2.spark.source_world import Row, SourceWorld, payloads, read_stream, stream_of
 from tier2.locations import PROCESS_MEMORY
-from tier2.spark.source_errors import DataLossError, SegmentFramingError, SourceCatalogError
-from tier2.spark.source_offsets import (
+from tier2.spark.source.errors import DataLossError, SegmentFramingError, SourceCatalogError
+from tier2.spark.source.offsets import (
     OffsetFormatError,
     Position,
     Progress,
@@ -31,7 +31,7 @@ from tier2.spark.source_offsets import (
     parse_offset,
     steps_between,
 )
-from tier2.spark.source_stream import SegmentStreamReader
+from tier2.spark.source.stream import SegmentStreamReader
 
 NUMBERS = itertools.count()
 ALL = ReadAllAvailable()

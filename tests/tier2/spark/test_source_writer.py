@@ -20,9 +20,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 import segmentstore.blocking
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.events import split_events
-from tier2.spark.source import register
-from tier2.spark.source_writer import SegmentBatchWriter, SegmentStreamWriter
-from tier2.spark.write_landing import LandingError
+from tier2.spark.data_source import register
+from tier2.spark.sink.landing import LandingError
+from tier2.spark.sink.writer import SegmentBatchWriter, SegmentStreamWriter
 
 # Whoever comes first waits for the session, and for the JVM to load what a write needs.
 pytestmark = pytest.mark.timeout(300)

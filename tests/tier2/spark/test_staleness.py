@@ -19,7 +19,7 @@ from tier2.catalog.catalog_names import (
     table_name,
 )
 from tier2.object_names import new_tagged_id, object_name, store_tag
-from tier2.spark.command_options import Exit
+from tier2.spark.common.command_options import Exit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.contracts.disk import OsDisk
-from tier2.spark.task_disk import BulkDisk
+from tier2.spark.common.task_disk import BulkDisk
 
 SIZE = 4 * 1024 * 1024
 

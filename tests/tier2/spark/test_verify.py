@@ -17,9 +17,14 @@ from tests.tier2.spark.reconcile_world import PAYLOAD, SEGMENTS, World
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_storage import StorageUnavailableError
-from tier2.spark.findings import Kind, Severity
-from tier2.spark.reconcile_work import with_storage
-from tier2.spark.verify import ATTEMPTS, FAILURES_IN_A_ROW_MAX, ObjectsCheck, verify_objects
+from tier2.spark.reconcile.findings import Kind, Severity
+from tier2.spark.reconcile.verify import (
+    ATTEMPTS,
+    FAILURES_IN_A_ROW_MAX,
+    ObjectsCheck,
+    verify_objects,
+)
+from tier2.spark.reconcile.work import with_storage
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 
 from tests.tier2.spark.reconcile_dry import found, stopped
 from tests.tier2.spark.reconcile_world import World
-from tier2.spark import source_versions
-from tier2.spark.source import register
-from tier2.spark.source_errors import SparkVersionError
+from tier2.spark.data_source import register
+from tier2.spark.source import versions as source_versions
+from tier2.spark.source.errors import SparkVersionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

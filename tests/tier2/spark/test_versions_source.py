@@ -16,10 +16,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.tier2.spark.source_world import SourceWorld, payloads, read_stream, stream_of
-from tier2.spark import source_stream
-from tier2.spark.source import register
-from tier2.spark.source_offsets import OffsetOrderError
-from tier2.spark.source_versions import PUSHDOWN
+from tier2.spark.data_source import register
+from tier2.spark.source import stream as source_stream
+from tier2.spark.source.offsets import OffsetOrderError
+from tier2.spark.source.versions import PUSHDOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -48,7 +48,7 @@ from tests.tier2.spark.read_program import COPY
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, list_job
 from tier2.object_names import parse_object_name
-from tier2.spark.archive import ARCHIVE_NAME, LAUNCHER_NAME, build_archive, write_launcher
+from tier2.spark.common.archive import ARCHIVE_NAME, LAUNCHER_NAME, build_archive, write_launcher
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 

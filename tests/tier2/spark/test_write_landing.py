@@ -14,12 +14,12 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-import tier2.spark.write_landing
+import tier2.spark.sink.landing
 from segmentstore import InvalidNameError, SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
-from tier2.spark.local_client import LocalClient, StoreNotServedError, StoreRefusedError
-from tier2.spark.write_landing import (
+from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
+from tier2.spark.sink.landing import (
     LandingError,
     StagingName,
     TaskWritten,
@@ -32,7 +32,7 @@ from tier2.spark.write_landing import (
     write_partition,
     writer_id_of,
 )
-from tier2.spark.write_rows import RowLayout
+from tier2.spark.sink.rows import RowLayout
 
 LAYOUT = RowLayout("payload", has_segment_column=True, segment=None, framing="lines")
 QUERY = writer_id_of("a query")
@@ -347,11 +347,11 @@ def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_pa
 def test_what_waits_for_many_staged_segments_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier2.spark.write_landing, "STAGED_WAITING_BYTES", 200)
+    monkeypatch.setattr(tier2.spark.sink.landing, "STAGED_WAITING_BYTES", 200)
     rows = [(f"x{number % 20}", f"{number:07}") for number in range(400)]
     most = 0
 
-    class Watched(tier2.spark.write_landing._Task):
+    class Watched(tier2.spark.sink.landing._Task):
         async def add(self, segment: str, data: bytes) -> None:
             nonlocal most
             await super().add(segment, data)
@@ -359,7 +359,7 @@ def test_what_waits_for_many_staged_segments_is_bounded(
             assert waiting == self._staged_waiting
             most = max(most, waiting)
 
-    monkeypatch.setattr(tier2.spark.write_landing, "_Task", Watched)
+    monkeypatch.setattr(tier2.spark.sink.landing, "_Task", Watched)
 
     async def main() -> None:
         folder = tmp_path / "s"

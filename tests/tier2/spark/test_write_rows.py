@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import ConfigError, InvalidArgumentError, InvalidNameError
 from segmentstore.contracts.events import split_events
-from tier2.spark.write_rows import RowLayout, pieces, row_layout
+from tier2.spark.sink.rows import RowLayout, pieces, row_layout
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c/d", None]), st.binary(max_size=12)), max_size=60

@@ -1,0 +1,51 @@
+"""A job tells the owner on its own machine that it has put messages, over the store's socket
+(docs/formats/local-face.md).
+
+Without it the owner finds them at its next look, `mailbox_poll_s` later. So whatever goes wrong
+here costs that time and nothing else, and is no error: nobody listens, an older store does not know
+the request, or the socket is another user's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.runtime import Runtime
+from tier2.file_object_storage import FileObjectStorage
+from tier2.object_storage import ObjectStorage
+from tier2.spark.common.local_client import LocalClient
+
+STORE_FILE: Final = "store.toml"
+"""What makes a folder a store; the engine's settings, which have the name, are above the jobs."""
+PATIENCE_S: Final = 2.0
+
+
+def folder_of(storage: ObjectStorage, runtime: Runtime) -> str | None:
+    """The folder of the store that keeps its objects in it, if this is such a place."""
+    folder = os.path.dirname(storage.root) if isinstance(storage, FileObjectStorage) else None
+    return (
+        folder
+        if folder is not None and runtime.disk.exists(os.path.join(folder, STORE_FILE))
+        else None
+    )
+
+
+async def wake_owner(folder: str, runtime: Runtime) -> bool:
+    """Ask the owner of the store in `folder` to look into its mailbox now; whether it said that it
+    will.
+
+    Never raises for what the owner does or does not do. At most PATIENCE_S, and one connection.
+    """
+    if not runtime.disk.exists(os.path.join(folder, SOCKET_NAME)):
+        return False
+    client = LocalClient(folder, patience_s=PATIENCE_S)
+    try:
+        await client.open()
+        return await client.look_at_mailbox()
+    except (SegmentStoreError, OSError):
+        return False
+    finally:
+        client.close()

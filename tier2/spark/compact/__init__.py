@@ -1,0 +1,1 @@
+"""The job `compact`: small and half-dead chunks rewritten, and proposed to their owners."""

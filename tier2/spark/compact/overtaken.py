@@ -1,0 +1,57 @@
+"""Groups whose sources were gone when a task came to them: the store replaced these itself, or they
+are lost.
+
+A store consolidates, truncates and deletes beside a job, and what it replaced is deleted after the
+deletion lag. Only the catalog as of now tells that from loss. Rule: a source that is no longer live
+there was replaced, and its group is nobody's trouble; one that is live and not there is missing.
+
+Coroutines over ObjectStorage; no pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tier2.catalog.catalog_manifest import Manifest
+from tier2.catalog.catalog_schema import LIVE
+from tier2.mailbox.messages import MessageKey
+from tier2.object_storage import ObjectStorage
+from tier2.spark.reconcile.owners import Owners
+from tier2.spark.reconcile.shard_rows import shard_rows
+
+REPLACED: Final = "the store itself has replaced it since the snapshot that was planned from"
+_COLUMNS: Final = ("name", "state")
+
+
+async def overtaken_sources(
+    owners: Owners, gone: Mapping[MessageKey, str]
+) -> dict[MessageKey, str]:
+    """Of groups and the source that each found gone: those it was replaced for, and a sentence that
+    says so.
+
+    Asks the owners for snapshots, as `owners` is told to; of one that does not answer its groups
+    are left out, and so are those whose source the catalog still needs. Raises CatalogFormatError,
+    StorageUnavailableError. Costs an export, and for each container and shard with a source a
+    stretch of `objects`.
+    """
+    if not gone:
+        return {}
+    manifests = (await owners.snapshots("again")).manifests
+    found: dict[MessageKey, str] = {}
+    for number in sorted({key.container_id for key in gone} & manifests.keys()):
+        of_it = {key: name for key, name in gone.items() if key.container_id == number}
+        live = await _live_names(owners.storage, manifests[number], set(of_it.values()))
+        found |= {key: f"{name}: {REPLACED}" for key, name in of_it.items() if name not in live}
+    return found
+
+
+async def _live_names(storage: ObjectStorage, manifest: Manifest, names: set[str]) -> set[str]:
+    live: set[str] = set()
+    for shard in sorted({int(name[:2], 16) for name in names}):
+        rows = (await shard_rows(storage, {manifest.container_id: manifest}, [shard], _COLUMNS)).of(
+            shard
+        )
+        listed = zip(rows["name"].to_pylist(), rows["state"].to_pylist(), strict=True)
+        live |= {str(name) for name, state in listed if name in names and state == LIVE}
+    return live

@@ -1,0 +1,1 @@
+"""The job `reconcile`: catalog, listing and objects compared, orphans given to their owners."""

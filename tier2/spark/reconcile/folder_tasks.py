@@ -1,0 +1,266 @@
+"""What tasks of reconciliation do with the folders that the engine keeps beside segments: list
+them, and read what has to be.
+
+Rules of this file:
+
+- what looks wrong and may have changed while it was listed (a copy, a snapshot) is looked at once
+  more before it becomes a finding;
+- of the copies of a container's metadata the newest is read to its last byte: `restore` lives from
+  it. The others are read too when bodies are checked, else by their headers;
+- at most MESSAGES_MAX messages are read, and it is said how many were not.
+
+Coroutines over ObjectStorage; no pyspark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+import pyarrow as pa
+
+from tier2.checkpoint_object import (
+    HEADER_BYTES_MAX,
+    CheckpointFormatError,
+    CheckpointName,
+    container_prefix,
+    parse_checkpoint_header,
+    parse_checkpoint_name,
+    parse_checkpoint_object,
+)
+from tier2.mailbox.mailbox import read_message
+from tier2.mailbox.messages import MessageFormatError, MessageKey
+from tier2.object_names import store_tag
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
+from tier2.spark.reconcile.findings import (
+    ENGINE_PREFIXES,
+    Finding,
+    Kind,
+    Place,
+    Severity,
+    findings_table,
+)
+from tier2.spark.reconcile.folders import (
+    Judged,
+    Listed,
+    bad_marker,
+    judge_names,
+    malformed,
+    missing_marker,
+    torn_snapshot,
+)
+from tier2.spark.reconcile.listing import list_folder
+from tier2.store_markers import marker_name, marker_text
+
+READS_AT_ONCE: Final = 16
+MESSAGES_MAX: Final = 10_000
+AGAIN_S: Final = 1.0
+"""Before a container without a copy of now is looked at once more: an owner that has just begun
+puts one at once.
+"""
+PIECE_BYTES: Final = 16 * 1024 * 1024
+COPIES_CONTAINERS: Final = 64
+"""Containers whose copies are one row of work."""
+
+_Copy = tuple[CheckpointName, StoredObject]
+
+
+async def judge_folders(
+    storage: ObjectStorage, url: str, place: Place, run_id: str, executor: Executor
+) -> pa.Table:
+    """FINDINGS over names in the engine's folders, and over markers and unanswered messages.
+
+    A listing of each folder, and a GET for each marker and message.
+    """
+    loop = asyncio.get_running_loop()
+    findings: list[Finding] = []
+    for prefix in ENGINE_PREFIXES:
+        listed = await loop.run_in_executor(executor, _listed, url, prefix)
+        judged = judge_names(prefix, listed, place)
+        findings += judged.findings
+        findings += await _read(storage, prefix, judged, place)
+    return findings_table(findings, run_id)
+
+
+def _listed(url: str, prefix: str) -> list[pa.Table]:
+    return list(list_folder(url, prefix))
+
+
+async def _read(storage: ObjectStorage, prefix: str, judged: Judged, place: Place) -> list[Finding]:
+    findings = [found for row in judged.markers for found in await _check_marker(storage, row)]
+    if prefix == "stores/" and place.store_id:
+        own = marker_name(place.store_id)
+        if own not in {row.name for row in judged.markers} and await storage.head(own) is None:
+            findings.append(missing_marker(own))
+    # The manifest of a snapshot is the first of it to be deleted.
+    findings += [
+        torn_snapshot(name) for name in judged.torn if await storage.head(name) is not None
+    ]
+    findings += await _check_messages(storage, judged.messages[:MESSAGES_MAX])
+    left = len(judged.messages) - MESSAGES_MAX
+    if left > 0:
+        evidence = f"{left} more messages without an answer were not read"
+        findings.append(Finding(Kind.LEFTOVER, evidence, None, prefix))
+    return findings
+
+
+async def _check_marker(storage: ObjectStorage, row: Listed) -> list[Finding]:
+    wanted = marker_text(row.name)
+    if row.size != len(wanted):
+        return [bad_marker(row.name, f"a marker of {row.size} bytes, where it has {len(wanted)}")]
+    try:
+        data = await storage.get_range(row.name, 0, row.size)
+    except (ObjectNotFoundError, InvalidRangeError):
+        return []
+    return (
+        []
+        if data == wanted
+        else [bad_marker(row.name, "a marker that says something else than its name")]
+    )
+
+
+async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) -> list[Finding]:
+    findings: list[Finding] = []
+    left = iter(keys)
+
+    async def work() -> None:
+        for key in left:
+            try:
+                await read_message(storage, key)
+            except MessageFormatError as error:
+                findings.append(malformed(key, error))
+
+    await asyncio.gather(*(work() for _ in range(READS_AT_ONCE)))
+    return findings
+
+
+# --- copies of the metadata -----------------------------------------------------------------------
+
+
+def copies_work(containers: int) -> Iterator[dict[str, object]]:
+    """Rows `copies`: containers [first, end)."""
+    for first in range(0, containers, COPIES_CONTAINERS):
+        yield {"item": "copies", "first": first, "end": min(first + COPIES_CONTAINERS, containers)}
+
+
+async def check_copies(
+    storage: ObjectStorage, containers: range, place: Place, run_id: str, *, bodies: bool
+) -> pa.Table:
+    """FINDINGS over the copies of these containers' metadata.
+
+    A listing for each, the newest copy, headers of the others.
+    """
+    findings: list[Finding] = []
+    for number in containers:
+        epoch = place.epochs.get(number)
+        if epoch is None:
+            continue  # Told of as a whole: perhaps it never began.
+        found = await _check_container(storage, number, epoch, place, bodies=bodies)
+        if found:
+            await asyncio.sleep(AGAIN_S)
+            found = await _check_container(storage, number, epoch, place, bodies=bodies)
+        findings += found
+    return findings_table(findings, run_id)
+
+
+async def _check_container(
+    storage: ObjectStorage, number: int, epoch: int, place: Place, *, bodies: bool
+) -> list[Finding]:
+    findings: list[Finding] = []
+    newest: CheckpointName | None = None
+    for named, stored in reversed(await _copies_of(storage, number, place.tag)):
+        try:
+            await _check_copy(storage, stored, place, whole=bodies or newest is None)
+        except ObjectNotFoundError:
+            continue  # The owner keeps three, and has put another.
+        except (CheckpointFormatError, InvalidRangeError) as error:
+            findings.append(
+                Finding(
+                    Kind.UNREADABLE,
+                    f"a copy of the metadata, which a restore needs: {error}",
+                    number,
+                    stored.name,
+                    actual=f"{stored.size} bytes",
+                    last_modified_ms=stored.modified_ms,
+                )
+            )
+        else:
+            newest = newest or named
+    return findings + _judge_newest(number, epoch, newest, place)
+
+
+def _judge_newest(
+    number: int, epoch: int, newest: CheckpointName | None, place: Place
+) -> list[Finding]:
+    where = container_prefix(number)
+    if newest is None:
+        evidence = (
+            "no whole copy of the metadata, which a restore needs if the log is lost: "
+            "the owner puts one when it opens the"
+            " store, or at a checkpoint (segmentstore checkpoint)"
+        )
+        return [Finding(Kind.MISSING, evidence, number, where, f"a copy of epoch {epoch}", "none")]
+    if newest.epoch < epoch:
+        evidence = (
+            "the newest whole copy of the metadata is of an earlier owner: a restore would "
+            "know less than it could"
+        )
+        actual = f"of epoch {newest.epoch}"
+        return [
+            Finding(
+                Kind.MISSING,
+                evidence,
+                number,
+                where,
+                f"a copy of epoch {epoch}",
+                actual,
+                severity=Severity.NOTE,
+            )
+        ]
+    if newest.epoch > epoch and not place.asked:
+        evidence = (
+            f"a copy of the metadata of epoch {newest.epoch} shows that the store was "
+            "opened after its snapshot: what is"
+            " missing or orphaned in this run may be as it should be. Export the "
+            "catalog, or leave out --stopped"
+        )
+        return [Finding(Kind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)]
+    return []
+
+
+async def _copies_of(storage: ObjectStorage, number: int, tag: bytes) -> list[_Copy]:
+    """The store's own, in the order of their writing."""
+    found: list[_Copy] = []
+    async for page in storage.list(container_prefix(number)):
+        for stored in page:
+            named = parse_checkpoint_name(stored.name)
+            if named is not None and named.store_mark == tag:
+                found.append((named, stored))
+    return sorted(found)
+
+
+async def _check_copy(
+    storage: ObjectStorage, stored: StoredObject, place: Place, *, whole: bool
+) -> None:
+    """Raises CheckpointFormatError, ObjectNotFoundError, InvalidRangeError."""
+    if not whole:
+        data = (
+            await storage.get_range(stored.name, 0, min(stored.size, HEADER_BYTES_MAX))
+            if stored.size
+            else b""
+        )
+        header = parse_checkpoint_header(data)
+        if header.header_length + header.blob_length != stored.size:
+            raise CheckpointFormatError(
+                f"{stored.size} bytes, and its header says {header.blob_length} of metadata"
+            )
+    else:
+        pieces = [
+            await storage.get_range(stored.name, start, min(PIECE_BYTES, stored.size - start))
+            for start in range(0, stored.size, PIECE_BYTES)
+        ]
+        header, _ = parse_checkpoint_object(b"".join(pieces), stored.name)
+    if store_tag(header.store_id) != place.tag:
+        raise CheckpointFormatError(f"its header says that it is of store {header.store_id}")

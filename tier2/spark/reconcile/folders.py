@@ -1,0 +1,244 @@
+"""Verdicts over the folders that the engine keeps beside segments: what their names say, by the
+grammar of each.
+
+`checkpoints/`, `stores/`, `probe/`, `catalog/`, `mailbox/` hold no byte of a segment. What lies
+there is foreign unless the grammar of the folder makes its name (docs/reconciliation.md). Rules of
+this file:
+
+- a name of another store, by its tag, is that store's, and nothing here;
+- what the engine itself deletes later is a leftover, and information: nobody has to do anything;
+- what only the bytes can tell is handed on to be read: markers, and messages that nobody answered.
+
+Pure: rows of a listing in, findings out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from tier2.catalog.catalog_names import TABLES, parse_catalog_name, parse_manifest_name
+from tier2.checkpoint_object import parse_checkpoint_name
+from tier2.mailbox.messages import MessageKey, message_name, parse_mailbox_name
+from tier2.object_names import PROBE_PREFIX
+from tier2.spark.reconcile.findings import Finding, Kind, Place, Severity
+from tier2.store_markers import is_marker
+
+ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""Messages and their answers stay so long (storagewriter/request_processor.py)."""
+_PROBE: Final = re.compile(rf"{PROBE_PREFIX}[0-9a-f]{{32}}")
+
+
+class Listed(NamedTuple):
+    """A row of a listing."""
+
+    name: str
+    size: int
+    modified_ms: int | None
+
+
+class Judged(NamedTuple):
+    """What names alone tell, and what has to be read."""
+
+    findings: list[Finding]
+    markers: list[Listed]
+    messages: list[MessageKey]
+    """That have no answer."""
+    torn: list[str]
+    """Manifests of snapshots that lack a table, unless they were deleted meanwhile."""
+
+
+def judge_names(prefix: str, listed: Iterable[pa.Table], place: Place) -> Judged:
+    """Judge all that is listed below `prefix`, one of `findings.ENGINE_PREFIXES`. O(rows)."""
+    result = Judged([], [], [], [])
+    rows = sorted(_rows(listed))
+    _JUDGES[prefix](rows, place, result)
+    return result
+
+
+def _rows(listed: Iterable[pa.Table]) -> Iterator[Listed]:
+    for table in listed:
+        columns = (table[name].to_pylist() for name in ("key", "size", "modified_ms"))
+        yield from (Listed(*row) for row in zip(*columns, strict=True))
+
+
+def _copies(rows: list[Listed], place: Place, result: Judged) -> None:
+    for row in rows:
+        named = parse_checkpoint_name(row.name)
+        if named is None:
+            result.findings.append(_foreign(row))
+        else:
+            result.findings.extend(_of_container(row, named.container_id, named.store_mark, place))
+
+
+def _markers(rows: list[Listed], _place: Place, result: Judged) -> None:
+    for row in rows:
+        if is_marker(row.name):
+            result.markers.append(row)
+        else:
+            result.findings.append(_foreign(row))
+
+
+def _probes(rows: list[Listed], place: Place, result: Judged) -> None:
+    for row in rows:
+        if _PROBE.fullmatch(row.name) is None:
+            result.findings.append(_foreign(row))
+        elif _is_old(row, place):
+            result.findings.append(
+                _leftover(row, place, "a probe of a store's opening, which a later one sweeps away")
+            )
+
+
+def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
+    for named, group in groupby(rows, key=lambda row: parse_catalog_name(row.name)):
+        files = list(group)
+        if named is None:
+            result.findings.extend(map(_foreign, files))
+            continue
+        found = [
+            each
+            for row in files
+            for each in _of_container(row, named.container_id, named.store_mark, place)
+        ]
+        if found or named.store_mark != place.tag:
+            result.findings.extend(found)
+            continue
+        manifest = [row.name for row in files if parse_manifest_name(row.name) is not None]
+        if manifest and len(files) <= len(TABLES):
+            result.torn.append(manifest[0])
+        elif not manifest and all(_is_old(row, place) for row in files):
+            evidence = "of an export that did not end: the next one deletes it"
+            result.findings.extend(
+                [_leftover(row, place, evidence, named.container_id) for row in files]
+            )
+
+
+def _messages(rows: list[Listed], place: Place, result: Judged) -> None:
+    there: dict[MessageKey, dict[bool, Listed]] = {}
+    for row in rows:
+        parsed = parse_mailbox_name(row.name)
+        if parsed is None:
+            result.findings.append(_foreign(row))
+        elif parsed.key.container_id not in place.epochs:
+            result.findings.append(_of_no_container(row, parsed.key.container_id))
+        else:
+            there.setdefault(parsed.key, {})[parsed.is_answer] = row
+    for key, each in there.items():
+        answer = each.get(True)
+        if answer is None:
+            result.messages.append(key)
+        elif _is_old(answer, place, ANSWERED_KEPT_MS):
+            evidence = "answered long ago: its owner deletes it in its next looks"
+            result.findings.append(_leftover(answer, place, evidence, key.container_id))
+
+
+_JUDGES: Final[Mapping[str, Callable[[list[Listed], Place, Judged], None]]] = {
+    "checkpoints/": _copies,
+    "stores/": _markers,
+    PROBE_PREFIX: _probes,
+    "catalog/": _snapshots,
+    "mailbox/": _messages,
+}
+
+
+def malformed(key: MessageKey, why: object) -> Finding:
+    """A message that its owner will refuse for its form."""
+    evidence = f"no message: {why}; its owner refuses it, and a person may delete it"
+    return Finding(
+        Kind.UNREADABLE, evidence, key.container_id, message_name(key), severity=Severity.NOTE
+    )
+
+
+def bad_marker(name: str, why: str) -> Finding:
+    """A marker with other content than a store's: its name is what counts, so nothing is lost."""
+    evidence = (
+        f"{why}; delete it, if no such store keeps its objects here (segmentstore gc "
+        "--forget-store)"
+    )
+    return Finding(Kind.UNREADABLE, evidence, None, name, severity=Severity.NOTE)
+
+
+def missing_marker(name: str) -> Finding:
+    """The store's own marker is not there."""
+    evidence = (
+        "the store's marker: another store that is made here is not told of this one; "
+        "opening the store puts it back"
+    )
+    return Finding(
+        Kind.MISSING, evidence, None, name, "a marker", "not there", severity=Severity.NOTE
+    )
+
+
+def bad_manifest(name: str, why: str) -> Finding:
+    """A snapshot that nobody can read."""
+    parts = parse_manifest_name(name)
+    evidence = f"a snapshot of the catalog that cannot be read, an older one was taken: {why}"
+    return Finding(
+        Kind.UNREADABLE,
+        evidence,
+        None if parts is None else parts.container_id,
+        name,
+        severity=Severity.NOTE,
+    )
+
+
+def torn_snapshot(name: str) -> Finding:
+    """A manifest whose tables are not all there."""
+    evidence = (
+        "a snapshot of the catalog lacks a table; jobs cannot read it, an export makes another"
+    )
+    return Finding(Kind.MISSING, evidence, None, name, severity=Severity.NOTE)
+
+
+def _of_container(row: Listed, container_id: int, mark: bytes, place: Place) -> list[Finding]:
+    """What is wrong with an object of a container of a store."""
+    if mark != place.tag:
+        if mark in place.others:
+            return []
+        evidence = (
+            "of a store that has no marker here: only a restore needs it, and a person may "
+            "delete it"
+        )
+        return [_leftover(row, place, evidence, container_id)]
+    return [] if container_id in place.epochs else [_of_no_container(row, container_id)]
+
+
+def _of_no_container(row: Listed, container_id: int) -> Finding:
+    evidence = f"the store has no container {container_id}"
+    return Finding(Kind.FOREIGN, evidence, container_id, row.name, actual=f"{row.size} bytes")
+
+
+def _foreign(row: Listed) -> Finding:
+    evidence = "not a name that the engine makes in this folder"
+    return Finding(
+        Kind.FOREIGN,
+        evidence,
+        None,
+        row.name,
+        actual=f"{row.size} bytes",
+        last_modified_ms=row.modified_ms,
+    )
+
+
+def _leftover(row: Listed, place: Place, evidence: str, container_id: int | None = None) -> Finding:
+    age = None if row.modified_ms is None else (place.listed_at_ms - row.modified_ms) // 1000
+    return Finding(
+        Kind.LEFTOVER,
+        evidence,
+        container_id,
+        row.name,
+        actual=f"{row.size} bytes",
+        last_modified_ms=row.modified_ms,
+        age_seconds=age,
+    )
+
+
+def _is_old(row: Listed, place: Place, kept_ms: int = 0) -> bool:
+    return (
+        row.modified_ms is not None
+        and place.listed_at_ms - row.modified_ms > kept_ms + place.older_than_ms
+    )

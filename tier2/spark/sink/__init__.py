@@ -1,0 +1,1 @@
+"""Writing to segments by Spark: rows of an epoch come into a segment whole and once."""

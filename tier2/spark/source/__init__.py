@@ -1,0 +1,1 @@
+"""Reading segments by Spark: plans, partitions, fetching, framing; batches and streams."""
