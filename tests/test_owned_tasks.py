@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ("durablelog", "readindex", "recovery", "segmentstore", "storagewriter", "tier2")
 NOT_IN_A_STORE = (
     "recovery/harness",
-    "recovery/examples",
     "segmentstore/cli",
     "tier2/spark",
     "durablelog/bookkeeper/cluster",

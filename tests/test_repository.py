@@ -198,7 +198,6 @@ def test_the_layers_name_every_module_of_the_upper_floors() -> None:
     light = set(contracts["root-is-light"]["forbidden_modules"])
     assert light == whole | {"recovery"} | split["segmentstore"] - {"segmentstore.contracts"}
     assert set(contracts["recovery-is-beside"]["source_modules"]) == split["recovery"] - {
-        "recovery.examples",
         "recovery.harness",
     }
 

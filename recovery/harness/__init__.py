@@ -10,8 +10,8 @@ of what it keeps.
   them; `mutants`: engines with one rule broken; `reporting`: what people get to see.
 
 The names below are all that a test of an application needs; docs/crash-testing.md shows how, and
-`recovery.examples` has a service tested so. Modules of the harness import each other directly,
-never from here.
+`recovery.harness.examples` has a service tested so. Modules of the harness import each other
+directly, never from here.
 """
 
 from __future__ import annotations

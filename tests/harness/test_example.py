@@ -11,9 +11,9 @@ import uuid
 import pytest
 
 import recovery.harness
-from recovery.examples import check_counter as example
-from recovery.examples.check_counter import CounterRun, check_counter
-from recovery.examples.counter_service import SEGMENT, CounterService
+from recovery.harness.examples import check_counter as example
+from recovery.harness.examples.check_counter import CounterRun, check_counter
+from recovery.harness.examples.counter_service import SEGMENT, CounterService
 
 SEEDS = 30
 

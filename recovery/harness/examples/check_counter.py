@@ -6,7 +6,7 @@ before an effect that the seed picks (or when the driver likes); what clients kn
 as it would be on other machines; after every crash the service is asked what it has, and that must
 lie between what was acknowledged and what was sent.
 
-    python -m recovery.examples.check_counter 100     # a hundred seeds
+    python -m recovery.harness.examples.check_counter 100     # a hundred seeds
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from recovery.examples.counter_service import CounterService
 from recovery.harness import ProcessDiedError, SimulatedProcess, StoreWorld, draw_settings
+from recovery.harness.examples.counter_service import CounterService
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
