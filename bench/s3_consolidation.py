@@ -21,9 +21,9 @@ from bench.report import CaseResult, Row, Samples, extras_of
 from bench.s3_service import MIB, distinct, s3_service, tier2_url
 from bench.workspace import BenchError, require_free_bytes, subfolder
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store as open_with_adapters
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import DefaultAdapters
-from segmentstore.store_files import open_store as open_with_adapters
+from segmentstore.store_adapters import DefaultAdapters
 from tier2.object_storage import ObjectStorage
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage

@@ -63,6 +63,11 @@ class MemoryLogStore:
         """What the container's log holds; for the logs themselves."""
         return self._contents.setdefault(container_id, _Contents())
 
+    @property
+    def has_logs(self) -> bool:
+        """Whether any log was ever opened."""
+        return any(contents.epoch for contents in self._contents.values())
+
     def frames(self, container_id: int) -> list[LogFrame]:
         """The frames from the truncation point on, as a tool would see them."""
         return list(self.contents(container_id).frames)
@@ -98,13 +103,19 @@ class MemoryDataLog(DurableDataLog):
     """One opening of a container's log in a `MemoryLogStore`."""
 
     def __init__(
-        self, store: MemoryLogStore, container_id: int, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+        self,
+        store: MemoryLogStore,
+        container_id: int,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        *,
+        epoch_min: int = 1,
     ) -> None:
         if payload_bytes_max < 1:
             raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be positive")
         self._contents = store.contents(container_id)
         self._container_id = container_id
         self._payload_bytes_max = payload_bytes_max
+        self._epoch_min = epoch_min
         self._epoch = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -127,8 +138,7 @@ class MemoryDataLog(DurableDataLog):
         if self._closed or self._epoch:
             raise ContainerStoppedError(self._container_id)
         self._loop = asyncio.get_running_loop()
-        self._contents.epoch += 1
-        self._epoch = self._contents.epoch
+        self._epoch = self._contents.epoch = max(self._contents.epoch + 1, self._epoch_min)
         self._failure = None
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:

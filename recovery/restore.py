@@ -27,10 +27,15 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from durablelog.bookkeeper.store_node import StoreIdentity
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.durable_data_log import DurableDataLog
+from durablelog.durable_data_log_factory import (
+    DurableDataLogFactory,
+    LogOptions,
+    StoreIdentity,
+)
+from durablelog.file.file_log_factory import FileLogFactory
 from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation
 from recovery.metadata_rebuild import rebuild
@@ -41,7 +46,6 @@ from recovery.restore_report import (
     FoundBlock,
     RestoreReport,
 )
-from recovery.restored_logs import LogsInFolder, RestoredLogs
 from recovery.store_check import check_store
 from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
 from segmentstore.config import StoreConfig
@@ -58,7 +62,7 @@ from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.segment_mapper import container_of
-from segmentstore.store_folder import LOCK_NAME, new_store_id, write_store_file
+from segmentstore.store_folder import LOCK_NAME, logs_folder, new_store_id, write_store_file
 from tier2.checkpoint_object import CONTAINERS_MAX, parse_checkpoint_name
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
 from tier2.object_storage import ObjectStorage
@@ -89,32 +93,33 @@ async def restore_store(
     dry_run: bool = False,
     predecessors: bool = False,
     store_id: str | None = None,
-    logs: RestoredLogs | None = None,
+    logs: DurableDataLogFactory | None = None,
     memory: MemoryStorages | None = None,
     on_progress: Progress = _no_progress,
 ) -> RestoreReport:
     """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL)
     holds.
 
-    `logs` is where its logs are made, None for the folder. With `dry_run` nothing is made. Several
-    stores that ever were on this bucket are refused, unless `predecessors` says that each was
-    restored from the one before, or `store_id` names the one that is wanted: then what carries its
-    tag, and what its own metadata name, is restored, and the rest left alone. The old store must
-    never run on this bucket again once the new one was opened. Raises InvalidArgumentError (several
-    stores; `location` is a URL), NotAStoreError (the folder is not empty; the bucket holds nothing
-    of a store), DataCorruptionError (what is in the bucket cannot be of one store),
-    StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for 1,000 objects, one GET a
-    container, and one or few GETs for each object the newest checkpoint does not know.
+    `logs` is where its logs are made, open, and the caller's to close; None for the folder. With
+    `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless
+    `predecessors` says that each was restored from the one before, or `store_id` names the one that
+    is wanted: then what carries its tag, and what its own metadata name, is restored, and the rest
+    left alone. The old store must never run on this bucket again once the new one was opened.
+    Raises InvalidArgumentError (several stores; `location` is a URL), NotAStoreError (the folder is
+    not empty; the bucket holds nothing of a store), DataCorruptionError (what is in the bucket
+    cannot be of one store), StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for
+    1,000 objects, one GET a container, and one or few GETs for each object the newest checkpoint
+    does not know.
     """
     location = os.path.abspath(checked_folder(location))
     wanted = _wanted_store(store_id, predecessors=predecessors)
     check_object_storage_url(tier2, new=True)
     storage = open_object_storage(tier2, runtime, memory=memory)
     executor = runtime.executor("restore", 1)
-    logs = logs if logs is not None else LogsInFolder(location, runtime)
+    logs = logs if logs is not None else FileLogFactory(logs_folder(location), runtime)
     try:
         await _on_disk(executor, location, _check_folder, location, runtime)
-        await logs.check()
+        await logs.check_unused()
         report, metadata = await _rebuild_all(
             storage,
             location,
@@ -129,7 +134,7 @@ async def restore_store(
             try:
                 await _write(report, metadata, tier2, logs, executor, runtime)
                 report.findings = await check_store(
-                    await logs.written(len(metadata)), storage, runtime
+                    await logs.stored_logs(len(metadata)), storage, runtime
                 )
             finally:
                 lock.close()
@@ -367,7 +372,7 @@ async def _write(
     report: RestoreReport,
     metadata: list[ContainerMetadata],
     tier2: str,
-    logs: RestoredLogs,
+    logs: DurableDataLogFactory,
     executor: Executor,
     runtime: Runtime,
 ) -> None:
@@ -379,11 +384,12 @@ async def _write(
         tier2=tier2,
         shared_tier2=bool(report.stores_there),
     )
+    options = LogOptions(config.frame_bytes_max, config.log_file_bytes, report.epoch)
     store_id = new_store_id(runtime)
-    await logs.begin(store_id)
+    await logs.reserve_store(store_id)
     for each in metadata:
-        await _write_log(logs.log(each.container_id, store_id, report.epoch, config), each, runtime)
-    await logs.finish(StoreIdentity(store_id, config.containers, tier2, config.shared_tier2))
+        await _write_log(logs.make_log(each.container_id, store_id, options), each, runtime)
+    await logs.publish_store(StoreIdentity(store_id, config.containers, tier2, config.shared_tier2))
     await _on_disk(
         executor,
         report.location,

@@ -14,14 +14,14 @@ checked against itself and against Tier 2. Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from durablelog.checkpoint_codec import decode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogFrame
-from durablelog.file.frame_reports import FrameReport, read_only_frames
+from durablelog.durable_data_log_factory import RemoteLog, StoredLogs
+from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_layout import file_number
 from durablelog.file.log_state import read_state
 from durablelog.log_positions import LogPositions
@@ -53,22 +53,8 @@ OBJECTS_AT_ONCE = 8
 """Objects looked at together; deep, each holds up to two pieces of 4 MiB."""
 
 
-class LogElsewhere(NamedTuple):
-    """A log that is not files in a folder."""
-
-    frames: Callable[[], Iterator[FrameReport]]
-    """As `read_only_frames` gives them; none of a log that was never written to.
-
-    Gone through in a thread that may block.
-
-    May raise TierUnavailableError, StoreInUseError, DataCorruptionError and ConfigError.
-    """
-    unit: str
-    """What a report's position counts."""
-
-
 async def check_store(
-    logs: Mapping[int, str] | Mapping[int, LogElsewhere],
+    logs: StoredLogs,
     tier2: str | ObjectStorage,
     runtime: Runtime,
     *,
@@ -119,7 +105,7 @@ class _LogCheck:
     """One container's log: read, replayed, checked against itself. `run` blocks."""
 
     container_id: int
-    log: str | LogElsewhere
+    log: str | RemoteLog
     disk: Disk
     findings: list[Finding] = field(default_factory=list)
     metadata: ContainerMetadata | None = None
@@ -157,7 +143,7 @@ class _LogCheck:
 
     def _read(self, replay: Replay, metadata: ContainerMetadata) -> bool:
         """Replay every frame; False if the log ends in corruption."""
-        if isinstance(self.log, LogElsewhere):
+        if isinstance(self.log, RemoteLog):
             frames, unit = self.log.frames(), self.log.unit
         elif read_state(self.log, self.disk) is None:
             return self._nothing_there(self.log)

@@ -9,25 +9,17 @@ theirs; nothing here judges or deletes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, NamedTuple
 
-from durablelog.bookkeeper.ledger_store import LedgerError
-from durablelog.bookkeeper.orphan_ledgers import (
-    OrphanLedger,
-    OrphanSearch,
-    find_orphans,
-    holds_entries,
-    remove_orphan,
-)
+from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
 from segmentstore.contracts.runtime import Clock, Runtime
-from segmentstore.tier1 import SharedTier1, translated
 from storagewriter.deletion_clock import clock_at, remaining_ms
 from storagewriter.orphan_rules import Verdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
@@ -87,6 +79,12 @@ class GarbageReport:
         """Bytes of the objects in these states; of all if none is named."""
         return sum(item.size or 0 for item in self.items if not states or item.state in states)
 
+    def with_deleted_ledgers(self, deletion: OrphanDeletion) -> GarbageReport:
+        """With what became of what the logs left behind."""
+        items = [_ledger_item("deleted ledger", orphan) for orphan in deletion.deleted]
+        items += [_ledger_item("orphan ledger", orphan) for orphan in deletion.kept]
+        return _report([*self.items, *items], [*self.problems, *deletion.problems], self.notes)
+
     def with_orphan_ledgers(self, found: OrphanSearch) -> GarbageReport:
         """With what was found on BookKeeper, and not deleted."""
         items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
@@ -129,38 +127,6 @@ async def collect_garbage(
             if name not in metadata.garbage:
                 items.append(GarbageItem("deleted", container_id, garbage.record.size, None, name))
     return _report(items, problems, notes)
-
-
-async def collect_orphan_ledgers(
-    report: GarbageReport, tier1: SharedTier1, store_id: str, served: Collection[int]
-) -> GarbageReport:
-    """Find, fence and delete ledgers that no log of these containers lists, all of them ours by
-    now.
-
-    Raises TierUnavailableError if they cannot be looked for; one that cannot be deleted, or holds
-    entries, is told in the report.
-    """
-    clients = tier1.clients
-    async with translated():
-        found = await find_orphans(
-            clients.ledgers, clients.nodes, tier1.location.path, store_id, served
-        )
-    items, problems = list(report.items), [*report.problems, *found.problems]
-    for orphan in found.orphans:
-        try:
-            gone = await remove_orphan(clients.ledgers, orphan)
-        except LedgerError as error:
-            items.append(_ledger_item("orphan ledger", orphan))
-            problems.append(
-                f"container {orphan.container_id}: ledger {orphan.ledger_id} could not "
-                f"be deleted: {error}"
-            )
-        else:
-            if gone:
-                items.append(_ledger_item("deleted ledger", orphan))
-            else:
-                problems.append(holds_entries(orphan))
-    return _report(items, problems, report.notes)
 
 
 def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:

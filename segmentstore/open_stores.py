@@ -16,7 +16,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import gc
 import logging
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from segmentstore.contracts import forks
-from segmentstore.store_files import StoreParts
+from segmentstore.store_parts import StoreParts
 
 _log = logging.getLogger(__name__)
 
@@ -92,9 +91,7 @@ class OpenStore:
         if self.parts.lock is not None:
             with suppress(OSError):
                 self.parts.lock.close()
-        if self.parts.tier1 is not None:
-            # Others ask whether its session lives. A bare thread: to begin it takes no lock.
-            _thread.start_new_thread(self.parts.tier1.clients.abandon, ())
+        self.parts.logs.abandon()
 
     async def ended(self) -> None:
         """Close it, if nobody has yet, and wait for the end; on any event loop.

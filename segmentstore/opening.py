@@ -14,10 +14,11 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
 from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import StoreParts, open_store
+from segmentstore.store_parts import StoreParts
 
 
 class OpeningStore:
@@ -71,10 +72,12 @@ class OpeningStore:
             parts.endpoint = await MetricsEndpoint.open(
                 host, port, store.stats, registry, self._runtime
             )
+            parts.undo.push_async_callback(parts.endpoint.close)
         if parts.config.local_face:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
             parts.face = await LocalServer.open(store, parts.location, parts.store_id)
+            parts.undo.push_async_callback(parts.face.close)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

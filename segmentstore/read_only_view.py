@@ -19,39 +19,36 @@ of this file:
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
 
-from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
-from durablelog.durable_data_log import DurableDataLog
-from durablelog.file.file_log_view import FileLogView
+from durablelog.bookkeeper.bookkeeper_clients import OpenClients, open_clients
+from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
 from segmentstore.config import (
     ENVIRONMENT_PREFIX,
-    FILE_NAME,
     StoreConfig,
     StoreFile,
     merge_settings,
 )
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import (
-    ConfigError,
-    NotAStoreError,
     ReadOnlyFileSystemError,
     ReadOnlyViewError,
     SegmentStoreError,
-    TierUnavailableError,
 )
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.locked_folder import on_disk
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import StoreParts, tier2_url
-from segmentstore.store_folder import check_tier2_is_not_misplaced, log_directory, read_store_file
-from segmentstore.tier1 import BookKeeperClients, SharedTier1, open_clients
+from segmentstore.store_folder import check_tier2_is_not_misplaced, read_store_file, tier2_url
+from segmentstore.store_identity import check_identity
+from segmentstore.store_parts import StoreParts
+from segmentstore.tier1 import make_log_factory
 from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
@@ -64,10 +61,6 @@ _SERVE: Final = ENVIRONMENT_PREFIX + "SERVE"
 _TIER2: Final = ENVIRONMENT_PREFIX + "TIER2"
 """Empty, it says "the default", which on BookKeeper is where the store was made."""
 
-OpenClients = Callable[
-    [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]
-]
-
 
 class _Viewed(NamedTuple):
     """What is known before a log is opened."""
@@ -76,7 +69,6 @@ class _Viewed(NamedTuple):
     config: StoreConfig
     reason: SegmentStoreError
     """Why a call that would change something is refused."""
-    tier1: SharedTier1 | None = None
 
 
 async def open_view(
@@ -102,109 +94,87 @@ async def open_view(
 async def _open_view(
     location: str, environment: Mapping[str, str], runtime: Runtime, clients: OpenClients
 ) -> SegmentStore:
-    executor = runtime.executor("open", 1)
+    undo = AsyncExitStack()
     try:
-        file = await asyncio.get_running_loop().run_in_executor(
-            executor, read_store_file, location, runtime
-        )
-    except OSError as error:
-        raise TierUnavailableError("tier1", f"{location}: {error}") from error
-    finally:
-        executor.shutdown(wait=False)
-    tier1 = (
-        str(file.settings["tier1"])
-        if file is not None
-        else environment.get(ENVIRONMENT_PREFIX + "TIER1", "")
-    )
-    if is_bookkeeper_url(tier1):
-        viewed = await _on_bookkeeper(location, file, tier1, environment, runtime, clients)
-    else:
-        viewed = _in_files(location, file, environment, runtime)
-    try:
-        parts = _make_parts(location, viewed, runtime)
-    except BaseException:
-        if viewed.tier1 is not None:
-            await outlast(own_task(viewed.tier1.close(), name="close clients"))
-        raise
-    try:
+        file = await on_disk(runtime, location, read_store_file, location, runtime)
+        tier1 = environment.get(ENVIRONMENT_PREFIX + "TIER1", "") or "file"
+        if file is not None:
+            tier1 = str(file.settings["tier1"])
+        logs = make_log_factory(tier1, location, environment, runtime, connect=clients)
+        await logs.open()
+        undo.push_async_callback(logs.close)
+        viewed = await _viewed(location, file, logs, environment, runtime)
+        parts = _make_parts(location, viewed, logs, runtime, undo)
         await parts.cache.open()
         for container in parts.containers:
             await container.start(view=viewed.reason)
     except BaseException:
-        await parts.close()
+        await outlast(own_task(undo.aclose(), name="undo opening"))
         raise
     return SegmentStore(parts)
 
 
-def _in_files(
-    location: str, file: StoreFile | None, environment: Mapping[str, str], runtime: Runtime
-) -> _Viewed:
-    if file is None:
-        raise NotAStoreError(location, f"it has no {FILE_NAME}")
-    if file.settings["tier1"] != "file":
-        detail = (
-            "a store on a read-only file system is read only where its log is in files, or "
-            "on BookKeeper; this one's"
-        )
-        raise ConfigError("tier1", f"{detail} is in memory: mount it writable")
-    config = merge_settings({}, environment, file.settings, existing=True)
-    if not config.tier2:
-        check_tier2_is_not_misplaced(location, runtime)
-    return _Viewed(file.store_id, config, ReadOnlyFileSystemError(location))
-
-
-async def _on_bookkeeper(
+async def _viewed(
     location: str,
     file: StoreFile | None,
-    url: str,
+    logs: DurableDataLogFactory,
     environment: Mapping[str, str],
     runtime: Runtime,
-    clients: OpenClients,
 ) -> _Viewed:
-    where = BookKeeperLocation.parse(url)
-    tier1 = SharedTier1(where, await clients(where, environment, runtime), runtime)
-    try:
-        identity = await tier1.identity(file)
-        fixed: dict[str, object] = {
-            "tier1": url,
-            "containers": identity.containers,
-            "tier2": identity.tier2,
-        }
-        settings = {**fixed, **file.settings} if file is not None else fixed
-        mine = {
-            key: value
-            for key, value in environment.items()
-            if key != _SERVE and (value or key != _TIER2)
-        }
-        config = merge_settings({}, mine, {**settings, "serve": "all"}, existing=True)
-    except BaseException:
-        await outlast(own_task(tier1.close(), name="close clients"))
-        raise
-    return _Viewed(identity.store_id, config, ReadOnlyViewError(location), tier1)
+    identity = await check_identity(logs, file, location)
+    if not logs.is_shared:
+        assert file is not None, "without an identity elsewhere only a store.toml makes a store"
+        config = merge_settings({}, environment, file.settings, existing=True)
+        if not config.tier2:
+            check_tier2_is_not_misplaced(location, runtime)
+        return _Viewed(file.store_id, config, ReadOnlyFileSystemError(location))
+    fixed: dict[str, object] = {
+        "tier1": logs.tier1,
+        "containers": identity.containers,
+        "tier2": identity.tier2,
+    }
+    settings = {**fixed, **file.settings} if file is not None else fixed
+    mine = {
+        key: value
+        for key, value in environment.items()
+        if key != _SERVE and (value or key != _TIER2)
+    }
+    config = merge_settings({}, mine, {**settings, "serve": "all"}, existing=True)
+    return _Viewed(identity.store_id, config, ReadOnlyViewError(location))
 
 
-def _make_parts(location: str, viewed: _Viewed, runtime: Runtime) -> StoreParts:
+def _make_parts(
+    location: str,
+    viewed: _Viewed,
+    logs: DurableDataLogFactory,
+    runtime: Runtime,
+    undo: AsyncExitStack,
+) -> StoreParts:
     config = dataclasses.replace(
         viewed.config, cache_bytes_max=min(viewed.config.cache_bytes_max, _CACHE_BYTES_MAX)
     )
     url = tier2_url(location, config)
     check_object_storage_url(url)
+    views = {each: logs.make_view(each, viewed.store_id) for each in config.served}
     storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))
+    undo.push_async_callback(storage.close)
     cache = MemoryCache(config.cache_bytes_max)
+    undo.push_async_callback(cache.close)
     addresses = CacheAddresses()
     markers = StoreMarkers(storage, viewed.store_id)
-    return StoreParts(
+    parts = StoreParts(
         location=location,
         store_id=viewed.store_id,
         config=config,
         lock=None,
         runtime=runtime,
+        logs=logs,
         storage=storage,
         cache=cache,
         containers=[
             SegmentContainer(
                 container_id,
-                log=_log(location, container_id, viewed, runtime),
+                log=log,
                 storage=storage,
                 cache=cache,
                 addresses=addresses,
@@ -212,15 +182,11 @@ def _make_parts(location: str, viewed: _Viewed, runtime: Runtime) -> StoreParts:
                 runtime=runtime,
                 store_id=viewed.store_id,
             )
-            for container_id in config.served
+            for container_id, log in views.items()
         ],
         markers=markers,
         tier2_start=Tier2Start(storage, markers),
-        tier1=viewed.tier1,
+        undo=undo,
     )
-
-
-def _log(location: str, container_id: int, viewed: _Viewed, runtime: Runtime) -> DurableDataLog:
-    if viewed.tier1 is not None:
-        return viewed.tier1.log_view(container_id, viewed.store_id)
-    return FileLogView(log_directory(location, container_id), container_id, runtime)
+    undo.push_async_callback(parts.stop_containers)
+    return parts

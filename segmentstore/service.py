@@ -47,12 +47,12 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
-from segmentstore.garbage import GarbageReport, collect_garbage, collect_orphan_ledgers
+from segmentstore.garbage import GarbageReport, collect_garbage
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
-from segmentstore.store_files import StoreParts
+from segmentstore.store_parts import StoreParts
 from tier2.object_storage import StorageUnavailableError
 
 _HOMES_MAX = 100_000
@@ -369,8 +369,9 @@ class SegmentStore:
             container.check_running()
         parts = self._parts
         report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
-        if parts.tier1 is not None:
-            report = await collect_orphan_ledgers(report, parts.tier1, parts.store_id, self._by_id)
+        report = report.with_deleted_ledgers(
+            await parts.logs.delete_orphans(parts.store_id, self._by_id)
+        )
         return dataclasses.replace(report, notes=(*report.notes, *parts.markers.losses()))
 
     async def export_catalog(self) -> list[CatalogExport]:

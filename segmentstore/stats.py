@@ -20,11 +20,10 @@ from segmentstore.stats_types import (
     StoreStats,
     Tier2Stats,
 )
-from segmentstore.tier1 import TIER1_PREFIX
 from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
-    from segmentstore.store_files import StoreParts
+    from segmentstore.store_parts import StoreParts
 
 
 def store_stats(parts: StoreParts) -> StoreStats:
@@ -63,11 +62,10 @@ def store_stats(parts: StoreParts) -> StoreStats:
 
 def _tier1_and_containers(parts: StoreParts) -> list[str]:
     """What is wrong with a Tier 1 that is shared is said once, not by each container."""
-    shared = parts.tier1.health() if parts.tier1 is not None else []
-    said = tuple(finding.removeprefix(TIER1_PREFIX) for finding in shared)
+    said = tuple(parts.logs.health())
     of_containers = [finding for container in parts.containers for finding in container.health()]
     return [
-        *shared,
+        *(f"tier1: {finding}" for finding in said),
         *(finding for finding in of_containers if not said or not finding.endswith(said)),
     ]
 

@@ -1,4 +1,4 @@
-"""What a store's outside parts are made by: logs, BookKeeper's clients, Tier 2, the cache."""
+"""What a store's outside parts are made by: its logs, Tier 2, the cache."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients, open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.durable_data_log import DurableDataLog
-from durablelog.file.file_log import FileLog
-from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
+from durablelog.durable_data_log_factory import DurableDataLogFactory
+from durablelog.memory_data_log import MemoryLogStore
 from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_folder import (
-    log_directory,
-)
-from segmentstore.tier1 import BookKeeperClients, open_clients
+from segmentstore.tier1 import make_log_factory
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
 
@@ -27,18 +24,10 @@ class StoreAdapters(Protocol):
     world has its own.
     """
 
-    def log(
-        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
-    ) -> DurableDataLog:
-        """Tier 1 of one container, where it is not on BookKeeper."""
-
-    async def bookkeeper(
-        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
-    ) -> BookKeeperClients:
-        """What the store speaks to BookKeeper by, opened; the store closes it.
-
-        Raises ConfigError, TierUnavailableError.
-        """
+    def logs(
+        self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
+    ) -> DurableDataLogFactory:
+        """Tier 1, not opened yet; the store opens and closes it. Raises ConfigError."""
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         """Tier 2. Raises ConfigError."""
@@ -48,29 +37,22 @@ class StoreAdapters(Protocol):
 
 
 class DefaultAdapters:
-    """File log (or memory), Tier 2 by its URL, RocksDB."""
+    """Tier 1 and Tier 2 by their settings, RocksDB."""
 
     def __init__(self) -> None:
         self._memory = MemoryLogStore()
 
-    def log(
-        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
-    ) -> DurableDataLog:
-        if config.tier1 == "memory":
-            return MemoryDataLog(
-                self._memory, container_id, payload_bytes_max=config.frame_bytes_max
-            )
-        return FileLog(
-            log_directory(location, container_id),
-            container_id,
-            runtime,
-            file_bytes=config.log_file_bytes,
-            payload_bytes_max=config.frame_bytes_max,
+    def logs(
+        self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
+    ) -> DurableDataLogFactory:
+        return make_log_factory(
+            tier1, location, environment, runtime, memory=self._memory, connect=self.bookkeeper
         )
 
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
+        """Connect to the services of a store on BookKeeper. Raises as `open_clients`."""
         return await open_clients(location, environment, runtime)
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:

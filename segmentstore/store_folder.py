@@ -1,18 +1,23 @@
 """What lies where in a store's folder, and how the file that makes it a store is written, read and
-taken back.
+taken back. Blocking.
 
-The folder's description is in segmentstore/store_files.py, which opens stores; this is what the
-making of one shares with it. Blocking.
+- `store.toml`: what was fixed at creation; its presence makes the folder a store;
+- `lock`: held by the process that has the store open;
+- `log/<id>/`: Tier 1 of each container, where logs are files;
+- `cache/`: RocksDB, throw-away;
+- `tier2/`: objects, unless `tier2` names another place.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
+from durablelog.file.file_log_factory import container_folder
 from segmentstore.config import (
     FILE_NAME,
     StoreConfig,
@@ -34,9 +39,24 @@ _NEW = ".new"
 _TIER1_LINE = re.compile(r"^tier1[ \t]*=.*$", re.MULTILINE)
 
 
+def logs_folder(location: str) -> str:
+    """Where logs in files are."""
+    return os.path.join(location, "log")
+
+
 def log_directory(location: str, container_id: int) -> str:
     """Where the file log of a container is."""
-    return os.path.join(location, "log", str(container_id))
+    return container_folder(logs_folder(location), container_id)
+
+
+def own_tier2_url(location: str) -> str:
+    """Where the objects are unless `tier2` names another place: in the folder."""
+    return pathlib.Path(location, "tier2").absolute().as_uri()
+
+
+def tier2_url(location: str, config: StoreConfig) -> str:
+    """Where the objects are, as a URL."""
+    return config.tier2 or own_tier2_url(location)
 
 
 def new_store_id(runtime: Runtime) -> str:

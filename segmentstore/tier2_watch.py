@@ -16,7 +16,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from tier2.object_names import is_of_store, store_tag
 
 if TYPE_CHECKING:
-    from segmentstore.store_files import StoreParts
+    from segmentstore.store_parts import StoreParts
 
 
 def scrub_of(parts: StoreParts) -> BackgroundScrub:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -42,6 +41,7 @@ from durablelog.bookkeeper.ledger_store import (
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
+from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 
 LOOKS_AT_ONCE: Final = 16
 PROBLEMS_MAX: Final = 100
@@ -57,24 +57,6 @@ class LedgerVerdict(Enum):
     ORPHAN = "orphan"
     UNCLEAR = "unclear"
     """It says it is ours, and the record does not fit."""
-
-
-class OrphanLedger(NamedTuple):
-    """A ledger nobody needs."""
-
-    container_id: int
-    ledger_id: int
-    epoch: int
-    length: int | None
-    """Bytes; None while it is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanSearch:
-    """What was found."""
-
-    orphans: tuple[OrphanLedger, ...]
-    problems: tuple[str, ...]
 
 
 class _Ours(NamedTuple):
@@ -169,6 +151,28 @@ async def find_orphans(
             f"and {len(problems) - PROBLEMS_MAX:,} more ledgers that were left alone"
         ]
     return OrphanSearch(tuple(orphans), tuple(problems))
+
+
+async def delete_orphans(ledgers: LedgerStore, found: OrphanSearch) -> OrphanDeletion:
+    """Fence and delete what `find_orphans` found; one that cannot be, or holds entries, is told."""
+    deleted: list[OrphanLedger] = []
+    kept: list[OrphanLedger] = []
+    problems = list(found.problems)
+    for orphan in found.orphans:
+        try:
+            gone = await remove_orphan(ledgers, orphan)
+        except LedgerError as error:
+            kept.append(orphan)
+            problems.append(
+                f"container {orphan.container_id}: ledger {orphan.ledger_id} could not "
+                f"be deleted: {error}"
+            )
+        else:
+            if gone:
+                deleted.append(orphan)
+            else:
+                problems.append(holds_entries(orphan))
+    return OrphanDeletion(tuple(deleted), tuple(kept), tuple(problems))
 
 
 async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> bool:

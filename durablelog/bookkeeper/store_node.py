@@ -11,43 +11,25 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
     NodeUnavailableError,
 )
+from durablelog.durable_data_log_factory import StoreIdentity
 from segmentstore.contracts.errors import (
     ConfigError,
     DataCorruptionError,
     NotAStoreError,
     TierUnavailableError,
 )
-from segmentstore.contracts.urls import redacted
 
 VERSION: Final = 1
 _TRIES: Final = 5
 CONTAINERS_MAX: Final = 65536
 _REQUIRED: Final = ("store_id", "containers", "tier2")
-
-
-class StoreIdentity(NamedTuple):
-    """What was fixed when a store was made, and is the same wherever it is opened."""
-
-    store_id: str
-    """A UUID."""
-    containers: int
-    tier2: str
-    """An absolute URL; of a store of old it may hold a password."""
-    shared_tier2: bool = False
-    """Whether other stores were meant to be there: what a folder that joins goes by."""
-
-    def __repr__(self) -> str:
-        return (
-            f"StoreIdentity({self.store_id}, containers={self.containers}, "
-            f"tier2={redacted(self.tier2)!r})"
-        )
 
 
 def containers_path(root: str) -> str:

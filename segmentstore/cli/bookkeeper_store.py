@@ -17,13 +17,21 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from durablelog.bookkeeper.bookkeeper_clients import (
+    BookKeeperClients,
+    OpenClients,
+    open_clients,
+    open_nodes,
+    translated,
+)
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from durablelog.bookkeeper.frame_reports import frame_reports
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError
 from durablelog.bookkeeper.log_metadata import LogMetadata
-from durablelog.bookkeeper.orphan_ledgers import OrphanSearch, find_orphans, read_record
+from durablelog.bookkeeper.orphan_ledgers import find_orphans, read_record
 from durablelog.bookkeeper.store_node import read_identity
 from durablelog.durable_data_log import LogAddress
+from durablelog.durable_data_log_factory import OrphanSearch
 from durablelog.file.frame_reports import FrameReport
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
@@ -32,7 +40,6 @@ from segmentstore.contracts.errors import ConfigError, StoreInUseError, TierUnav
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
 from segmentstore.store_folder import read_store_file
-from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes, translated
 
 if TYPE_CHECKING:
     from durablelog.bookkeeper.metadata_node import MetadataNodes
@@ -40,9 +47,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OpenNodes = Callable[
     [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, "MetadataNodes"]
-]
-OpenClients = Callable[
-    [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, BookKeeperClients]
 ]
 
 

@@ -256,7 +256,7 @@ def _store_file(location: str) -> StoreFile:
 
 
 def _tier2_url(location: str) -> str:
-    from segmentstore.store_files import tier2_url  # noqa: PLC0415
+    from segmentstore.store_folder import tier2_url  # noqa: PLC0415
 
     return tier2_url(
         location, merge_settings({}, {}, _store_file(location).settings, existing=True)

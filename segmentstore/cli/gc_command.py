@@ -17,8 +17,7 @@ from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport, StoppedContainer, survey_garbage
-from segmentstore.store_files import tier2_url
-from segmentstore.store_folder import read_store_file
+from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.object_storage import StorageUnavailableError
 from tier2.store_markers import StoreMarkers, marker_name

@@ -19,8 +19,7 @@ from segmentstore.cli.stores import require_store, run, with_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import tier2_url
-from segmentstore.store_folder import read_store_file
+from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, each_message, read_answer, read_message
 from tier2.mailbox.messages import (

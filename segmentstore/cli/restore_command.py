@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress
 
-from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import run
-from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.urls import redacted
 
 if TYPE_CHECKING:
     from recovery.restore_report import RestoreReport, SegmentRestore
@@ -104,20 +101,15 @@ def restore(
 
 async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> RestoreReport:
     from recovery.restore import restore_store  # noqa: PLC0415
-    from recovery.restored_logs import LogsOnBookKeeper  # noqa: PLC0415
-    from segmentstore.tier1 import open_clients  # noqa: PLC0415
+    from segmentstore.tier1 import make_log_factory  # noqa: PLC0415
 
     runtime = Runtime()
-    if tier1 == "file":
-        return await restore_store(tier2, new_store, runtime, **options)
-    if not is_bookkeeper_url(tier1):
-        raise ConfigError("tier1", f'{redacted(tier1)!r} is not "file" or a bookkeeper:// URL')
-    clients = await open_clients(BookKeeperLocation.parse(tier1), os.environ, runtime)
+    logs = make_log_factory(tier1, new_store, os.environ, runtime)
+    await logs.open()
     try:
-        logs = LogsOnBookKeeper(tier1, clients.ledgers, clients.nodes, runtime)
         return await restore_store(tier2, new_store, runtime, logs=logs, **options)
     finally:
-        await clients.close()
+        await logs.close()
 
 
 def _plain(report: RestoreReport) -> dict[str, Any]:

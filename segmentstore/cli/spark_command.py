@@ -23,8 +23,7 @@ from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import tier2_url
-from segmentstore.store_folder import read_store_file
+from segmentstore.store_folder import read_store_file, tier2_url
 
 COULD_NOT_TELL = 2
 """As the jobs have it (tier2/spark/common/command_options.py): schedulers tell a failure from

@@ -14,10 +14,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.durable_data_log_factory import RemoteLog, StoredLogs
 from durablelog.file.frame_reports import FrameReport, read_only_frames
 from durablelog.file.log_state import lock_log, read_state
 from durablelog.log_positions import LogPositions
@@ -39,11 +40,7 @@ from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
-from segmentstore.store_files import LOCK_NAME, log_directory, tier2_url
-from segmentstore.store_folder import read_store_file
-
-if TYPE_CHECKING:
-    from recovery.store_check import LogElsewhere
+from segmentstore.store_folder import LOCK_NAME, log_directory, read_store_file, tier2_url
 
 
 class LoggedOperation(NamedTuple):
@@ -121,15 +118,12 @@ class StoppedStore:
         return log_directory(self._location, container_id)
 
     @property
-    def logs(self) -> dict[int, str] | dict[int, LogElsewhere]:
+    def logs(self) -> StoredLogs:
         """The logs of all containers, as `check_store` takes them."""
-        # Not at the top: the other commands do not pay for what checks everything.
-        from recovery.store_check import LogElsewhere  # noqa: PLC0415
-
         if self.bookkeeper is not None:
             frames = self.bookkeeper.frames
             return {
-                each: LogElsewhere(partial(frames, each), self.position_unit)
+                each: RemoteLog(partial(frames, each), self.position_unit)
                 for each in self.container_ids
             }
         return {container_id: self.log_folder(container_id) for container_id in self.container_ids}

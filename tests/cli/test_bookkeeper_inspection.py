@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.frame_reports import LedgerStillOpenError
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
@@ -27,7 +28,6 @@ from segmentstore.cli.exit_codes import ExitCode, exit_code_for
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import BookKeeperClients
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import run
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 import segmentstore as engine
+from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.gateway import gateway_ledger_store
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED
@@ -21,7 +22,6 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.config import parse_store_file
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_clients
 from tests.cli.shell import segmentstore
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 

@@ -21,7 +21,7 @@ from recovery.harness.runs.scenario import Scenario
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.tier_observer import file_look, observe_tiers
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 from tests.store.harness import TINY
 from tier2.locations import open_object_storage
 

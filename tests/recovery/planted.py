@@ -20,7 +20,7 @@ from recovery.store_check import check_store
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 from tests.store.harness import open_lazy, run
 
 FLUSHED = b"0123456789" * 9

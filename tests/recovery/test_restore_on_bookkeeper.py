@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
+from durablelog.bookkeeper.bookkeeper_log_factory import BookKeeperLogFactory
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
-from durablelog.bookkeeper.store_node import StoreIdentity, container_path, decode_identity
+from durablelog.bookkeeper.store_node import container_path, decode_identity
+from durablelog.durable_data_log_factory import StoreIdentity
 from recovery.consistency_check import Severity
 from recovery.restore import EPOCH_GAP, restore_store
 from recovery.restore_report import RestoreReport
-from recovery.restored_logs import LogsOnBookKeeper
 from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
@@ -29,6 +31,17 @@ from tests.store.harness import open_lazy, read_all, run
 CONTAINERS = 2
 NAMES = tuple(name_in(number, CONTAINERS) for number in range(CONTAINERS))
 FLUSHED = b"0123456789" * 40
+
+
+async def opened_logs(
+    clients: BookKeeperClients, kind: type[BookKeeperLogFactory] = BookKeeperLogFactory
+) -> BookKeeperLogFactory:
+    async def connect(*_: object) -> BookKeeperClients:
+        return clients
+
+    logs = kind(URL, {}, Runtime(), connect=connect)
+    await logs.open()
+    return logs
 
 
 class World(BookKeeperWorld):
@@ -57,11 +70,14 @@ class World(BookKeeperWorld):
             for name in NAMES:
                 await store.append(name, b"lost")
 
+    def services(self) -> BookKeeperClients:
+        return BookKeeperClients(MemoryLedgerStore(self.cluster), MemoryNodes(self.tree))
+
     async def restore(
         self, folder: Path | None = None, process: MemoryProcess | None = None, **options: Any
     ) -> RestoreReport:
         ledgers, nodes = MemoryLedgerStore(self.cluster, process), MemoryNodes(self.tree, process)
-        logs = LogsOnBookKeeper(URL, ledgers, nodes, Runtime())
+        logs = await opened_logs(BookKeeperClients(ledgers, nodes))
         report = await restore_store(
             self.url, str(folder or self.new), Runtime(), logs=logs, **options
         )
@@ -197,14 +213,17 @@ def test_logs_without_a_store_are_left_alone(world: World) -> None:
 
 
 def test_a_root_node_that_a_tool_changed_meanwhile_is_left_alone(world: World) -> None:
-    class Changed(LogsOnBookKeeper):
-        async def finish(self, identity: StoreIdentity) -> None:
+    class Changed(BookKeeperLogFactory):
+        async def publish_store(self, identity: StoreIdentity) -> None:
             world.tree.put(ROOT, b"mine")
-            await super().finish(identity)
+            await super().publish_store(identity)
 
-    logs = Changed(URL, MemoryLedgerStore(world.cluster), MemoryNodes(world.tree), Runtime())
+    async def main() -> None:
+        logs = await opened_logs(world.services(), Changed)
+        await restore_store(world.url, str(world.new), Runtime(), logs=logs)
+
     with pytest.raises(NotAStoreError, match="was changed"):
-        run(restore_store(world.url, str(world.new), Runtime(), logs=logs))
+        run(main())
     assert not (world.new / "store.toml").exists()
 
 
@@ -236,17 +255,20 @@ def test_services_that_do_not_answer_are_said_to_be_so(world: World) -> None:
 def test_a_lost_reply_to_the_making_of_the_store_makes_it_once(
     world: World, *, happens: bool
 ) -> None:
-    class Lost(LogsOnBookKeeper):
-        async def begin(self, store_id: str) -> None:
+    class Lost(BookKeeperLogFactory):
+        async def reserve_store(self, store_id: str) -> None:
             world.tree.fail("create", happens=happens)
-            await super().begin(store_id)
+            await super().reserve_store(store_id)
 
-        async def finish(self, identity: StoreIdentity) -> None:
+        async def publish_store(self, identity: StoreIdentity) -> None:
             world.tree.fail("write", happens=happens)
-            await super().finish(identity)
+            await super().publish_store(identity)
 
-    logs = Lost(URL, MemoryLedgerStore(world.cluster), MemoryNodes(world.tree), Runtime())
-    report = run(restore_store(world.url, str(world.new), Runtime(), logs=logs))
+    async def main() -> RestoreReport:
+        logs = await opened_logs(world.services(), Lost)
+        return await restore_store(world.url, str(world.new), Runtime(), logs=logs)
+
+    report = run(main())
     assert world.identity().store_id == report.store_id
     assert run(world.contents(world.new)) == WHOLE
 

@@ -18,9 +18,9 @@ from segmentstore import SegmentStore
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.stats_types import ReadIndexStats
 from segmentstore.store_adapters import DefaultAdapters
-from segmentstore.store_files import open_store
 from tests.store.harness import read_all, run, until
 
 KIB = 1024

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from durablelog.bookkeeper.ledger_store import Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_clients
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.cluster_trials import ONE, refused, use, write_properties
 from tests.support.suites import slow

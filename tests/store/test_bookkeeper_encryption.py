@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 
 import segmentstore
+from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_clients
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.certificates import make_certificates
 from tests.store.cluster_trials import SLOW_TLS_S, refused, use, write_properties

@@ -23,8 +23,8 @@ from segmentstore import (
 )
 from segmentstore.contracts.processes import ProcessIdentity, SystemProcesses
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.open_stores import register
-from segmentstore.store_files import open_store
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import LAZY, read_all, run
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import rule
 
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import open_store
+from segmentstore.open_steps import open_store
 from tests.store.bookkeeper_world import URL, BookKeeperWorld
 from tests.store.harness import TINY
 from tests.store.test_model import EXAMPLES, StoreMachine, payloads, picks

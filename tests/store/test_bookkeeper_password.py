@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients, ledger_password
 from durablelog.bookkeeper.bookkeeper_location import PASSWORD_VARIABLE, BookKeeperLocation
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import BookKeeperClients, ledger_password
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, ClosedOnce, name_in
 from tests.store.harness import read_all, run
 

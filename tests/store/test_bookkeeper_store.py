@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
-from durablelog.bookkeeper.store_node import StoreIdentity, decode_identity, encode_identity
+from durablelog.bookkeeper.store_node import decode_identity, encode_identity
+from durablelog.durable_data_log_factory import StoreIdentity
 from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -23,7 +24,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import open_store
+from segmentstore.open_steps import open_store
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import read_all, run
 
@@ -377,8 +378,8 @@ def test_secrets_that_are_not_there_are_named_and_never_shown(
     tier1 = "bookkeeper://127.0.0.1:1/x" + text.format(**paths)
 
     async def main() -> None:
+        from durablelog.bookkeeper.bookkeeper_clients import open_nodes
         from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-        from segmentstore.tier1 import open_nodes
 
         with pytest.raises(ConfigError) as caught:
             await open_nodes(BookKeeperLocation.parse(tier1), {}, Runtime())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
@@ -19,8 +20,7 @@ from durablelog.bookkeeper.store_node import decode_identity
 from segmentstore import SegmentStore
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import open_store
-from segmentstore.tier1 import BookKeeperClients
+from segmentstore.open_steps import open_store
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
 from tests.store.harness import LAZY, bury, read_all, run
 

@@ -11,13 +11,13 @@ import pytest
 
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.store_node import (
-    StoreIdentity,
     decode_identity,
     encode_identity,
     found_or_join,
     pin,
     unmake,
 )
+from durablelog.durable_data_log_factory import StoreIdentity
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld

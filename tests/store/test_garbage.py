@@ -13,7 +13,8 @@ import pytest
 from segmentstore import SegmentStore, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport
-from segmentstore.store_files import DefaultAdapters, open_store
+from segmentstore.open_steps import open_store
+from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import TINY, open_lazy, read_all, run
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
-from durablelog.bookkeeper.store_node import StoreIdentity, found_or_join
+from durablelog.bookkeeper.store_node import found_or_join
+from durablelog.durable_data_log_factory import StoreIdentity
 from recovery.harness.simulation.object_storage import BucketObject
 from recovery.harness.simulation.store_world import (
     LOCATION,
@@ -24,8 +25,8 @@ from recovery.harness.simulation.store_world import (
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import open_store
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld
 from tests.store.harness import run
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage

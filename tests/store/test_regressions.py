@@ -19,8 +19,9 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import DefaultAdapters, open_store
+from segmentstore.store_adapters import DefaultAdapters
 from storagewriter import storage_writer
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import fsspec.config  # type: ignore[import-untyped]
 import pytest
 
-from durablelog.bookkeeper.store_node import StoreIdentity
+from durablelog.durable_data_log_factory import StoreIdentity
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.config import StoreConfig, parse_store_file
 from segmentstore.contracts.errors import ConfigError

@@ -12,7 +12,8 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore import SegmentStore
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import DefaultAdapters, open_store
+from segmentstore.open_steps import open_store
+from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import read_all
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_storage import ObjectStorage

@@ -33,7 +33,7 @@ from recovery.harness.tier_observer import file_look, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import SegmentError
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 
 CHECKED_OF: Final = 6
 """The files of one state of so many are checked."""

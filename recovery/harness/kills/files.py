@@ -23,7 +23,7 @@ from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_files import LOCK_NAME, log_directory
+from segmentstore.store_folder import LOCK_NAME, log_directory
 from tier2.locations import open_object_storage
 
 _WOUND: Final = 64

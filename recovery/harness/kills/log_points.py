@@ -16,6 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.ledger_store import (
     LedgerDescription,
@@ -26,9 +27,9 @@ from durablelog.bookkeeper.ledger_store import (
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import DefaultAdapters, open_store
-from segmentstore.tier1 import BookKeeperClients
+from segmentstore.store_adapters import DefaultAdapters
 
 T = TypeVar("T")
 

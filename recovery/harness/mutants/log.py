@@ -336,7 +336,13 @@ LOG: Final = (
         "4.2 A frame is acknowledged only when it and all before it are durable.",
         "The store's own file counts as durable where it is found, though its maker may "
         "have died before the folder's sync.",
-        (Edit("segmentstore.store_files:_take", "disk.sync_directory(location)", "pass"),),
+        (
+            Edit(
+                "segmentstore.locked_folder:lock_store_folder",
+                "disk.sync_directory(location)",
+                "pass",
+            ),
+        ),
         # Without a log in files: the making of its folders syncs the store's folder, too.
         Hunt(
             tier1="ledger",

@@ -78,9 +78,9 @@ RUNNING: Final = (
         "Cancelled in the middle, a close leaves the lock and all that it had not come to.",
         (
             Edit(
-                "segmentstore.store_files:StoreParts.begin_close",
-                'own_task(self._close(), name="close store")',
-                'asyncio.get_running_loop().create_task(self._close(), name="close store")',
+                "segmentstore.store_parts:StoreParts.begin_close",
+                'own_task(self.undo.aclose(), name="close store")',
+                'asyncio.get_running_loop().create_task(self.undo.aclose(), name="close store")',
             ),
         ),
         Hunt(workload="default", settings=BUSY, cycles=_CANCELLED),

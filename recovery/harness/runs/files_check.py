@@ -20,7 +20,7 @@ from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 from tier2.object_storage import StorageUnavailableError
 
 _LATE_PUTS: Final = ("object.put.late", "object.put.twice")

@@ -17,7 +17,7 @@ from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.virtual_loop import WedgedError
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 
 FILES_MAX: Final = 3
 PATIENCE_S: Final = 300.0

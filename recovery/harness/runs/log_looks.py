@@ -28,7 +28,7 @@ from recovery.harness.simulation.store_world import BOOKKEEPER, LOCATION, StoreW
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import LogLook, LookedLog, file_look
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.store_files import log_directory
+from segmentstore.store_folder import log_directory
 
 _ROOT: Final = BookKeeperLocation.parse(BOOKKEEPER).path
 

@@ -153,6 +153,11 @@ class SimulatedLedgerStore:
         """The container's ledger; for the logs themselves."""
         return self._ledgers.setdefault(container_id, _Ledger())
 
+    @property
+    def has_logs(self) -> bool:
+        """Whether any container was ever opened."""
+        return any(ledger.epoch for ledger in self._ledgers.values())
+
     def frames(self, container_id: int) -> list[LogFrame]:
         """The frames from the truncation point on that are durable, as far as anybody has
         looked.

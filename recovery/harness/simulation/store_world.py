@@ -12,22 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.durable_data_log import DurableDataLog
-from durablelog.file.file_log import FileLog
+from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_storage import CacheStorage
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers
 from recovery.harness.simulation.bookkeeper_nodes import SimulatedNodes
 from recovery.harness.simulation.cache import SimulatedCache
-from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
+from recovery.harness.simulation.ledger import SimulatedLedgerStore
+from recovery.harness.simulation.ledger_factory import SimulatedLedgerFactory
 from recovery.harness.simulation.object_storage import SimulatedBucket, SimulatedObjectStorage
 from recovery.harness.simulation.world import SimulatedProcess, World
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
-from segmentstore.store_files import log_directory, open_store
-from segmentstore.tier1 import BookKeeperClients
+from segmentstore.tier1 import make_log_factory
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
@@ -99,16 +100,14 @@ class ProcessAdapters:
         self._world = world
         self._process = process
 
-    def log(
-        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
-    ) -> DurableDataLog:
+    def logs(
+        self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
+    ) -> DurableDataLogFactory:
         if self._world.tier1 == "ledger":
-            return SimulatedLedgerLog(
-                self._world.ledgers, container_id, self._process, config.frame_bytes_max
-            )
-        return _file_log(location, container_id, config, runtime)
+            return SimulatedLedgerFactory(self._world.ledgers, self._process)
+        return make_log_factory(tier1, location, environment, runtime, connect=self._connect)
 
-    async def bookkeeper(
+    async def _connect(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         servers = self._world.bookkeeper
@@ -128,17 +127,7 @@ class ProcessAdapters:
 class NeighbourAdapters(ProcessAdapters):
     """Of the other store: a log of its own, and the same objects."""
 
-    def log(
-        self, location: str, container_id: int, config: StoreConfig, runtime: Runtime
-    ) -> DurableDataLog:
-        return _file_log(location, container_id, config, runtime)
-
-
-def _file_log(location: str, container_id: int, config: StoreConfig, runtime: Runtime) -> FileLog:
-    return FileLog(
-        log_directory(location, container_id),
-        container_id,
-        runtime,
-        file_bytes=config.log_file_bytes,
-        payload_bytes_max=config.frame_bytes_max,
-    )
+    def logs(
+        self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
+    ) -> DurableDataLogFactory:
+        return make_log_factory(tier1, location, environment, runtime)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.gateway import gateway_protocol
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_clients
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.support.open_sockets import open_sockets
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient, KazooState
 
+from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients, open_clients, open_nodes
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
@@ -28,7 +29,6 @@ from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSetti
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import BookKeeperClients, open_clients, open_nodes
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.support.open_sockets import open_sockets
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from durablelog.bookkeeper.ledger_store import Replication
@@ -19,7 +20,6 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore import tier1
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.tier1 import open_clients
 from tests.durablelog.bookkeeper.gateway_world import ENDING_S
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,275 @@
+"""Opening a store in five steps: lock the folder, agree on the identity, open the tiers, start the
+containers, start the background work.
+
+Each step pushes what undoes it on one stack: an opening that fails undoes all of it in reverse, and
+so does the close of a store that was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+
+from readindex.cache_addresses import CacheAddresses
+from segmentstore.cancellation_watch import CancellationWatch
+from segmentstore.catalog_export import CatalogExporter
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.locked_folder import LockedFolder, Requested, lock_store_folder, on_disk
+from segmentstore.store_adapters import DefaultAdapters, StoreAdapters
+from segmentstore.store_folder import (
+    keep_store_file,
+    kept_secrets,
+    own_tier2_url,
+    tier2_url,
+    unmake_store_file,
+)
+from segmentstore.store_identity import AgreedStore, agree_on_identity
+from segmentstore.store_parts import StoreParts
+from segmentstore.tier1 import log_options
+from segmentstore.tier2_start import Tier2Start
+from segmentstore.tier2_watch import has_objects, losses_of, scrub_of
+from storagewriter.mailbox_pace import wake_together
+from tier2.store_markers import StoreMarkers
+
+_log = logging.getLogger(__name__)
+
+_CONTAINER_STARTS_AT_ONCE = 2
+
+
+async def open_store(
+    location: str,
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    runtime: Runtime,
+    adapters: StoreAdapters | None = None,
+) -> StoreParts:
+    """Open the store in a folder, making what is not there.
+
+    Failed or cancelled, it ends when everything is released.
+    """
+    requested = Requested(
+        os.path.abspath(location), options, environment, runtime, adapters or DefaultAdapters()
+    )
+    return await open_or_release(_open_store(requested), StoreParts.close, "open store")
+
+
+async def _open_store(requested: Requested) -> StoreParts:
+    undo = AsyncExitStack()
+    try:
+        folder = await _lock_folder(requested, undo)
+        store = await _agree_on_identity(folder, requested, undo)
+        parts = await _open_tiers(folder, store, requested, undo)
+        await _start_containers(parts, store)
+        await _start_background_work(parts)
+    except BaseException:
+        undoing = own_task(undo.aclose(), name="undo opening")
+        await outlast(undoing)
+        if not undoing.cancelled() and (failure := undoing.exception()) is not None:
+            _log.error(
+                "what an opening of %s had opened was not all released",
+                requested.location,
+                exc_info=failure,
+            )
+        raise
+    folder.is_store = True
+    return parts
+
+
+# --- 1 and 2: whose the folder is ---------------------------------------------------------------
+
+
+async def _lock_folder(requested: Requested, undo: AsyncExitStack) -> LockedFolder:
+    def locked(folder: LockedFolder) -> None:
+        undo.push_async_callback(folder.release)
+
+    return await on_disk(
+        requested.runtime, requested.location, lock_store_folder, requested, on_result=locked
+    )
+
+
+async def _agree_on_identity(
+    folder: LockedFolder, requested: Requested, undo: AsyncExitStack
+) -> AgreedStore:
+    await folder.logs.open()
+    undo.push_async_callback(folder.logs.close)
+    return await agree_on_identity(folder, requested)
+
+
+# --- 3: the tiers -------------------------------------------------------------------------------
+
+
+async def _open_tiers(
+    folder: LockedFolder, store: AgreedStore, requested: Requested, undo: AsyncExitStack
+) -> StoreParts:
+    config, logs, runtime = store.config, folder.logs, requested.runtime
+    has_logs = not config.tier2 or await logs.has_logs()
+    storage = requested.adapters.storage(tier2_url(folder.location, config), runtime)
+    undo.push_async_callback(storage.close)
+    cache = requested.adapters.cache(folder.location, config, runtime)
+    undo.push_async_callback(cache.close)
+    markers = StoreMarkers(storage, store.file.store_id, is_meant=config.shared_tier2)
+    parts = StoreParts(
+        location=folder.location,
+        store_id=store.file.store_id,
+        config=config,
+        lock=folder.lock,
+        runtime=runtime,
+        logs=logs,
+        storage=storage,
+        cache=cache,
+        containers=[],
+        markers=markers,
+        tier2_start=Tier2Start(storage, markers, is_own_folder=not config.tier2),
+        undo=undo,
+        findings=kept_secrets(store.file, store.identity.tier2 if logs.is_shared else None),
+    )
+    undo.push_async_callback(parts.tier2_start.stop)
+    if has_logs:
+        parts.tier2_start.begin()
+    else:
+        await _check_tier2(parts, store)
+    await _confirm_store(parts, store)
+    await logs.check_owners(
+        config.served, folder.location, folder.identity, take_over=config.take_over
+    )
+    return parts
+
+
+async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
+    """Refuse a Tier 2 that cannot be one; a store that was just made with it is withdrawn, for it
+    could never be mended: its file names it for ever.
+    """
+    try:
+        await parts.tier2_start.insist()
+    except BaseException:
+        if store.new and _is_tier2_elsewhere(parts):
+            # Where the folder's file alone makes the store, the store is gone with it.
+            gone = await _unmake_store_file(parts) or parts.logs.is_shared
+            if store.made and await parts.logs.withdraw_store(store.identity) and gone:
+                await parts.markers.withdraw()
+        raise
+
+
+async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
+    """See to it that nobody withdraws the store any more, in whose folder this may be a new one."""
+    gone = False
+    try:
+        gone = not await parts.logs.confirm_store(store.identity)
+        if gone:
+            detail = (
+                "the store was taken back by who was making it, for its tier2 failed the "
+                "check: open it again"
+            )
+            raise TierUnavailableError("tier1", f"{parts.logs.url}: {detail}")
+    except BaseException:
+        if store.new and not store.made and _is_tier2_elsewhere(parts):
+            # Who makes the store may take it back: then this folder would be of a store that is
+            # nowhere. The maker of a store whose objects are in this very folder was of this
+            # folder, and takes nothing back.
+            await _unmake_store_file(parts)
+            if gone:
+                # Nobody is of this store. As long as that is not certain, others may have seen the
+                # marker, and go by it.
+                await parts.markers.withdraw()
+        raise
+
+
+# --- 4: the containers --------------------------------------------------------------------------
+
+
+async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
+    parts.undo.push_async_callback(parts.stop_containers)
+    _add_containers(parts, made=store.made)
+    exporter = parts.exporter = CatalogExporter(
+        parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
+    )
+    parts.undo.push_async_callback(exporter.stop)
+    for container in parts.containers:
+        container.writer.mailbox.export = exporter.hook(container)
+    wake_together([container.writer.mailbox for container in parts.containers])
+    await parts.cache.open()
+    await _start_by_turns(parts.containers)
+    await parts.tier2_start.looked(partial(has_objects, parts), made=store.made)
+
+
+def _add_containers(parts: StoreParts, *, made: bool) -> None:
+    addresses = CacheAddresses()
+    config, markers = parts.config, parts.markers
+    for container_id in config.served:
+        container = SegmentContainer(
+            container_id,
+            log=parts.logs.make_log(container_id, parts.store_id, log_options(config)),
+            storage=parts.storage,
+            cache=parts.cache,
+            addresses=addresses,
+            config=config,
+            runtime=parts.runtime,
+            store_id=parts.store_id,
+            made=made,
+        )
+        parts.containers.append(container)
+        container.writer.beside(markers.ensure, markers.shared_with, is_meant=markers.is_meant)
+
+
+async def _start_by_turns(containers: list[SegmentContainer]) -> None:
+    turns = asyncio.Semaphore(_CONTAINER_STARTS_AT_ONCE)
+
+    async def start(container: SegmentContainer) -> None:
+        async with turns:
+            await container.start()
+
+    results = await gather_outcomes(*map(start, containers), name="start container")
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+# --- 5: the background work ---------------------------------------------------------------------
+
+
+async def _start_background_work(parts: StoreParts) -> None:
+    parts.losses = losses_of(parts)
+    await parts.losses.start()
+    if _is_tier2_elsewhere(parts):
+        await _keep_store_file(parts)
+    assert parts.exporter is not None
+    parts.exporter.start()
+    if parts.config.scrub_bytes_per_s:
+        parts.scrub = scrub_of(parts)
+        parts.undo.push_async_callback(parts.scrub.stop)
+        parts.scrub.start()
+    parts.watch = CancellationWatch(parts.location, parts.containers, parts.begin_close)
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def _is_tier2_elsewhere(parts: StoreParts) -> bool:
+    return tier2_url(parts.location, parts.config) != own_tier2_url(parts.location)
+
+
+async def _unmake_store_file(parts: StoreParts) -> bool:
+    """Make the folder one that is no store's yet; whether it is none now."""
+    location, runtime = parts.location, parts.runtime
+    return await on_disk(
+        runtime, location, unmake_store_file, location, parts.store_id, parts.config, runtime
+    )
+
+
+async def _keep_store_file(parts: StoreParts) -> None:
+    """Put store.toml back if who made the store has withdrawn it, who had lost its lock without
+    knowing: it is ours, and stays.
+    """
+    location, runtime = parts.location, parts.runtime
+    if await on_disk(
+        runtime, location, keep_store_file, location, parts.store_id, parts.config, runtime
+    ):
+        parts.markers.doubt()
