@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 
 FILES ?=
 TIER1 ?= file
-JOBS ?= 2
+JOBS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 MILLIONS ?= 100
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
@@ -44,12 +44,14 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
-test: strace services static unit ## what a change can break: rules, types, the wheel, most tests; 25 minutes on two cores
+test: strace services lint ## what a change can break: rules, types, the wheel, most tests
+	@$(MAKE) --no-print-directory -j 3 static unit
 
 test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills, all servers, all Pythons
 
 static: $(STAMP)
-	@$(MAKE) --no-print-directory --output-sync=target -j $(JOBS) lint typecheck imports wheel-test
+	@$(MAKE) --no-print-directory --output-sync=target $(if $(findstring jobserver,$(MAKEFLAGS)),,-j $(JOBS)) \
+	  lint typecheck imports wheel-test
 
 strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
@@ -100,7 +102,7 @@ wheel-test: $(STAMP) ## the wheel, installed into empty environments: the lower 
 wheel-test-all: $(STAMP) ## the same for each Python 3.11 to 3.14 that is here
 	@$(BIN)/python tests/wheel/check_wheel.py --all
 
-unit: $(STAMP) ## the tests of `make test`, JOBS=2 at a time
+unit: $(STAMP) ## the tests of `make test`, JOBS at a time: two for each core, for half of the time they wait
 	@$(PYTEST) -m "not slow"
 
 unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow, and larger numbers for those marked sized

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shutil
 import signal
+import zlib
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
-
-SHARED = ("spark", "shared_bookkeeper")
-"""Fixtures of which a worker has one."""
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,21 +44,27 @@ def shared_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Book
         yield running
 
 
-def place_in_the_order(item: pytest.Item) -> int:
-    """By what the test needs: a cluster of its module, a fixture of `SHARED`, or nothing."""
+def group_of(item: pytest.Item, spark_parts: int) -> Group | None:
+    """With which tests it runs in one worker: those of a module that have a cluster of their own,
+    those that share Spark or BookKeeper, or none.
+    """
+    module = item.nodeid.partition("::")[0]
     if item.get_closest_marker("cluster") is not None:
-        return 0
+        return Group(module, 5.0)
     fixtures = getattr(item, "fixturenames", ())
-    needed = (number for number, name in enumerate(SHARED, 1) if name in fixtures)
-    return next(needed, len(SHARED) + 1)
+    if "spark" in fixtures:
+        return Group(f"spark {zlib.crc32(module.encode()) % spark_parts}", 1.0)
+    if "shared_bookkeeper" in fixtures:
+        return Group("shared_bookkeeper", 0.5)
+    return Group(item.nodeid, 10.0) if item.get_closest_marker("sized") is not None else None
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what is slow to start run first, side by side: a worker begins with half of
-    all tests, and those who help out take tests from the end. So one worker starts it.
-    """
-    items.sort(key=place_in_the_order)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """See `arrange`. A Spark session takes 1 GB: no more than half of the workers have one."""
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    groups = [group_of(item, max(1, workers // 2)) for item in items]
+    items[:] = [items[number] for number in arrange(groups, workers)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
+from tests.support.run_order import Group, arrange
 from tests.support.run_report import SLOWEST, told
 from tests.support.shards import Shard, fits, pack, rotation
 from tests.support.suites import ALL_SIZES, IN_TEST, IN_TEST_ALL, size, slow
@@ -17,7 +21,8 @@ from tests.support.suites import ALL_SIZES, IN_TEST, IN_TEST_ALL, size, slow
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = {
     "conftest.py": """
-        from tests.support.run_report import RunReport
+        from tests.support.run_order import Group, arrange
+from tests.support.run_report import RunReport
 
         def pytest_addoption(parser):
             parser.addoption("--shares", action="store_true")
@@ -91,8 +96,10 @@ def recipe(target: str) -> str:
 def test_make_chooses_by_marks_alone() -> None:
     assert recipe("unit") == f'$(PYTEST) -m "{IN_TEST}"'
     assert recipe("unit-all") == f'{ALL_SIZES}=all $(PYTEST) -m "{IN_TEST_ALL}"'
-    (command,) = re.findall(r"(?m)^PYTEST = (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"(?m)^PYTEST = (.*)$", makefile)
     assert command == "$(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal"
+    assert "\n\t@$(MAKE) --no-print-directory -j 3 static unit\n" in makefile
     hiding = r"--(?:ignore|deselect|collect-in)|norecursedirs|collect_ignore|python_(?:fi|cl|fu)"
     for name in ("Makefile", ".ci/run", "pyproject.toml", "tests/conftest.py"):
         assert re.search(hiding, (ROOT / name).read_text(encoding="utf-8")) is None, name
@@ -184,6 +191,46 @@ def test_a_shard_that_might_not_end_in_time_does_not_begin() -> None:
     assert fits(shard, 10.0, 100.0, 1.0)
     assert not fits(shard, 11.0, 100.0, 1.0)
     assert not fits(shard, 10.0, 100.0, 1.1)
+
+
+# --- the order of a run ---------------------------------------------------------------------------
+
+
+def parts_of(order: Sequence[int], workers: int) -> list[list[int]]:
+    """What each worker gets of a run in this order, as xdist's `worksteal` deals it out."""
+    rest, parts = list(order), []
+    for left in range(workers, 0, -1):
+        count = len(rest) // left
+        parts.append(rest[:count])
+        rest = rest[count:]
+    return parts
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("plain", [0, 5, 40, 401])
+def test_tests_of_a_group_are_side_by_side_and_none_is_lost(workers: int, plain: int) -> None:
+    groups: list[Group | None] = [None] * plain
+    for name, count in (("spark 0", 30), ("spark 1", 20), ("cluster", 5), ("alone", 1)):
+        groups += [Group(name, 1.0)] * count
+    random.Random(plain).shuffle(groups)
+    order = arrange(groups, workers)
+    assert sorted(order) == list(range(len(groups)))
+    named = [group.name for number in order if (group := groups[number]) is not None]
+    assert [name for name, _ in groupby(named)] == list(dict.fromkeys(named))
+    anywhere = [number for number in order if groups[number] is None]
+    assert anywhere == sorted(anywhere), "modules stay together"
+
+
+def test_each_worker_begins_with_groups_that_are_alike_and_ends_with_what_all_can_take() -> None:
+    costs = {"a": 40.0, "b": 30.0, "c": 10.0, "d": 9.0, "e": 1.0}
+    grouped = [Group(name, cost / 10) for name, cost in costs.items()] * 10
+    groups: list[Group | None] = [*[None] * 200, *grouped]
+    parts = parts_of(arrange(groups, 3), 3)
+    begins = [{group.name for number in part if (group := groups[number])} for part in parts]
+    assert begins == [{"a"}, {"b"}, {"c", "d", "e"}]
+    for part in parts:
+        fronts = [groups[number] is not None for number in part]
+        assert fronts == sorted(fronts, reverse=True)
 
 
 # --- what a run tells -----------------------------------------------------------------------------

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shards import WORKERS, Shard, fits, pack, rotation
+from tests.support.shards import Shard, fits, pack, rotation
 from tests.support.suites import ALL_SIZES, IN_TEST_ALL, cost
 
 ROOT = Path(__file__).resolve().parents[2]
+JOBS = 2 * (os.cpu_count() or 1)
+"""Workers of a shard, as `make test` has them: for half of the time they wait for servers."""
 SHARD_S = 480.0
 """Of one core: four minutes on two."""
 SLOWNESS = 1.5
@@ -71,7 +73,7 @@ def run(shard: Shard) -> bool:
         "-q",
         "--shares",
         "-n",
-        str(WORKERS),
+        str(JOBS),
         "--dist",
         "worksteal",
     ]

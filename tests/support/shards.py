@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WORKERS = 2
+CORES = 2
+"""Of the machine that estimates are made for."""
 START_S = 30.0
 """Wall seconds that a shard has beside its tests: the interpreter, imports, collection."""
 
@@ -23,7 +24,7 @@ class Shard:
     def wall_s(self, slowness: float) -> float:
         """What it will take, at the most, on a machine this much slower than a quiet one."""
         return START_S + slowness * max(
-            self.longest_s, self.seconds / WORKERS + self.longest_s / WORKERS
+            self.longest_s, self.seconds / CORES + self.longest_s / CORES
         )
 
 
