@@ -28,13 +28,12 @@ from numpy.typing import NDArray
 from bench import child
 from bench.child import Measured
 from segmentstore.contracts.runtime import Runtime
-from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id
 from tier2.catalog.catalog_schema import BLOCK, CHUNKS, GARBAGE, LIVE, OBJECTS, SEGMENTS
 from tier2.catalog.catalog_snapshots import encode_tables, put_snapshot
 from tier2.catalog.catalog_tables import CatalogTables
-from tier2.checkpoint_object import checkpoint_name, encode_checkpoint_object, new_checkpoint_id
+from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.locations import open_object_storage
-from tier2.object_names import store_tag
+from tier2.object_names import SnapshotName, checkpoint_name, new_copy_id, store_tag
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
 
@@ -364,7 +363,7 @@ async def _put(
             store_id=_STORE_ID,
             containers=containers,
             snapshot=SnapshotName(
-                container_id, _EPOCH, 1_000_000, new_snapshot_id(_STORE_ID, runtime.random)
+                container_id, _EPOCH, 1_000_000, new_copy_id(_STORE_ID, runtime.random)
             ),
             time_ms=now_ms,
             encoded=encode_tables(tables),
@@ -384,7 +383,7 @@ async def _put_copy(
     """
     sequence_number = 1_000_000
     store_id = UUID(_STORE_ID)
-    unique_id = new_checkpoint_id(store_id, runtime.random)
+    unique_id = new_copy_id(store_id, runtime.random)
     parts = encode_checkpoint_object(
         store_id=store_id,
         containers=containers,

@@ -13,7 +13,6 @@ No I/O.
 from __future__ import annotations
 
 import enum
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -22,12 +21,19 @@ from typing import NamedTuple, TypeVar
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from tier2.block_header import BLOCK_BYTES_MIN
-from tier2.catalog.catalog_names import is_catalog_name
-from tier2.checkpoint_object import parse_checkpoint_name
-from tier2.mailbox.messages import is_mailbox_name
-from tier2.object_names import PROBE_PREFIX, STORE_TAG_BYTES, parse_object_name, store_tag
+from tier2.object_names import (
+    STORE_TAG_BYTES,
+    CheckpointName,
+    ForeignName,
+    MailboxName,
+    MarkerName,
+    ObjectName,
+    ProbeName,
+    SnapshotFileName,
+    classify_name,
+    store_tag,
+)
 from tier2.object_storage import StoredObject
-from tier2.store_markers import is_marker
 
 _TAGS_MAX = 256
 """Tags of other stores that are told apart; forged names may have any number."""
@@ -127,21 +133,18 @@ class Listing:
 
     def add(self, stored: StoredObject) -> None:
         """Look at one object of the listing."""
-        if is_marker(stored.name):
-            store = uuid.UUID(stored.name.rpartition("/")[2])
-            self._stores[store_tag(store)] = str(store)
-            return  # Of this store or of another: it says where objects are, and holds none.
-        if parse_checkpoint_name(stored.name) is not None:
-            return  # A copy of metadata: nothing refers to it, and its writer looks after it.
-        if stored.name.startswith(PROBE_PREFIX):
-            return  # Of a check at an opening: gone in a moment, or swept after a day.
-        if is_catalog_name(stored.name) or is_mailbox_name(stored.name):
-            # For jobs: what they read, what they ask and are told. Their owners look after both.
-            return
-        parts = parse_object_name(stored.name)
-        if parts is None or parts.container_id not in self._containers:
-            self._foreign.add(stored)
-            return
+        match classify_name(stored.name):
+            case MarkerName(store_id):
+                # Of this store or of another: it says where objects are, and holds none.
+                self._stores[store_tag(store_id)] = str(store_id)
+            case ObjectName() as parts if parts.container_id in self._containers:
+                self._add_object(parts, stored)
+            case ObjectName() | ForeignName():
+                self._foreign.add(stored)
+            case CheckpointName() | SnapshotFileName() | MailboxName() | ProbeName():
+                pass  # Nothing refers to them, and whoever put them looks after them.
+
+    def _add_object(self, parts: ObjectName, stored: StoredObject) -> None:
         self._own = self._own or (bool(self._tag) and parts.unique_id.startswith(self._tag))
         metadata = self._containers[parts.container_id]
         if (

@@ -63,8 +63,9 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.segment_mapper import container_of
 from segmentstore.store_folder import LOCK_NAME, logs_folder, new_store_id, write_store_file
-from tier2.checkpoint_object import CONTAINERS_MAX, parse_checkpoint_name
+from tier2.checkpoint_object import CONTAINERS_MAX
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
+from tier2.object_names import parse_checkpoint_name
 from tier2.object_storage import ObjectStorage
 
 SEQUENCE_GAP = 1 << 32

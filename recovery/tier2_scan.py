@@ -25,14 +25,21 @@ from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
-from tier2.catalog.catalog_names import parse_catalog_name
-from tier2.checkpoint_object import (
-    CheckpointFormatError,
+from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
+from tier2.object_names import (
+    CheckpointName,
+    ForeignName,
+    MailboxName,
+    MarkerName,
+    ObjectName,
+    ProbeName,
+    SnapshotFileName,
+    classify_name,
+    is_of_store,
     parse_checkpoint_name,
-    parse_checkpoint_object,
+    parse_object_name,
+    store_tag,
 )
-from tier2.mailbox.messages import is_mailbox_name
-from tier2.object_names import PROBE_PREFIX, ObjectName, is_of_store, parse_object_name, store_tag
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,
@@ -40,7 +47,6 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
-from tier2.store_markers import is_marker
 
 OBJECTS_AT_ONCE: Final = 8
 """Objects walked together; each holds one window."""
@@ -106,25 +112,22 @@ class Bucket:
 
     def add(self, stored: StoredObject) -> None:
         """Sort in one object."""
-        named = parse_object_name(stored.name)
-        if named is not None:
-            self.objects.setdefault(named.container_id, {})[stored.name] = stored
-            self.epoch = max(self.epoch, named.epoch)
-            return
-        checkpoint = parse_checkpoint_name(stored.name)
-        if checkpoint is not None:
-            self.checkpoints.setdefault(checkpoint.container_id, []).append(stored)
-            self.epoch = max(self.epoch, checkpoint.epoch)
-            return
-        snapshot = parse_catalog_name(stored.name)
-        if snapshot is not None:
-            # Of no use here; but those of the store to be must sort behind them.
-            self.epoch = max(self.epoch, snapshot.epoch)
-            return
-        if is_marker(stored.name):
-            self.stores.append(str(uuid.UUID(stored.name.rpartition("/")[2])))
-            return
-        self.foreign += not (stored.name.startswith(PROBE_PREFIX) or is_mailbox_name(stored.name))
+        match classify_name(stored.name):
+            case ObjectName() as named:
+                self.objects.setdefault(named.container_id, {})[stored.name] = stored
+                self.epoch = max(self.epoch, named.epoch)
+            case CheckpointName() as copy:
+                self.checkpoints.setdefault(copy.container_id, []).append(stored)
+                self.epoch = max(self.epoch, copy.epoch)
+            case SnapshotFileName(snapshot):
+                # Of no use here; but those of the store to be must sort behind them.
+                self.epoch = max(self.epoch, snapshot.epoch)
+            case MarkerName(store_id):
+                self.stores.append(str(store_id))
+            case ForeignName():
+                self.foreign += 1
+            case ProbeName() | MailboxName():
+                pass
 
 
 def _is_copy_of(name: str, store_id: uuid.UUID) -> bool:

@@ -32,6 +32,7 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.retry import BackOff, TierHealth
 from storagewriter.wall_clock import SteadyWallClock
+from tier2.object_names import SnapshotName, new_copy_id
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 if TYPE_CHECKING:
@@ -221,17 +222,15 @@ class CatalogExporter:
             encoded = await asyncio.get_running_loop().run_in_executor(executor, _encode, copy)
         finally:
             executor.shutdown(wait=False)
-        from tier2.catalog import catalog_names, catalog_snapshots  # noqa: PLC0415 - loaded by the thread
+        from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - loaded by the thread
 
-        unique_id = catalog_names.new_snapshot_id(self._store_id, self._runtime.random)
+        unique_id = new_copy_id(self._store_id, self._runtime.random)
         manifest = await catalog_snapshots.put_snapshot(
             self._storage,
             self._runtime,
             store_id=self._store_id,
             containers=self._containers,
-            snapshot=catalog_names.SnapshotName(
-                copy.container_id, epoch, copy.sequence_number, unique_id
-            ),
+            snapshot=SnapshotName(copy.container_id, epoch, copy.sequence_number, unique_id),
             time_ms=time_ms,
             encoded=encoded,
         )

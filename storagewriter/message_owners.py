@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tier2.mailbox.mailbox import MailboxEntry, read_answer, read_message
-from tier2.mailbox.messages import Answer, Message, MessageFormatError, MessageKey
+from tier2.mailbox.messages import Answer, Message, MessageFormatError
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 
 REMEMBERED_MAX: Final = 1024

@@ -25,11 +25,11 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.retry import BackOff, TierHealth
-from tier2.checkpoint_object import (
+from tier2.checkpoint_object import encode_checkpoint_object
+from tier2.object_names import (
     checkpoint_name,
-    container_prefix,
-    encode_checkpoint_object,
-    new_checkpoint_id,
+    checkpoint_prefix,
+    new_copy_id,
     parse_checkpoint_name,
 )
 from tier2.object_storage import ObjectStorage
@@ -143,7 +143,7 @@ class MetadataBackup:
         One listing request. For a log that holds nothing: a copy comes after the first checkpoint,
         so there was more.
         """
-        async for page in self._storage.list(container_prefix(self._source.metadata.container_id)):
+        async for page in self._storage.list(checkpoint_prefix(self._source.metadata.container_id)):
             for stored in page:
                 named = parse_checkpoint_name(stored.name)
                 if named is not None and named.is_of(self._store_id):
@@ -196,7 +196,7 @@ class MetadataBackup:
         sequence_number = metadata.sequence_number
         if sequence_number == self._saved_sequence:
             return
-        unique_id = new_checkpoint_id(self._store_id, self._random)
+        unique_id = new_copy_id(self._store_id, self._random)
         name = checkpoint_name(metadata.container_id, epoch, sequence_number, unique_id)
         parts = encode_checkpoint_object(
             store_id=self._store_id,
@@ -229,7 +229,7 @@ class MetadataBackup:
         """This store's copies, but for those of owners after us and those that are doubtful."""
         container_id, epoch = self._source.metadata.container_id, self._source.epoch
         names: list[str] = []
-        async for page in self._storage.list(container_prefix(container_id)):
+        async for page in self._storage.list(checkpoint_prefix(container_id)):
             names += [
                 stored.name
                 for stored in page

@@ -25,9 +25,15 @@ import enum
 from collections.abc import Container
 
 from segmentstore.contracts.metadata import ContainerMetadata
-from tier2.catalog.catalog_names import parse_catalog_name
-from tier2.checkpoint_object import parse_checkpoint_name
-from tier2.object_names import PROBE_PREFIX, parse_object_name
+from tier2.object_names import (
+    CheckpointName,
+    ObjectName,
+    ProbeName,
+    SnapshotFileName,
+    SnapshotName,
+    classify_name,
+    parse_object_name,
+)
 from tier2.object_storage import StoredObject, UnfinishedUpload
 
 UPLOAD_AGE_MS = 24 * 3600 * 1000
@@ -79,7 +85,8 @@ def judge_object(
 
 def is_left_over(probe: StoredObject, now_ms: int) -> bool:
     """Whether a probe's owner, who deletes it within seconds, cannot have done so."""
-    return probe.name.startswith(PROBE_PREFIX) and now_ms - probe.modified_ms > UPLOAD_AGE_MS
+    is_probe = isinstance(classify_name(probe.name), ProbeName)
+    return is_probe and now_ms - probe.modified_ms > UPLOAD_AGE_MS
 
 
 def is_abandoned(
@@ -94,23 +101,14 @@ def is_abandoned(
     it.
     """
     old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
-    if upload.name.startswith(PROBE_PREFIX):
+    named = classify_name(upload.name)
+    if isinstance(named, ProbeName):
         return old and container_id == 0
-    parts = parse_object_name(upload.name)
-    if parts is not None and parts.kind == "compaction":
-        return old and parts.container_id == container_id and parts.unique_id.startswith(tag)
-    begun_in = _epoch_of(upload.name, container_id, tag)
-    if begun_in is None or begun_in > epoch:
+    parts = named.snapshot if isinstance(named, SnapshotFileName) else named
+    if not isinstance(parts, ObjectName | CheckpointName | SnapshotName):
         return False
-    return begun_in < epoch or (old and upload.name not in in_flight)
-
-
-def _epoch_of(name: str, container_id: int, tag: bytes) -> int | None:
-    """The epoch in which this container began an object, a checkpoint or a snapshot; None for what
-    is another's.
-    """
-    parts = parse_object_name(name) or parse_checkpoint_name(name) or parse_catalog_name(name)
-    is_ours = (
-        parts is not None and parts.container_id == container_id and parts.unique_id.startswith(tag)
-    )
-    return parts.epoch if parts is not None and is_ours else None
+    if parts.container_id != container_id or not parts.unique_id.startswith(tag):
+        return False
+    if isinstance(parts, ObjectName) and parts.kind == "compaction":
+        return old
+    return parts.epoch < epoch or (parts.epoch == epoch and old and upload.name not in in_flight)

@@ -33,8 +33,8 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from tier2.block_object import HEADER_BYTES, NAMED_HEADER_BYTES_MAX, BlockFormatError, BlockHeader
 from tier2.block_runs import check_block_identity
-from tier2.mailbox.messages import Answer, MessageKey, Replacement, ReplaceProposal, Verdict
-from tier2.object_names import parse_object_name
+from tier2.mailbox.messages import Answer, Replacement, ReplaceProposal, Verdict
+from tier2.object_names import MessageKey, parse_object_name
 
 AGE_MAX_MS: Final = 24 * 3600 * 1000
 """A proposal's object is at most so old by Tier 2's own time; an orphan of a job is at least so

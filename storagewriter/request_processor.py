@@ -53,12 +53,11 @@ from tier2.mailbox.messages import (
     ExportRequest,
     Message,
     MessageFormatError,
-    MessageKey,
     ReplaceProposal,
     Verdict,
     one_sentence,
 )
-from tier2.object_names import store_tag
+from tier2.object_names import MessageKey, store_tag
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,

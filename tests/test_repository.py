@@ -27,6 +27,7 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
 from storagewriter.config import StorageWriterStatistics
+from tier2.object_names import ENGINE_PREFIXES
 from tier2.request_meter import OperationStatistics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -172,6 +173,20 @@ def test_nothing_is_left_unfinished() -> None:
 @pytest.mark.parametrize("page", FORMAT_PAGES)
 def test_every_format_has_its_page(page: str) -> None:
     assert (ROOT / "docs" / "formats" / f"{page}.md").is_file()
+
+
+def test_one_module_spells_out_the_folders_of_tier_2() -> None:
+    spelled = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.startswith(ENGINE_PREFIXES)
+    }
+    elsewhere = [each for each in spelled if not each.startswith("tier2/object_names.py:")]
+    assert (len(spelled) > 4, elsewhere) == (True, [])
 
 
 def test_links_in_pages_lead_somewhere() -> None:

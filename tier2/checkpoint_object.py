@@ -1,11 +1,9 @@
-"""The object that keeps one container's metadata in Tier 2: its name, and a header around the
-metadata's own bytes.
+"""The object that keeps one container's metadata in Tier 2: a header around the metadata's own
+bytes.
 
 Nothing in an ordinary life reads it: the log is the only authority. It is for the day when the log
 is gone (docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
 
-- names begin with a fixed word, so that one short listing finds all of them, and sort as they were
-  written;
 - an object says by itself what it is: store, containers, container, epoch, sequence number, time;
 - the blob is the durable log's checkpoint as it is, and is not looked into here;
 - magic, header length, version and header checksum keep their places in every version.
@@ -15,24 +13,13 @@ Pure: no await, no clock, no I/O.
 
 from __future__ import annotations
 
-import random
-import re
 import struct
 import uuid
 from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer, crc32c
-from tier2.object_names import (
-    CONTAINER_ID_MAX,
-    EPOCH_MAX,
-    STORE_TAG_BYTES,
-    UNIQUE_ID_BYTES,
-    check_unique_id,
-    store_tag,
-)
+from tier2.object_names import parse_checkpoint_name
 
-PREFIX = "checkpoints/"
-"""What every name begins with."""
 MAGIC = b"SSMETA1\n"
 VERSION = 1
 HEADER_BYTES = 96
@@ -42,7 +29,6 @@ know.
 HEADER_BYTES_MAX = 4096
 CONTAINERS_MAX = 65_536
 
-_NAME = re.compile(r"checkpoints/([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})")
 _FIELDS = struct.Struct(">8sII16sIIQQQQI")
 _CHECKSUM = struct.Struct(">I")
 _PADDING = bytes(HEADER_BYTES - _FIELDS.size - _CHECKSUM.size)
@@ -52,28 +38,6 @@ assert _FIELDS.size == 76, "the fields stand at the places the format page gives
 
 class CheckpointFormatError(Exception):
     """Bytes are not the checkpoint object they should be."""
-
-
-class CheckpointName(NamedTuple):
-    """The parts of a name. Two of one container compare as they were written."""
-
-    container_id: int
-    epoch: int
-    """Of the log's owner that wrote it."""
-    sequence_number: int
-    """Of the last operation it contains."""
-    unique_id: bytes
-
-    @property
-    def store_mark(self) -> bytes:
-        """Tells stores apart, as far as 8 bytes of a hash do."""
-        return self.unique_id[:STORE_TAG_BYTES]
-
-    def is_of(self, store_id: uuid.UUID) -> bool:
-        """Whether a store of this id wrote it: stores that share a place leave each other's
-        alone.
-        """
-        return self.store_mark == store_tag(store_id)
 
 
 class CheckpointHeader(NamedTuple):
@@ -91,42 +55,6 @@ class CheckpointHeader(NamedTuple):
     """Wall time of the writing, milliseconds since 1970 UTC."""
     blob_length: int
     blob_crc: int
-
-
-def container_prefix(container_id: int) -> str:
-    """What the names of one container's checkpoints begin with."""
-    return f"{PREFIX}{container_id:08x}/"
-
-
-def new_checkpoint_id(store_id: uuid.UUID, source: random.Random) -> bytes:
-    """A unique id that shows whose it is: 8 bytes made of the store's id, and 8 never drawn
-    before.
-    """
-    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
-    return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
-
-
-def checkpoint_name(container_id: int, epoch: int, sequence_number: int, unique_id: bytes) -> str:
-    """The name of a checkpoint object; ValueError for parts out of range."""
-    if not 0 <= container_id <= CONTAINER_ID_MAX:
-        raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
-    if not 0 <= epoch <= EPOCH_MAX or not 0 <= sequence_number <= EPOCH_MAX:
-        raise ValueError(
-            f"epoch {epoch} or sequence number {sequence_number} is not 0 to {EPOCH_MAX}"
-        )
-    check_unique_id(unique_id)
-    return f"{container_prefix(container_id)}{epoch:016x}-{sequence_number:016x}-{unique_id.hex()}"
-
-
-def parse_checkpoint_name(name: str) -> CheckpointName | None:
-    """The parts of a name, or None if `checkpoint_name` cannot have made it."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    container, epoch, sequence_number, unique = match.groups()
-    return CheckpointName(
-        int(container, 16), int(epoch, 16), int(sequence_number, 16), bytes.fromhex(unique)
-    )
 
 
 def encode_checkpoint_object(

@@ -20,7 +20,14 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from tier2.object_names import PROBE_PREFIX
+from tier2.object_names import (
+    MARKER_PREFIX,
+    MarkerName,
+    ProbeName,
+    classify_name,
+    marker_name,
+    parse_marker_name,
+)
 from tier2.object_storage import (
     ObjectExistsError,
     ObjectStorage,
@@ -29,8 +36,6 @@ from tier2.object_storage import (
     StorageUnavailableError,
 )
 
-PREFIX = "stores/"
-
 
 class PlaceTakenError(StorageRefusedError):
     """Another store keeps its objects in this place, and this one is not known there, nor meant to
@@ -38,22 +43,12 @@ class PlaceTakenError(StorageRefusedError):
     """
 
 
-def marker_name(store_id: str) -> str:
-    """The name of a store's marker; ValueError if that is no UUID."""
-    return PREFIX + uuid.UUID(store_id).hex
-
-
 def marker_text(name: str) -> bytes:
     """What the marker of this name says to people; ValueError if it is none."""
-    store_id = _store_of(name)
-    if store_id is None:
+    marker = parse_marker_name(name)
+    if marker is None:
         raise ValueError(f"{name!r} is no marker")
-    return f"The store {store_id} keeps its objects here.\n".encode()
-
-
-def is_marker(name: str) -> bool:
-    """Whether an object of this name is a marker."""
-    return _store_of(name) is not None
+    return f"The store {marker.store_id} keeps its objects here.\n".encode()
 
 
 async def stores_at(storage: ObjectStorage) -> list[str]:
@@ -61,10 +56,11 @@ async def stores_at(storage: ObjectStorage) -> list[str]:
 
     One listing request; may raise StorageUnavailableError.
     """
-    found = []
-    async for page in storage.list(PREFIX):
-        found += [store for stored in page if (store := _store_of(stored.name)) is not None]
-    return sorted(map(str, found))
+    found: list[str] = []
+    async for page in storage.list(MARKER_PREFIX):
+        markers = (parse_marker_name(stored.name) for stored in page)
+        found += [str(marker.store_id) for marker in markers if marker is not None]
+    return sorted(found)
 
 
 class StoreMarkers:
@@ -179,8 +175,8 @@ class StoreMarkers:
         """
         try:
             async for page in self._storage.list():
-                names = [stored.name for stored in page]
-                if not all(is_marker(name) or name.startswith(PROBE_PREFIX) for name in names):
+                names = (classify_name(stored.name) for stored in page)
+                if not all(isinstance(name, MarkerName | ProbeName) for name in names):
                     return False
         except StorageUnavailableError:
             return False
@@ -236,10 +232,3 @@ class StoreMarkers:
         there = await self._storage.head(name) is not None
         await self._storage.delete(name)
         return there
-
-
-def _store_of(name: str) -> uuid.UUID | None:
-    digits = name.removeprefix(PREFIX)
-    if not name.startswith(PREFIX) or len(digits) != 32 or digits.strip("0123456789abcdef"):
-        return None
-    return uuid.UUID(digits)

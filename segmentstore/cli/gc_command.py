@@ -19,8 +19,9 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport, StoppedContainer, survey_garbage
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
+from tier2.object_names import marker_name
 from tier2.object_storage import StorageUnavailableError
-from tier2.store_markers import StoreMarkers, marker_name
+from tier2.store_markers import StoreMarkers
 
 _ROWS_MAX = 1000
 """Rows of the table for people; programs get all."""

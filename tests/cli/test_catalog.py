@@ -16,7 +16,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore, start
 from tests.cli.test_inspection import snapshot
 from tier2.catalog.catalog_manifest import Manifest, parse
-from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id, table_name
+from tier2.object_names import SnapshotName, new_copy_id, table_name
 
 
 @pytest.fixture
@@ -71,9 +71,7 @@ def test_snapshots_are_listed_whole_or_not(store: Path) -> None:
     told = segmentstore("catalog", "export", store, "--json").json()["snapshots"][0]
     store_id = manifest_of(store, told["manifest"]).store_id
     for owner in (store_id, "12345678-1234-1234-1234-123456789abc"):
-        left = table_name(
-            SnapshotName(0, 77, 5, new_snapshot_id(owner, Runtime().random)), "segments"
-        )
+        left = table_name(SnapshotName(0, 77, 5, new_copy_id(owner, Runtime().random)), "segments")
         (store / "tier2" / left).parent.mkdir(parents=True)
         (store / "tier2" / left).write_bytes(b"x" * 10)
     rows = segmentstore("catalog", "ls", store, "--json").json_lines()

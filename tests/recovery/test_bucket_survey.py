@@ -17,10 +17,9 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
-from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import ObjectKind, new_unique_id, object_name
+from tier2.object_names import ObjectKind, checkpoint_name, new_unique_id, object_name
 from tier2.object_storage import StoredObject
 
 CHANCE = random.Random(5)
@@ -237,6 +236,7 @@ def test_where_an_object_is_missing_garbage_and_orphans_are_looked_at_too() -> N
 
 def test_messages_of_jobs_are_not_foreign() -> None:
     bucket = Bucket()
-    for name in ("mailbox/00000000/00000000feedbeef/group-1.json", "mailbox/else", "x/y"):
+    message = "mailbox/00000000/00000000feedbeef/group-1"
+    for name in (f"{message}.json", f"{message}.answer.json", "mailbox/else", "x/y"):
         bucket.add(StoredObject(name, 1, 0))
-    assert (bucket.foreign, bucket.is_empty) == (1, True)
+    assert (bucket.foreign, bucket.is_empty) == (2, True)

@@ -26,9 +26,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import attribute, open_lazy, read_all, run, until
 from tests.support.folders import files_below
-from tier2.checkpoint_object import parse_checkpoint_name, parse_checkpoint_object
+from tier2.checkpoint_object import parse_checkpoint_object
 from tier2.locations import PROCESS_MEMORY
-from tier2.object_names import parse_object_name
+from tier2.object_names import parse_checkpoint_name, parse_object_name
 
 DATA = b"0123456789" * 40
 KEEP: dict[str, Any] = {

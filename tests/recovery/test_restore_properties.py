@@ -24,9 +24,8 @@ from segmentstore import SegmentInfo, SegmentStore
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_tiny, read_all, until
-from tier2.checkpoint_object import PREFIX
 from tier2.locations import PROCESS_MEMORY
-from tier2.store_markers import is_marker
+from tier2.object_names import CHECKPOINT_PREFIX, parse_marker_name
 
 EXAMPLES = int(os.environ.get("RESTORE_EXAMPLES", "10"))
 NAMES = ("a", "b", "a#transaction." + "0" * 32, "c")
@@ -181,7 +180,9 @@ class Life:
     @property
     def is_anything_left(self) -> bool:
         """Whether the bucket holds more than the store's marker."""
-        return any(not is_marker(name) for name in PROCESS_MEMORY.bucket(self.bucket).objects)
+        return any(
+            parse_marker_name(name) is None for name in PROCESS_MEMORY.bucket(self.bucket).objects
+        )
 
     def drop(self) -> None:
         PROCESS_MEMORY.drop(self.bucket)
@@ -189,7 +190,9 @@ class Life:
     def forget_copies(self, count: int) -> None:
         """Lose the newest so many copies of the metadata of each container."""
         objects = PROCESS_MEMORY.bucket(self.bucket).objects
-        copies = sorted((name for name in objects if name.startswith(PREFIX)), reverse=True)
+        copies = sorted(
+            (name for name in objects if name.startswith(CHECKPOINT_PREFIX)), reverse=True
+        )
         for _, names in itertools.groupby(copies, key=lambda name: name.split("/")[1]):
             for name in list(names)[:count]:
                 del objects[name]

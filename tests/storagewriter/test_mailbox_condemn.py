@@ -13,8 +13,8 @@ from storagewriter import orphan_sweeper, proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import Answer, CondemnRequest, message_name
-from tier2.object_names import ObjectKind, new_tagged_id, new_unique_id, object_name
+from tier2.mailbox.messages import Answer, CondemnRequest
+from tier2.object_names import ObjectKind, message_name, new_tagged_id, new_unique_id, object_name
 from tier2.object_storage import StorageUnavailableError
 
 OLD_MS = 3 * DAY_MS

@@ -18,13 +18,11 @@ from tier2.mailbox.messages import (
     ExportRequest,
     Message,
     MessageFormatError,
-    answer_name,
     encode,
-    message_name,
     parse,
 )
 from tier2.memory_object_storage import MemoryObject
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import answer_name, message_name, new_unique_id, object_name
 
 OTHER_ID = "00000000-0000-4000-8000-000000000001"
 OLD_MS = 3 * DAY_MS

@@ -15,16 +15,9 @@ from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import (
-    Answer,
-    MessageKey,
-    Replacement,
-    ReplaceProposal,
-    answer_name,
-    message_name,
-)
+from tier2.mailbox.messages import Answer, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, Method
-from tier2.object_names import new_tagged_id, object_name
+from tier2.object_names import MessageKey, answer_name, message_name, new_tagged_id, object_name
 from tier2.object_storage import StorageUnavailableError
 
 

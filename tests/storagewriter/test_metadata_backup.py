@@ -16,14 +16,9 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.metadata_backup import KEPT, SPACING_S, MetadataBackup
 from tests.support.loop_clock import LoopClock
-from tier2.checkpoint_object import (
-    CheckpointHeader,
-    checkpoint_name,
-    container_prefix,
-    new_checkpoint_id,
-    parse_checkpoint_object,
-)
+from tier2.checkpoint_object import CheckpointHeader, parse_checkpoint_object
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_names import checkpoint_name, checkpoint_prefix, new_copy_id
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 CONTAINER = 7
@@ -141,13 +136,13 @@ def test_the_copies_of_owners_before_are_trimmed_and_those_of_an_owner_after_us_
 
     async def put(world: World) -> None:
         for epoch in (1, 2, 3, 8, 9, 10, 11):
-            id_ = new_checkpoint_id(store, source)
+            id_ = new_copy_id(store, source)
             await world.storage.put(checkpoint_name(CONTAINER, epoch, 1, id_), [b"x"], id_)
         for name in (
-            container_prefix(CONTAINER) + "foreign",
+            checkpoint_prefix(CONTAINER) + "foreign",
             checkpoint_name(CONTAINER, 1, 1, bytes(16)),
         ):
-            await world.storage.put(name, [b"x"], new_checkpoint_id(store, source))
+            await world.storage.put(name, [b"x"], new_copy_id(store, source))
 
     async def case(world: World) -> None:
         world.backup.start()

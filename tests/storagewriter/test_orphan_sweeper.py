@@ -25,9 +25,8 @@ from storagewriter.orphan_rules import (
 )
 from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedError
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config, run
-from tier2.checkpoint_object import checkpoint_name
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
-from tier2.object_names import ObjectKind, new_job_id, new_tagged_id, object_name
+from tier2.object_names import ObjectKind, checkpoint_name, new_job_id, new_tagged_id, object_name
 from tier2.object_storage import (
     ObjectStorage,
     StorageUnavailableError,
@@ -42,6 +41,7 @@ LAG_S = 1000.0
 EPOCH = 3
 CONTAINER = 7
 CHANCE = random.Random(5)
+PROBE = "probe/" + "1" * 32
 NOBODY: dict[str, None] = {}
 
 
@@ -167,16 +167,18 @@ def test_which_uploads_of_checkpoints_and_probes_nobody_will_finish() -> None:
         assert (given_up(name, 0, CONTAINER), given_up(name, day, CONTAINER)) == (fresh, old)
         assert not given_up(name, day, CONTAINER + 1)
     assert (
-        given_up("probe/1", 0, 0),
-        given_up("probe/1", day, 0),
-        given_up("probe/1", day, 1),
+        given_up(PROBE, 0, 0),
+        given_up(PROBE, day, 0),
+        given_up(PROBE, day, 1),
     ) == (False, True, False)
+    assert not given_up("probe/1", day, 0)
 
 
 def test_a_probe_left_behind_goes_after_a_day() -> None:
     for name, age_ms, left_over in (
-        ("probe/1", UPLOAD_AGE_MS + 1, True),
-        ("probe/1", 1000, False),
+        (PROBE, UPLOAD_AGE_MS + 1, True),
+        (PROBE, 1000, False),
+        ("probe/1", UPLOAD_AGE_MS + 1, False),
         ("stores/1", UPLOAD_AGE_MS + 1, False),
     ):
         assert is_left_over(StoredObject(name, 10, 10**12), 10**12 + age_ms) is left_over

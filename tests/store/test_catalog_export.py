@@ -33,7 +33,6 @@ from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_lazy, open_tiny, run
 from tests.support.loop_clock import LoopClock
 from tests.tier2.catalog.metadata_maker import STORE_ID, make_metadata
-from tier2.catalog.catalog_names import is_catalog_name
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import list_snapshots, manifest_named, newest_snapshots
 from tier2.catalog.catalog_tables import CatalogTables, build_tables
@@ -41,6 +40,7 @@ from tier2.locations import PROCESS_MEMORY
 from tier2.mailbox.mailbox import put_message, wait_for_answers
 from tier2.mailbox.messages import ExportRequest
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_names import parse_catalog_name
 from tier2.object_storage import ObjectStorage
 
 # --- beside a writer ------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_a_deletion_that_fails_takes_nothing_from_the_export() -> None:
         await asyncio.sleep(20 * 3600)
         assert world.exports == 50
         assert world.exporter.health() == []
-        assert all(map(is_catalog_name, world.bucket.objects))
+        assert all(map(parse_catalog_name, world.bucket.objects))
         world.storage.heal()
         await asyncio.sleep(3600)
         assert len(await list_snapshots(world.storage)) == 25
@@ -468,6 +468,6 @@ def test_a_store_exports_by_its_setting(tmp_path: Path) -> None:
                 if await list_snapshots(store._parts.storage):
                     break
         names = list(PROCESS_MEMORY.bucket(tmp_path.name).objects)
-        assert any(map(is_catalog_name, names))
+        assert any(map(parse_catalog_name, names))
 
     run(main())

@@ -21,17 +21,18 @@ from tests.store.harness import TINY, open_lazy, run
 from tests.store.test_catalog_export import tables_of
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_names import (
-    SnapshotName,
-    is_catalog_name,
-    manifest_name,
-    new_snapshot_id,
-    table_name,
-)
 from tier2.catalog.catalog_snapshots import list_snapshots, newest_snapshots, read_manifest
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_names import parse_object_name, store_tag
+from tier2.object_names import (
+    SnapshotName,
+    manifest_name,
+    new_copy_id,
+    parse_catalog_name,
+    parse_object_name,
+    store_tag,
+    table_name,
+)
 from tier2.object_storage import ObjectStorageError, UnfinishedUpload
 
 RATES = {
@@ -121,7 +122,7 @@ def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_the
     seed: str,
 ) -> None:
     held = one_life(seed)
-    assert any(map(is_catalog_name, held))
+    assert any(map(parse_catalog_name, held))
     if seed == "a":
         assert held == one_life(seed), "the same world goes the same way again"
 
@@ -139,7 +140,7 @@ def test_the_sweep_and_the_collection_of_garbage_leave_snapshots_alone(tmp_path:
             report = await store.collect_garbage()
             assert report.items == ()
         names = PROCESS_MEMORY.bucket(tmp_path.name).objects
-        assert sum(map(is_catalog_name, names)) == 4
+        assert sum(parse_catalog_name(name) is not None for name in names) == 4
 
     run(main())
 
@@ -148,7 +149,7 @@ TAG = store_tag(STORE_ID)
 
 
 def test_an_unfinished_upload_of_a_snapshot_is_aborted_as_others_are() -> None:
-    name = SnapshotName(3, 5, 70, new_snapshot_id(STORE_ID, random.Random(1)))
+    name = SnapshotName(3, 5, 70, new_copy_id(STORE_ID, random.Random(1)))
     upload = UnfinishedUpload(table_name(name, "chunks"), "1", 1000)
     soon, late = 1000 + UPLOAD_AGE_MS, 1001 + UPLOAD_AGE_MS
     assert is_abandoned(upload, 3, 6, (), soon, TAG)
@@ -182,7 +183,7 @@ def test_the_highest_epoch_of_a_bucket_may_be_a_snapshots() -> None:
     async def main() -> None:
         runtime = Runtime(random=random.Random(2))
         storage = MemoryObjectStorage(runtime)
-        name = SnapshotName(0, 44, 70, new_snapshot_id(STORE_ID, runtime.random))
+        name = SnapshotName(0, 44, 70, new_copy_id(STORE_ID, runtime.random))
         await storage.put(manifest_name(name), [b"x"], bytes(range(16)))
         await storage.put(name.prefix + "notes.txt", [b"x"], bytes(range(1, 17)))
         bucket = await list_bucket(storage)

@@ -18,9 +18,15 @@ from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import TINY, open_lazy, read_all, run
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage
-from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
+from tier2.object_names import (
+    marker_name,
+    new_tagged_id,
+    object_name,
+    parse_marker_name,
+    parse_object_name,
+    store_tag,
+)
 from tier2.object_storage import ObjectStorage
-from tier2.store_markers import is_marker, marker_name
 
 CHANCE = random.Random(1)
 QUIET: Mapping[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 3600.0}
@@ -28,7 +34,7 @@ QUIET: Mapping[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 360
 
 def plant(bucket: MemoryBucket, epoch: int, container_id: int = 0, size: int = 10) -> str:
     """An object of the kind that a crash leaves, of a store that has its marker there."""
-    marker = next(name for name in bucket.objects if is_marker(name))
+    marker = next(name for name in bucket.objects if parse_marker_name(name))
     tag = store_tag(marker.removeprefix("stores/"))
     name = object_name(container_id, epoch, "flush", new_tagged_id(tag, CHANCE))
     bucket.objects[name] = MemoryObject(b"x" * size, bytes(16), 1)
@@ -202,7 +208,7 @@ def test_a_store_makes_itself_known_before_its_first_object(
         async with SegmentStore(
             await open_store(str(tmp_path / "s"), options, {}, Runtime(), Away())
         ) as store:
-            assert is_marker(next(iter(bucket.objects)))
+            assert parse_marker_name(next(iter(bucket.objects)))
             assert not objects_of(bucket)
             await filled(store, "a")
         # It is known: from now on it opens while Tier 2 is away.

@@ -30,8 +30,16 @@ from segmentstore.service import SegmentStore
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld
 from tests.store.harness import run
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_names import (
+    MARKER_PREFIX,
+    MarkerName,
+    ProbeName,
+    classify_name,
+    marker_name,
+    parse_marker_name,
+)
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
-from tier2.store_markers import PREFIX, StoreMarkers, is_marker, marker_name, stores_at
+from tier2.store_markers import StoreMarkers, stores_at
 
 SETTINGS = {"containers": 1, "tier2": "s3://bucket/prefix"}
 
@@ -76,12 +84,14 @@ def test_a_maker_that_is_killed_anywhere_goes_on_and_others_are_told_of_it() -> 
         world, died = make_and_die(number, "file")
         assert died
         there = names(world)
-        markers = [name for name in there if is_marker(name)]
+        markers = [name for name in there if parse_marker_name(name)]
         other = world.process("other")
         if markers:
             with pytest.raises(ConfigError) as caught:
                 world.run_task(other, write(world, other, NEIGHBOUR))
-            used = any(not is_marker(name) and not name.startswith("probe/") for name in there)
+            used = any(
+                not isinstance(classify_name(name), MarkerName | ProbeName) for name in there
+            )
             said = "keeps its objects there" if used else "its making was cut off"
             assert said in str(caught.value), (number, there)
             assert f"delete {markers[0]}" in str(caught.value)
@@ -107,7 +117,7 @@ def test_of_two_makers_that_are_killed_before_they_see_each_other_both_are_refus
     world = StoreWorld("two makers", settings=SETTINGS, tier1="file")
 
     def die_behind_the_marker(process: SimulatedProcess, kind: str) -> None:
-        if any(map(is_marker, names(world))):
+        if any(map(parse_marker_name, names(world))):
             process.die(kind)
 
     hidden: dict[str, BucketObject] = {}
@@ -142,7 +152,7 @@ class Place(MemoryObjectStorage):
     async def list(
         self, prefix: str = "", start_after: str = ""
     ) -> AsyncIterator[Sequence[StoredObject]]:
-        if prefix == PREFIX:
+        if prefix == MARKER_PREFIX:
             self._listings_left -= 1
             if self._listings_left < 0:
                 raise StorageUnavailableError(prefix, "away")
@@ -173,7 +183,7 @@ class World(BookKeeperWorld):
 
     @property
     def markers(self) -> list[str]:
-        return [name for name in self.bucket.objects if is_marker(name)]
+        return [name for name in self.bucket.objects if parse_marker_name(name)]
 
 
 async def refused(world: World, folder: Path) -> None:

@@ -17,8 +17,7 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_lazy, read_all, read_store_id, run, until
 from tests.support.folders import files_below
-from tier2.object_names import parse_object_name
-from tier2.store_markers import marker_name
+from tier2.object_names import marker_name, parse_object_name
 
 BUCKET = "seen"
 DATA = bytes(range(200))

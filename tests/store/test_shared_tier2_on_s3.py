@@ -15,8 +15,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.errors import ConfigError
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, read_all, read_store_id, run
-from tier2.object_names import is_of_store, store_tag
-from tier2.store_markers import marker_name
+from tier2.object_names import is_of_store, marker_name, store_tag
 
 BUCKET = "shared"
 

@@ -14,8 +14,9 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.tier2_start import LATER_S, PATIENCE_S, Tier2Start
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_names import marker_name
 from tier2.object_storage import ObjectNotFoundError, StorageRefusedError
-from tier2.store_markers import StoreMarkers, marker_name
+from tier2.store_markers import StoreMarkers
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 

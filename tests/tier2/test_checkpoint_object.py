@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 from tier2.checkpoint_object import (
     HEADER_BYTES,
     CheckpointFormatError,
-    CheckpointName,
-    checkpoint_name,
-    container_prefix,
     encode_checkpoint_object,
-    new_checkpoint_id,
     parse_checkpoint_header,
-    parse_checkpoint_name,
     parse_checkpoint_object,
 )
-from tier2.object_names import check_object_name, parse_object_name
+from tier2.object_names import (
+    CheckpointName,
+    check_object_name,
+    checkpoint_name,
+    checkpoint_prefix,
+    new_copy_id,
+    parse_checkpoint_name,
+    parse_object_name,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "metadata-checkpoint-1.bin"
 STORE = uuid.UUID("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10")
@@ -70,7 +73,7 @@ def test_names_round_trip_and_are_no_names_of_blocks(
     assert parse_checkpoint_name(check_object_name(name)) == CheckpointName(
         container_id, epoch, sequence_number, unique_id
     )
-    assert name.startswith(container_prefix(container_id))
+    assert name.startswith(checkpoint_prefix(container_id))
     assert parse_object_name(name) is None
 
 
@@ -107,7 +110,7 @@ def test_names_out_of_range_are_refused() -> None:
 def test_an_id_shows_whose_the_checkpoint_is() -> None:
     source = random.Random(1)
     other = uuid.UUID(int=1)
-    ids = [new_checkpoint_id(STORE, source) for _ in range(10)]
+    ids = [new_copy_id(STORE, source) for _ in range(10)]
     assert len(set(ids)) == 10
     names = [CheckpointName(0, 0, 0, each) for each in ids]
     assert all(name.is_of(STORE) and not name.is_of(other) for name in names)

@@ -13,8 +13,9 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_names import marker_name, parse_marker_name
 from tier2.object_storage import StorageUnavailableError
-from tier2.store_markers import PlaceTakenError, StoreMarkers, is_marker, marker_name
+from tier2.store_markers import PlaceTakenError, StoreMarkers
 
 ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
@@ -70,7 +71,7 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
                 await call(second)
             await second.withdraw()
             assert list(storage.bucket.objects) == [marker_name(ONE)]
-        await storage.put("probe/left", [b"x"], bytes(16))
+        await storage.put("probe/" + "0" * 32, [b"x"], bytes(16))
         await storage.put("00/00000000/0000000000000001/flush-0", [b"x"], bytes(16))
         with pytest.raises(PlaceTakenError, match=f"store {ONE} keeps its objects there"):
             await StoreMarkers(storage, TWO).look()
@@ -134,7 +135,7 @@ def test_a_marker_whose_id_a_copy_lost_is_there_all_the_same() -> None:
 
 
 def test_what_is_a_marker() -> None:
-    assert is_marker(marker_name(ONE))
+    assert parse_marker_name(marker_name(ONE))
     for name in (
         "stores/",
         "stores/" + "g" * 32,
@@ -142,4 +143,4 @@ def test_what_is_a_marker() -> None:
         "store/" + "0" * 32,
         marker_name(ONE).upper(),
     ):
-        assert not is_marker(name)
+        assert not parse_marker_name(name)

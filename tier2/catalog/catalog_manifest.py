@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from segmentstore.contracts.checksum import crc32c
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_names import TABLES, SnapshotName, manifest_name, parse_catalog_name
+from tier2.object_names import CATALOG_TABLES, SnapshotName, manifest_name, parse_catalog_name
 
 __all__ = ["VERSION", "CatalogFormatError", "Manifest", "TableFile", "encode", "parse"]
 
@@ -73,7 +73,7 @@ class Manifest:
     @property
     def snapshot(self) -> SnapshotName:
         """The parts of its name."""
-        named = parse_catalog_name(self.tables[TABLES[0]].object)
+        named = parse_catalog_name(self.tables[CATALOG_TABLES[0]].object)
         assert named is not None, self
         return named
 
@@ -127,13 +127,13 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
         epoch=_number(document, "epoch"),
         sequence_number=_number(document, "sequence_number"),
         time_ms=_number(document, "time_ms"),
-        tables={name: _table(tables, name) for name in TABLES},
+        tables={name: _table(tables, name) for name in CATALOG_TABLES},
         stopped="stopped" in document and _member(document, "stopped", bool),
     )
     ours = (manifest.container_id, manifest.epoch, manifest.sequence_number)
     named = {name: parse_catalog_name(file.object) for name, file in manifest.tables.items()}
     for name, parts in named.items():
-        if parts is None or parts[:3] != ours or parts != named[TABLES[0]]:
+        if parts is None or parts[:3] != ours or parts != named[CATALOG_TABLES[0]]:
             raise CatalogFormatError(
                 f"table {name} is {manifest.tables[name].object}, of another snapshot"
             )

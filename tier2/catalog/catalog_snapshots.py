@@ -33,21 +33,21 @@ from tier2.catalog.catalog_files import (
 )
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import MANIFEST_BYTES_MAX, Manifest, TableFile
-from tier2.catalog.catalog_names import (
-    PREFIX,
+from tier2.catalog.catalog_schema import SCHEMA_VERSION
+from tier2.catalog.catalog_tables import CatalogTables, build_tables_of
+from tier2.object_names import (
+    CATALOG_PREFIX,
     SnapshotName,
-    container_prefix,
+    catalog_prefix,
     manifest_name,
-    new_snapshot_id,
+    marker_name,
+    new_copy_id,
+    new_unique_id,
     parse_catalog_name,
     parse_manifest_name,
     table_name,
 )
-from tier2.catalog.catalog_schema import SCHEMA_VERSION
-from tier2.catalog.catalog_tables import CatalogTables, build_tables_of
-from tier2.object_names import new_unique_id
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
-from tier2.store_markers import marker_name
 
 KEPT: Final = 3
 """The newest snapshots of a container that stay, however old they are."""
@@ -116,7 +116,7 @@ async def write_snapshot(
         store_id=store_id,
         containers=containers,
         snapshot=SnapshotName(
-            container_id, epoch, copy.sequence_number, new_snapshot_id(store_id, runtime.random)
+            container_id, epoch, copy.sequence_number, new_copy_id(store_id, runtime.random)
         ),
         time_ms=time_ms,
         encoded=encoded,
@@ -194,7 +194,7 @@ async def list_snapshots(
 
     One listing.
     """
-    prefix = PREFIX if container_id is None else container_prefix(container_id)
+    prefix = CATALOG_PREFIX if container_id is None else catalog_prefix(container_id)
     found: dict[SnapshotName, list[StoredObject]] = {}
     async for page in storage.list(prefix):
         for stored in page:
@@ -276,7 +276,7 @@ async def _only_store(
     ]
     if stores and len(there) != 1:
         raise CatalogFormatError(
-            f"{PREFIX}: snapshots of several stores are here ({', '.join(stores)}): name "
+            f"{CATALOG_PREFIX}: snapshots of several stores are here ({', '.join(stores)}): name "
             "one, or forget the marker of those"
             " that are gone for good"
         )

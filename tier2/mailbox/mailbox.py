@@ -27,17 +27,19 @@ from tier2.mailbox.messages import (
     Answer,
     Message,
     MessageFormatError,
-    MessageKey,
-    answer_name,
-    container_prefix,
     encode,
-    job_prefix,
-    message_name,
     one_sentence,
     parse,
+)
+from tier2.object_names import (
+    MessageKey,
+    answer_name,
+    mailbox_job_prefix,
+    mailbox_prefix,
+    message_name,
+    new_unique_id,
     parse_mailbox_name,
 )
-from tier2.object_names import new_unique_id
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectExistsError,
@@ -156,12 +158,12 @@ async def list_messages(storage: ObjectStorage, container_id: int) -> list[Mailb
 
 def each_message(storage: ObjectStorage, container_id: int) -> AsyncIterator[MailboxEntry]:
     """As `list_messages`, one by one: a mailbox may be long."""
-    return _entries(storage, container_prefix(container_id))
+    return _entries(storage, mailbox_prefix(container_id))
 
 
 async def list_job(storage: ObjectStorage, container_id: int, job_id: str) -> list[MailboxEntry]:
     """The same of one job alone. ValueError for no job id."""
-    return [entry async for entry in _entries(storage, job_prefix(container_id, job_id))]
+    return [entry async for entry in _entries(storage, mailbox_job_prefix(container_id, job_id))]
 
 
 async def _entries(storage: ObjectStorage, prefix: str) -> AsyncIterator[MailboxEntry]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +25,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from segmentstore.contracts.checksum import Buffer, crc32c
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from tier2.object_names import CONTAINER_ID_MAX, NAME_CHARACTERS_MAX, is_job_id
+from tier2.object_names import NAME_CHARACTERS_MAX, MessageKey, message_name
 
-PREFIX: Final = "mailbox/"
-"""What every name in the mailbox begins with."""
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A longer message is refused unread."""
@@ -68,26 +65,9 @@ carried out, name by name in the detail. `exported`: `detail["manifest"]` is the
 """
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
-_MESSAGE_ID: Final = re.compile(r"[a-z0-9-]{1,80}")
-_NAME: Final = re.compile(
-    r"mailbox/([0-9a-f]{8})/([0-9a-f]{16})/([a-z0-9-]{1,80})(\.answer)?\.json"
-)
-
 
 class MessageFormatError(Exception):
     """Bytes are not the message they should be."""
-
-
-class MessageKey(NamedTuple):
-    """Which message: its answer has the same key."""
-
-    container_id: int
-    job_id: str
-    """16 lower hex digits."""
-    message_id: str
-    """1 to 80 of `a-z 0-9 -`; unique within the job, and the same for all attempts at one piece of
-    work.
-    """
 
 
 class Replacement(NamedTuple):
@@ -182,60 +162,6 @@ class Answer:
 
 
 Message: TypeAlias = ReplaceProposal | CondemnRequest | ExportRequest
-
-
-# --- names ----------------------------------------------------------------------------------------
-
-
-class MailboxName(NamedTuple):
-    """The parts of a name in the mailbox."""
-
-    key: MessageKey
-    is_answer: bool
-
-
-def message_name(key: MessageKey) -> str:
-    """The object a message is put into; ValueError for a key that breaks its rules."""
-    return job_prefix(key.container_id, key.job_id) + f"{_checked_id(key.message_id)}.json"
-
-
-def answer_name(key: MessageKey) -> str:
-    """The object its answer is put into; it sorts right before the message. ValueError as above."""
-    return job_prefix(key.container_id, key.job_id) + f"{_checked_id(key.message_id)}.answer.json"
-
-
-def container_prefix(container_id: int) -> str:
-    """What all names of one container's mailbox begin with; ValueError for no container id."""
-    if not 0 <= container_id <= CONTAINER_ID_MAX:
-        raise ValueError(f"container id {container_id} is not 0 to {CONTAINER_ID_MAX}")
-    return f"{PREFIX}{container_id:08x}/"
-
-
-def job_prefix(container_id: int, job_id: str) -> str:
-    """What all names of one job in one container's mailbox begin with; ValueError for no ids."""
-    if not is_job_id(job_id):
-        raise ValueError(f"job id {job_id!r} is not 16 hex digits")
-    return f"{container_prefix(container_id)}{job_id}/"
-
-
-def parse_mailbox_name(name: str) -> MailboxName | None:
-    """The parts of a name, or None if it is no message's and no answer's."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    container, job_id, message_id, answer = match.groups()
-    return MailboxName(MessageKey(int(container, 16), job_id, message_id), answer is not None)
-
-
-def is_mailbox_name(name: str) -> bool:
-    """Whether an object of this name belongs to the mailbox, whatever it is."""
-    return name.startswith(PREFIX)
-
-
-def _checked_id(message_id: str) -> str:
-    if _MESSAGE_ID.fullmatch(message_id) is None:
-        raise ValueError(f"message id {message_id!r} is not 1 to 80 of a-z, 0-9 and -")
-    return message_id
 
 
 def one_sentence(text: object) -> str:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from tier2.object_names import PROBE_PREFIX, check_object_name, check_unique_id, is_name_part
+from tier2.object_names import check_object_name, check_unique_id, is_name_part, new_probe_name
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,
@@ -176,7 +176,7 @@ class S3ObjectStorage(ObjectStorage):
                 raise unexpected(answer) from answer
 
     async def check(self) -> None:
-        probe = f"{PROBE_PREFIX}{self._random.getrandbits(128):032x}"
+        probe = new_probe_name(self._random)
         await check_promises(self._requests, self._outcomes, self._where(probe), self._random)
 
     async def close(self) -> None:

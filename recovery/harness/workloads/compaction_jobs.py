@@ -28,14 +28,8 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.mailbox.mailbox import put_message, read_message, wait_for_answers
-from tier2.mailbox.messages import (
-    Answer,
-    CondemnRequest,
-    ExportRequest,
-    MessageKey,
-    ReplaceProposal,
-)
-from tier2.object_names import parse_object_name
+from tier2.mailbox.messages import Answer, CondemnRequest, ExportRequest, ReplaceProposal
+from tier2.object_names import MessageKey, parse_object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 from tier2.spark.compact.group import Group
 from tier2.spark.compact.options import CompactionOptions

@@ -11,12 +11,12 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.tier2.catalog.metadata_maker import STORE_ID, make_metadata
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.catalog.catalog_names import parse_manifest_name
 from tier2.catalog.catalog_snapshots import (
     delete_old_snapshots,
     write_snapshot,
 )
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
+from tier2.object_names import parse_manifest_name
 
 T = TypeVar("T")
 

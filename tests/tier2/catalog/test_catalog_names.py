@@ -16,19 +16,18 @@ from tests.tier2.catalog.metadata_maker import OTHER_STORE_ID, STORE_ID
 from tier2.catalog import catalog_manifest
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import Manifest, TableFile
-from tier2.catalog.catalog_names import (
-    PREFIX,
-    TABLES,
+from tier2.object_names import (
+    CATALOG_PREFIX,
+    CATALOG_TABLES,
     SnapshotName,
-    is_catalog_name,
+    check_object_name,
     manifest_name,
-    new_snapshot_id,
+    new_copy_id,
     parse_catalog_name,
     parse_manifest_name,
     snapshot_prefix,
     table_name,
 )
-from tier2.object_names import check_object_name
 
 U64 = st.integers(0, 2**64 - 1)
 NAMES = st.builds(
@@ -38,9 +37,7 @@ NAMES = st.builds(
 
 def some_manifest(name: SnapshotName | None = None, **changes: Any) -> Manifest:
     name = (
-        name
-        if name is not None
-        else SnapshotName(3, 4, 5, new_snapshot_id(STORE_ID, random.Random(1)))
+        name if name is not None else SnapshotName(3, 4, 5, new_copy_id(STORE_ID, random.Random(1)))
     )
     tables = {
         table: TableFile(
@@ -52,7 +49,7 @@ def some_manifest(name: SnapshotName | None = None, **changes: Any) -> Manifest:
             footer_size=9,
             footer_crc32c=8,
         )
-        for place, table in enumerate(TABLES)
+        for place, table in enumerate(CATALOG_TABLES)
     }
     fields: dict[str, Any] = {
         "store_id": STORE_ID,
@@ -70,13 +67,13 @@ def some_manifest(name: SnapshotName | None = None, **changes: Any) -> Manifest:
 @given(NAMES)
 def test_names_are_read_back(name: SnapshotName) -> None:
     assert parse_manifest_name(manifest_name(name)) == name
-    for table in TABLES:
+    for table in CATALOG_TABLES:
         assert parse_catalog_name(table_name(name, table)) == name
         assert parse_manifest_name(table_name(name, table)) is None
-    for each in (manifest_name(name), *(table_name(name, table) for table in TABLES)):
-        assert is_catalog_name(check_object_name(each))
+    for each in (manifest_name(name), *(table_name(name, table) for table in CATALOG_TABLES)):
+        assert parse_catalog_name(check_object_name(each))
         assert each.startswith(snapshot_prefix(*name))
-        assert each.startswith(PREFIX)
+        assert each.startswith(CATALOG_PREFIX)
 
 
 @settings(deadline=None)
@@ -101,7 +98,7 @@ def test_names_sort_as_what_they_name(names: list[SnapshotName]) -> None:
     ],
 )
 def test_other_names_are_not_the_catalogs(name: str) -> None:
-    assert not is_catalog_name(name)
+    assert not parse_catalog_name(name)
     assert parse_manifest_name(name) is None
 
 
@@ -122,11 +119,11 @@ def test_numbers_out_of_range_make_no_name(parts: tuple[int, int, int, bytes]) -
 
 
 def test_a_name_says_whose_it_is() -> None:
-    name = SnapshotName(0, 1, 2, new_snapshot_id(STORE_ID, random.Random(1)))
+    name = SnapshotName(0, 1, 2, new_copy_id(STORE_ID, random.Random(1)))
     assert name.is_of(STORE_ID)
     assert name.is_of(STORE_ID.upper())
     assert not name.is_of(OTHER_STORE_ID)
-    assert new_snapshot_id(STORE_ID, random.Random(2)) != name.unique_id
+    assert new_copy_id(STORE_ID, random.Random(2)) != name.unique_id
 
 
 # --- manifests ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from tests.tier2.catalog.metadata_maker import OTHER_STORE_ID, STORE_ID
 from tests.tier2.catalog.snapshot_place import Place, run, some_metadata
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_names import PREFIX
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import (
     AGE_MS,
@@ -19,6 +18,7 @@ from tier2.catalog.catalog_snapshots import (
 )
 from tier2.catalog.catalog_tables import build_tables
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_names import CATALOG_PREFIX
 from tier2.object_storage import StorageUnavailableError, StoredObject
 from tier2.store_markers import StoreMarkers
 
@@ -193,7 +193,7 @@ def test_other_stores_other_containers_and_later_owners_are_left_alone() -> None
             await place.write(some_metadata(10, container_id=1), epoch=4),
             await place.write(some_metadata(10), epoch=4, store_id=OTHER_STORE_ID),
         ]
-        foreign = PREFIX + "00000000/notes.txt"
+        foreign = CATALOG_PREFIX + "00000000/notes.txt"
         await place.storage.put(foreign, [b"x"], bytes(range(16)))
         place.clock.now_ms += 10 * AGE_MS
         assert await place.delete_old(epoch=4, keep=0) == 1

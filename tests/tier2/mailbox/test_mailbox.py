@@ -26,16 +26,9 @@ from tier2.mailbox.mailbox import (
     remove_entry,
     wait_for_answers,
 )
-from tier2.mailbox.messages import (
-    MESSAGE_BYTES_MAX,
-    Answer,
-    ExportRequest,
-    MessageFormatError,
-    MessageKey,
-    answer_name,
-    message_name,
-)
+from tier2.mailbox.messages import MESSAGE_BYTES_MAX, Answer, ExportRequest, MessageFormatError
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
+from tier2.object_names import MessageKey, answer_name, message_name
 from tier2.object_storage import StorageUnavailableError
 
 OTHER_JOB = "00000000deadbeef"

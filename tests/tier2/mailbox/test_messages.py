@@ -26,19 +26,21 @@ from tier2.mailbox.messages import (
     ExportRequest,
     Message,
     MessageFormatError,
-    MessageKey,
     Replacement,
     ReplaceProposal,
     Verdict,
-    answer_name,
     encode,
-    is_mailbox_name,
-    message_name,
     one_sentence,
     parse,
-    parse_mailbox_name,
 )
-from tier2.object_names import check_object_name, parse_object_name
+from tier2.object_names import (
+    MessageKey,
+    answer_name,
+    check_object_name,
+    message_name,
+    parse_mailbox_name,
+    parse_object_name,
+)
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "mailbox.md"
 JOB = "00000000feedbeef"
@@ -134,7 +136,7 @@ def test_names_round_trip_and_an_answer_sorts_right_before_its_message(
     assert parse_mailbox_name(name) == (message.key, False)
     assert parse_mailbox_name(answer) == (message.key, True)
     assert answer < name
-    assert is_mailbox_name(name)
+    assert parse_mailbox_name(name)
     assert parse_object_name(name) is None
 
 

@@ -14,7 +14,7 @@ from segmentstore import blocking
 from tests.store.harness import LAZY
 from tests.support.folders import files_below
 from tests.tier2.spark.local_session import LocalSession
-from tier2.mailbox.messages import PREFIX as MAILBOX
+from tier2.object_names import MAILBOX_PREFIX as MAILBOX
 from tier2.object_names import parse_object_name
 from tier2.spark.compact.job import CompactionPlanned, CompactionResult, compact, plan_compaction
 

@@ -23,11 +23,18 @@ from tier2.block_object import encode_block, parse_block_header
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.catalog.catalog_tables import build_tables
-from tier2.checkpoint_object import checkpoint_name, encode_checkpoint_object, new_checkpoint_id
+from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import (
+    checkpoint_name,
+    marker_name,
+    new_copy_id,
+    new_tagged_id,
+    object_name,
+    store_tag,
+)
 from tier2.spark.reconcile.work import with_storage
-from tier2.store_markers import marker_name, marker_text
+from tier2.store_markers import marker_text
 
 STORE_ID = str(uuid.UUID(int=0x1234))
 EPOCH = 3
@@ -109,7 +116,7 @@ class World:
             blob=blob,
         )
         name = checkpoint_name(
-            container_id, epoch, sequence_number, new_checkpoint_id(owner, self.random)
+            container_id, epoch, sequence_number, new_copy_id(owner, self.random)
         )
         return self.put(name, b"".join(parts))
 

@@ -11,8 +11,9 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.mailbox.mailbox import put_answer
-from tier2.mailbox.messages import Answer, MessageKey
+from tier2.mailbox.messages import Answer
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_names import MessageKey
 from tier2.spark.reconcile.owners import POLL_S, QUICK_FOR_S, QUICK_POLL_S, answers_to
 
 JOB = "00000000000000ab"

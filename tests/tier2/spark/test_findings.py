@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tier2.object_names import object_name, parse_object_name
+from tier2.object_names import ENGINE_PREFIXES, object_name, parse_object_name
 from tier2.spark.reconcile.findings import (
-    ENGINE_PREFIXES,
     FINDINGS,
     SEVERITIES,
     Finding,

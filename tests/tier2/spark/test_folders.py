@@ -19,14 +19,21 @@ from tests.store.harness import TINY
 from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
-from tier2.catalog.catalog_names import SnapshotName, new_snapshot_id, table_name
-from tier2.mailbox.messages import Answer, ExportRequest, answer_name, encode, message_name
+from tier2.mailbox.messages import Answer, ExportRequest, encode
+from tier2.object_names import (
+    ENGINE_PREFIXES,
+    SnapshotName,
+    answer_name,
+    marker_name,
+    message_name,
+    new_copy_id,
+    table_name,
+)
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import folder_tasks
-from tier2.spark.reconcile.findings import ENGINE_PREFIXES
 from tier2.spark.reconcile.folders import ANSWERED_KEPT_MS
 from tier2.spark.reconcile.job import reconcile
-from tier2.store_markers import marker_name, marker_text
+from tier2.store_markers import marker_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +59,7 @@ def world(tmp_path: Path) -> World:
 
 def snapshot_file(world: World, container_id: int, store_id: str, table: str = "segments") -> str:
     return table_name(
-        SnapshotName(container_id, EPOCH, 7, new_snapshot_id(store_id, world.random)), table
+        SnapshotName(container_id, EPOCH, 7, new_copy_id(store_id, world.random)), table
     )
 
 

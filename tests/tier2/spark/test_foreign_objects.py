@@ -27,14 +27,13 @@ from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.fsspec_object_storage import FsspecObjectStorage
-from tier2.object_names import object_name, store_tag
+from tier2.object_names import ENGINE_PREFIXES, may_hold_ours, object_name, store_tag
 from tier2.object_storage import StorageUnavailableError
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import s3_listing
-from tier2.spark.reconcile.findings import ENGINE_PREFIXES
 from tier2.spark.reconcile.inventory_rows import conform_listing, key_rules
 from tier2.spark.reconcile.job import reconcile
-from tier2.spark.reconcile.listing import is_known_prefix, list_rest, list_shard, may_hold_ours
+from tier2.spark.reconcile.listing import is_known_prefix, list_rest, list_shard
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

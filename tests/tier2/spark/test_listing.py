@@ -21,11 +21,10 @@ from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import PROCESS_MEMORY, open_object_storage
-from tier2.object_names import object_name
+from tier2.object_names import ENGINE_PREFIXES, object_name
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError, StoredObject
 from tier2.s3.s3_location import parse_s3_url
 from tier2.spark.reconcile import listing, s3_listing
-from tier2.spark.reconcile.findings import ENGINE_PREFIXES
 from tier2.spark.reconcile.inventory import (
     open_inventory,
     read_inventory_file,

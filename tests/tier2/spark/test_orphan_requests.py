@@ -23,9 +23,9 @@ from tests.support.loop_clock import LoopClock
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
-from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest, MessageKey
+from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import MessageKey, new_tagged_id, object_name, store_tag
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import found_classes, orphan_requests, second_survey
 from tier2.spark.reconcile import job as reconcile_job

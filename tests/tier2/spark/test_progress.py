@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segmentstore.contracts.runtime import Runtime
-from tier2.mailbox.messages import MessageKey
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_names import MessageKey
 from tier2.spark.common import progress
 from tier2.spark.common.progress import LOOK_S, Progress, StageCounts, TaskCount
 from tier2.spark.common.waiting import waited_for

@@ -19,9 +19,9 @@ from tests.tier2.spark.reconcile_world import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.mailbox.mailbox import list_messages, put_answer, put_message, read_message
-from tier2.mailbox.messages import Answer, ExportRequest, MessageKey, Replacement, ReplaceProposal
+from tier2.mailbox.messages import Answer, ExportRequest, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
-from tier2.object_names import object_name
+from tier2.object_names import MessageKey, object_name
 from tier2.spark.reconcile.owners import ASK, NEWEST, Owners
 
 RUN = "00000000000000ab"

@@ -11,14 +11,16 @@ import pytest
 
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
-from tier2.catalog.catalog_names import (
-    TABLES,
+from tier2.object_names import (
+    CATALOG_TABLES,
     SnapshotName,
     manifest_name,
-    new_snapshot_id,
+    new_copy_id,
+    new_tagged_id,
+    object_name,
+    store_tag,
     table_name,
 )
-from tier2.object_names import new_tagged_id, object_name, store_tag
 from tier2.spark.common.command_options import Exit
 
 if TYPE_CHECKING:
@@ -185,9 +187,9 @@ def test_a_snapshot_that_cannot_be_read_hides_nothing_that_is_certain(
         name = world.export(0, stopped=True).name
         world.flip(name, 20)
     else:
-        stray = SnapshotName(0, EPOCH + 9, 7, new_snapshot_id(STORE_ID, world.random))
+        stray = SnapshotName(0, EPOCH + 9, 7, new_copy_id(STORE_ID, world.random))
         name = world.put(manifest_name(stray), b"a stray", age_s=-0.5)
-        for table in TABLES:
+        for table in CATALOG_TABLES:
             world.put(table_name(stray, table), b"a stray")
     result = stopped(LocalSpark(), world, check="bodies")
     assert found(result.table) == {

@@ -22,7 +22,8 @@ import pyarrow as pa
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.mailbox.mailbox import list_job, read_message
-from tier2.mailbox.messages import MessageFormatError, MessageKey, ReplaceProposal
+from tier2.mailbox.messages import MessageFormatError, ReplaceProposal
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.compact.group import GROUP_ID_DIGITS
 from tier2.spark.compact.options import CompactionOptions

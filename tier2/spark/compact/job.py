@@ -29,8 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import open_object_storage
-from tier2.mailbox.messages import MessageKey
-from tier2.object_names import is_job_id, new_job_id
+from tier2.object_names import MessageKey, is_job_id, new_job_id
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import ddl
 from tier2.spark.common.command_options import ANSWER_TIMEOUT_S

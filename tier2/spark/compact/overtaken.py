@@ -15,7 +15,7 @@ from typing import Final
 
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_schema import LIVE
-from tier2.mailbox.messages import MessageKey
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.reconcile.owners import Owners
 from tier2.spark.reconcile.shard_rows import shard_rows

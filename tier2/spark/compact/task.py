@@ -37,15 +37,9 @@ from tier2.block_object import NAMED_HEADER_BYTES_MAX
 from tier2.copy_plan import CopyPlan, blocks_to_write, plan_copy
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import (
-    MessageKey,
-    Replacement,
-    ReplaceProposal,
-    message_name,
-    one_sentence,
-)
+from tier2.mailbox.messages import Replacement, ReplaceProposal, one_sentence
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import MessageKey, message_name, new_tagged_id, object_name, store_tag
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, ObjectStorageError
 from tier2.spark.compact.group import COPY, REWRITE, Group, GroupResult
 from tier2.spark.compact.options import KEEP, CompactionOptions

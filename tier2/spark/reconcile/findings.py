@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tier2.object_names import ObjectName, parse_object_name
+from tier2.object_names import ObjectName, engine_folder, parse_object_name
 from tier2.spark.reconcile.name_matching import match_names
 
 _TEXTS: Final = frozenset(
@@ -52,11 +52,6 @@ FINDINGS: Final = pa.schema(
     {name: pa.string() if name in _TEXTS else pa.int64() for name in _COLUMNS}
 )
 """One row per thing found; docs/reconciliation.md says what stands in each column."""
-
-ENGINE_PREFIXES: Final = ("checkpoints/", "stores/", "probe/", "catalog/", "mailbox/")
-"""What the names of the engine's own objects begin with that hold no segment's bytes: `folders`
-judges them.
-"""
 
 LIVE: Final = "live"
 """State of an object that chunks refer to; the other is garbage, which waits for its deletion."""
@@ -310,8 +305,8 @@ def _judge_one(
             actual=f"{size} bytes",
         )
     if parts is None:
-        if name.startswith(ENGINE_PREFIXES):
-            return None
+        if engine_folder(name) is not None:
+            return None  # `folders` judges it.
         return Finding(
             Kind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
         )

@@ -24,24 +24,23 @@ import pyarrow as pa
 from tier2.checkpoint_object import (
     HEADER_BYTES_MAX,
     CheckpointFormatError,
-    CheckpointName,
-    container_prefix,
     parse_checkpoint_header,
-    parse_checkpoint_name,
     parse_checkpoint_object,
 )
 from tier2.mailbox.mailbox import read_message
-from tier2.mailbox.messages import MessageFormatError, MessageKey
-from tier2.object_names import store_tag
-from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
-from tier2.spark.reconcile.findings import (
+from tier2.mailbox.messages import MessageFormatError
+from tier2.object_names import (
     ENGINE_PREFIXES,
-    Finding,
-    Kind,
-    Place,
-    Severity,
-    findings_table,
+    MARKER_PREFIX,
+    CheckpointName,
+    MessageKey,
+    checkpoint_prefix,
+    marker_name,
+    parse_checkpoint_name,
+    store_tag,
 )
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
+from tier2.spark.reconcile.findings import Finding, Kind, Place, Severity, findings_table
 from tier2.spark.reconcile.folders import (
     Judged,
     Listed,
@@ -52,7 +51,7 @@ from tier2.spark.reconcile.folders import (
     torn_snapshot,
 )
 from tier2.spark.reconcile.listing import list_folder
-from tier2.store_markers import marker_name, marker_text
+from tier2.store_markers import marker_text
 
 READS_AT_ONCE: Final = 16
 MESSAGES_MAX: Final = 10_000
@@ -90,7 +89,7 @@ def _listed(url: str, prefix: str) -> list[pa.Table]:
 
 async def _read(storage: ObjectStorage, prefix: str, judged: Judged, place: Place) -> list[Finding]:
     findings = [found for row in judged.markers for found in await _check_marker(storage, row)]
-    if prefix == "stores/" and place.store_id:
+    if prefix == MARKER_PREFIX and place.store_id:
         own = marker_name(place.store_id)
         if own not in {row.name for row in judged.markers} and await storage.head(own) is None:
             findings.append(missing_marker(own))
@@ -194,7 +193,7 @@ async def _check_container(
 def _judge_newest(
     number: int, epoch: int, newest: CheckpointName | None, place: Place
 ) -> list[Finding]:
-    where = container_prefix(number)
+    where = checkpoint_prefix(number)
     if newest is None:
         evidence = (
             "no whole copy of the metadata, which a restore needs if the log is lost: "
@@ -233,7 +232,7 @@ def _judge_newest(
 async def _copies_of(storage: ObjectStorage, number: int, tag: bytes) -> list[_Copy]:
     """The store's own, in the order of their writing."""
     found: list[_Copy] = []
-    async for page in storage.list(container_prefix(number)):
+    async for page in storage.list(checkpoint_prefix(number)):
         for stored in page:
             named = parse_checkpoint_name(stored.name)
             if named is not None and named.store_mark == tag:

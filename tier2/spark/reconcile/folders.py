@@ -14,23 +14,32 @@ Pure: rows of a listing in, findings out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from tier2.catalog.catalog_names import TABLES, parse_catalog_name, parse_manifest_name
-from tier2.checkpoint_object import parse_checkpoint_name
-from tier2.mailbox.messages import MessageKey, message_name, parse_mailbox_name
-from tier2.object_names import PROBE_PREFIX
+from tier2.object_names import (
+    CATALOG_PREFIX,
+    CATALOG_TABLES,
+    CHECKPOINT_PREFIX,
+    MAILBOX_PREFIX,
+    MARKER_PREFIX,
+    PROBE_PREFIX,
+    MessageKey,
+    message_name,
+    parse_catalog_name,
+    parse_checkpoint_name,
+    parse_mailbox_name,
+    parse_manifest_name,
+    parse_marker_name,
+    parse_probe_name,
+)
 from tier2.spark.reconcile.findings import Finding, Kind, Place, Severity
-from tier2.store_markers import is_marker
 
 ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Messages and their answers stay so long (storagewriter/request_processor.py)."""
-_PROBE: Final = re.compile(rf"{PROBE_PREFIX}[0-9a-f]{{32}}")
 
 
 class Listed(NamedTuple):
@@ -53,7 +62,7 @@ class Judged(NamedTuple):
 
 
 def judge_names(prefix: str, listed: Iterable[pa.Table], place: Place) -> Judged:
-    """Judge all that is listed below `prefix`, one of `findings.ENGINE_PREFIXES`. O(rows)."""
+    """Judge all that is listed below `prefix`, one of `object_names.ENGINE_PREFIXES`. O(rows)."""
     result = Judged([], [], [], [])
     rows = sorted(_rows(listed))
     _JUDGES[prefix](rows, place, result)
@@ -77,7 +86,7 @@ def _copies(rows: list[Listed], place: Place, result: Judged) -> None:
 
 def _markers(rows: list[Listed], _place: Place, result: Judged) -> None:
     for row in rows:
-        if is_marker(row.name):
+        if parse_marker_name(row.name) is not None:
             result.markers.append(row)
         else:
             result.findings.append(_foreign(row))
@@ -85,7 +94,7 @@ def _markers(rows: list[Listed], _place: Place, result: Judged) -> None:
 
 def _probes(rows: list[Listed], place: Place, result: Judged) -> None:
     for row in rows:
-        if _PROBE.fullmatch(row.name) is None:
+        if parse_probe_name(row.name) is None:
             result.findings.append(_foreign(row))
         elif _is_old(row, place):
             result.findings.append(
@@ -108,7 +117,7 @@ def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
             result.findings.extend(found)
             continue
         manifest = [row.name for row in files if parse_manifest_name(row.name) is not None]
-        if manifest and len(files) <= len(TABLES):
+        if manifest and len(files) <= len(CATALOG_TABLES):
             result.torn.append(manifest[0])
         elif not manifest and all(_is_old(row, place) for row in files):
             evidence = "of an export that did not end: the next one deletes it"
@@ -137,11 +146,11 @@ def _messages(rows: list[Listed], place: Place, result: Judged) -> None:
 
 
 _JUDGES: Final[Mapping[str, Callable[[list[Listed], Place, Judged], None]]] = {
-    "checkpoints/": _copies,
-    "stores/": _markers,
+    CHECKPOINT_PREFIX: _copies,
+    MARKER_PREFIX: _markers,
     PROBE_PREFIX: _probes,
-    "catalog/": _snapshots,
-    "mailbox/": _messages,
+    CATALOG_PREFIX: _snapshots,
+    MAILBOX_PREFIX: _messages,
 }
 
 

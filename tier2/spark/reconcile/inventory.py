@@ -29,8 +29,8 @@ from pyarrow import csv, orc
 from pyarrow import parquet as pq
 
 from segmentstore.contracts.urls import redacted
+from tier2.object_names import ENGINE_PREFIXES
 from tier2.s3.s3_location import parse_s3_url
-from tier2.spark.reconcile.findings import ENGINE_PREFIXES
 from tier2.spark.reconcile.inventory_files import files_at, open_file, places_of
 from tier2.spark.reconcile.inventory_rows import (
     InventoryError,

@@ -8,8 +8,8 @@ one request of a prefix. Rules of this file:
   `FsspecObjectStorage.list_everything`;
 - whatever lies there is listed, however it is called: `ObjectStorage.list`, which shows names of
   objects alone, would hide what is foreign. It serves memory, where nothing else can be;
-- what the engine keeps beside segments (`findings.ENGINE_PREFIXES`) is listed apart, its staging
-  folder not at all;
+- what the engine keeps beside segments (`object_names.ENGINE_PREFIXES`) is listed apart, its
+  staging folder not at all;
 - a listing that fails raises ObjectStorageError: a listing in part is never taken for a whole one.
 
 Blocking: for tasks of a job, which have no event loop running.
@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -34,8 +33,8 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import FOLDER as STAGING_FOLDER
 from tier2.file_urls import path_of
 from tier2.locations import check_object_storage_url, open_object_storage
+from tier2.object_names import ENGINE_PREFIXES, may_hold_ours
 from tier2.object_storage import StorageUnavailableError, StoredObject
-from tier2.spark.reconcile.findings import ENGINE_PREFIXES
 
 _TEXTS: Final = frozenset(("key", "etag"))
 
@@ -60,13 +59,6 @@ _SHARD_SET: Final = frozenset(SHARDS)
 
 _Entry = tuple[str, os.DirEntry[str]]
 """Below the root; a folder's name ends in a slash."""
-
-_OUR_FOLDER: Final = re.compile(
-    r"(?:(?:[0-9a-f]{2}/(?:[0-9a-f]{8}/(?:[0-9a-f]{16}/)?)?)|(?:"
-    + "|".join(ENGINE_PREFIXES)
-    + r")(?:[0-9a-f]{8}/(?:[0-9a-f-]{16,}/)?)?)?"
-)
-"""What the names of objects of ours have in front of each slash, and the top."""
 
 _CLOSED: Final = frozenset(("EACCES", "EPERM", "ENAMETOOLONG"))
 """Why a folder cannot be looked into, now or later."""
@@ -120,11 +112,6 @@ def is_known_prefix(prefix: str) -> bool:
     return prefix in ENGINE_PREFIXES or (
         len(prefix) == 3 and prefix[2] == "/" and prefix[:2] in _SHARD_SET
     )
-
-
-def may_hold_ours(folder: str) -> bool:
-    """Whether names of objects may begin with `folder`, which is empty or ends in a slash."""
-    return _OUR_FOLDER.fullmatch(folder) is not None
 
 
 def shards_of(keys: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:

@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.mailbox.mailbox import put_message, read_message
-from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest, MessageKey
+from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.reconcile.findings import Kind

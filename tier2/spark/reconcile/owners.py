@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 from segmentstore.contracts.errors import NotAStoreError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.catalog.catalog_names import parse_manifest_name
 from tier2.catalog.catalog_snapshots import Unreadable, newest_snapshots
 from tier2.mailbox.mailbox import (
     as_it_is,
@@ -32,14 +31,8 @@ from tier2.mailbox.mailbox import (
     read_message,
     wait_for_answers,
 )
-from tier2.mailbox.messages import (
-    Answer,
-    ExportRequest,
-    MessageFormatError,
-    MessageKey,
-    ReplaceProposal,
-)
-from tier2.object_names import store_tag
+from tier2.mailbox.messages import Answer, ExportRequest, MessageFormatError, ReplaceProposal
+from tier2.object_names import MessageKey, parse_manifest_name, store_tag
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.owner_bell import folder_of, wake_owner
 from tier2.spark.common.waiting import waits_for

@@ -22,9 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.catalog.catalog_names import parse_manifest_name
 from tier2.catalog.catalog_snapshots import Unreadable
-from tier2.object_names import ObjectName, parse_object_name
+from tier2.object_names import ObjectName, parse_manifest_name, parse_object_name
 from tier2.spark.reconcile.findings import CLOCKS_MS, Place, Suspects
 
 
