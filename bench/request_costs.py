@@ -224,7 +224,7 @@ def simulate(segments: int, *, scale: int, objects: int) -> Costs:
         flushed = statistics.bytes_written
         factor = TIB / scale / flushed
         # In proportion to bytes: the pause at the end is not a part of the day.
-        listings = DAY_S / config.orphan_sweep_spacing_s
+        listings = DAY_S / config.orphan_sweep_interval_s
         return Costs(
             requests={kind: count * factor for kind, count in c.storage.requests.items()}
             | {"list": listings},

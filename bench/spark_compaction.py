@@ -161,7 +161,7 @@ def own(directory: str) -> Measured:
     folder = Path(directory)
 
     async def work() -> None:
-        async with open_store(folder / "store", consolidation=False, mailbox_poll_s=0.2):
+        async with open_store(folder / "store", consolidation=False, mailbox_poll_interval_s=0.2):
             (folder / "open").touch()
             while not (folder / "stop").exists():  # noqa: ASYNC110 - another process makes it
                 await asyncio.sleep(_POLL_S)

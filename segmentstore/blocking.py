@@ -21,16 +21,19 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack, cast
 
 from segmentstore.catalog_export import CatalogExport
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import DeprecatedSettingWarning
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.deprecated_settings import deprecation_notes, with_current_names
 from segmentstore.garbage import GarbageReport
 from segmentstore.opening import open as open_async
 from segmentstore.options import StoreOptions
@@ -299,7 +302,11 @@ def open(  # noqa: A001 - the public name, as in `segmentstore.open`
     Interrupted, it waits until everything is released again; interrupted in that too, the thread
     does it alone.
     """
-    thread = StoreThread(lambda: open_async(location, runtime=runtime, **options))
+    for note in deprecation_notes(options):
+        # Here, and not by the opening's thread: a warning names the line of the caller.
+        warnings.warn(note, DeprecatedSettingWarning, stacklevel=2)
+    current = cast("StoreOptions", with_current_names(options))
+    thread = StoreThread(lambda: open_async(location, runtime=runtime, **current))
     try:
         return SegmentStore(thread, thread.open())
     except BaseException:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SETTING: Final = "catalog_export_s"
+SETTING: Final = "catalog_export_interval_s"
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 300.0
 """From a scheduled export that failed to the next; never longer than the schedule itself."""
@@ -107,7 +107,7 @@ class CatalogExporter:
         config: StoreConfig,
     ) -> None:
         """Raises MissingExtraError if there is a schedule and pyarrow is missing."""
-        every_s = config.catalog_export_s
+        every_s = config.catalog_export_interval_s
         if every_s:
             require_extra("arrow", SETTING)
         self._storage = storage

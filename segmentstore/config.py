@@ -15,14 +15,20 @@ import os
 import pathlib
 import tomllib
 import uuid
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.urls import redacted
+from segmentstore.deprecated_settings import (
+    CURRENT_NAMES,
+    deprecation_notes,
+    with_current_names,
+)
 from tier2.credentials import refuse_secrets, stands_for
 
 KIB = 1024
@@ -152,11 +158,11 @@ class StoreConfig:
     """
     deletion_lag_s: float = _seconds(4 * 3600.0)
     """Objects nothing refers to stay so long before they are deleted."""
-    orphan_sweep_spacing_s: float = _seconds(60.0)
+    orphan_sweep_interval_s: float = _seconds(60.0)
     """One listing request of the store in so much time looks for objects that a crash left in Tier
     2; 0: nobody looks.
     """
-    mailbox_poll_s: float = _seconds(30.0)
+    mailbox_poll_interval_s: float = _seconds(30.0)
     """One listing request of each container in so much time looks for messages of jobs; 0: nobody
     looks.
     """
@@ -176,7 +182,7 @@ class StoreConfig:
     """What sequential readers may fetch from Tier 2 in a second, all together; 0 sets no bound."""
 
     # Watching.
-    catalog_export_s: float = _seconds(0.0)
+    catalog_export_interval_s: float = _seconds(0.0)
     """The catalog of each container is exported to Tier 2 once in so much time, for jobs; 0: only
     when asked for.
     """
@@ -287,7 +293,10 @@ class StoreFile:
 
 
 def parse_store_file(text: str) -> StoreFile:
-    """Read `store.toml`. Raises ConfigError naming what is wrong."""
+    """Read `store.toml`. Raises ConfigError naming what is wrong.
+
+    Warns of deprecated names (DeprecatedSettingWarning).
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -305,8 +314,11 @@ def parse_store_file(text: str) -> StoreFile:
     for name in FIXED:
         if name not in document:
             raise ConfigError(FILE_NAME, f"{name} is missing")
+    for note in deprecation_notes(document):
+        warnings.warn(f"{FILE_NAME}: {note}", DeprecatedSettingWarning, stacklevel=2)
+    settings = with_current_names(document)
     return StoreFile(
-        store_id=store_id, settings={name: _typed(name, value) for name, value in document.items()}
+        store_id=store_id, settings={name: _typed(name, value) for name, value in settings.items()}
     )
 
 
@@ -347,7 +359,7 @@ def merge_settings(
     stored = values.get("tier2")
     for source in (
         _from_environment(environment),
-        {name: _typed(name, value) for name, value in options.items()},
+        {name: _typed(name, value) for name, value in with_current_names(options).items()},
     ):
         for name, value in source.items():
             if name in _URLS:
@@ -378,9 +390,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, text in environment.items():
         name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if key.startswith(ENVIRONMENT_PREFIX) and name in _FIELDS:
-            values[name] = _parsed(name, text, key)
-    return values
+        current = CURRENT_NAMES.get(name, name)
+        if key.startswith(ENVIRONMENT_PREFIX) and current in _FIELDS:
+            values[name] = _parsed(current, text, key)
+    return with_current_names(values)
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -388,13 +401,19 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     Cheap: called at each opening.
     """
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in _FIELDS} | OTHER_VARIABLES
+    names = (*_FIELDS, *CURRENT_NAMES)
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in names} | OTHER_VARIABLES
     return [
         f"{key} in the environment is no setting of a segment store, and is "
         f"ignored{did_you_mean(key, known)}"
         for key in environment
         if key.startswith(ENVIRONMENT_PREFIX) and key not in known
     ]
+
+
+def deprecated_variables(environment: Iterable[str]) -> list[str]:
+    """A sentence for each variable that sets something by its deprecated name."""
+    return deprecation_notes(environment, ENVIRONMENT_PREFIX)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

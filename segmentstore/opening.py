@@ -8,12 +8,17 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Unpack
 
-from segmentstore.config import unknown_variables
-from segmentstore.contracts.errors import StoreInUseError, UnknownSettingWarning
+from segmentstore.config import deprecated_variables, unknown_variables
+from segmentstore.contracts.errors import (
+    DeprecatedSettingWarning,
+    StoreInUseError,
+    UnknownSettingWarning,
+)
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release, outlast
+from segmentstore.deprecated_settings import deprecation_notes
 from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
 from segmentstore.options import StoreOptions
@@ -115,8 +120,8 @@ def open(  # noqa: A001 - the public name, as in `io.open`
 
     `options` are `segmentstore.StoreOptions`, the fields of `segmentstore.config.StoreConfig`; each
     overrides `SEGMENTSTORE_<NAME>` in the environment, which overrides the store's `store.toml`.
-    Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning). `runtime` replaces clock,
-    randomness, threads and disk, for tests.
+    Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning), and so is a deprecated name
+    (DeprecatedSettingWarning). `runtime` replaces clock, randomness, threads and disk, for tests.
 
     Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`),
     and (when awaited or entered) NotAStoreError (the folder holds something else; nothing is
@@ -127,4 +132,6 @@ def open(  # noqa: A001 - the public name, as in `io.open`
     path = checked_folder(location)
     for sentence in unknown_variables(os.environ):
         warnings.warn(sentence, UnknownSettingWarning, stacklevel=2)
+    for sentence in (*deprecation_notes(options), *deprecated_variables(os.environ)):
+        warnings.warn(sentence, DeprecatedSettingWarning, stacklevel=2)
     return OpeningStore(path, options, os.environ, runtime if runtime is not None else Runtime())

@@ -10,7 +10,8 @@ class StoreOptions(TypedDict, total=False):
     """Settings of one opening, each optional: `def opened(**options: Unpack[StoreOptions])`.
 
     `segmentstore.config.StoreConfig` has the meaning, the default and the bounds of each, and a
-    test keeps the two equal. Sizes are in bytes, times in seconds.
+    test keeps the two equal; `segmentstore.deprecated_settings` has the names of today of those
+    that are deprecated. Sizes are in bytes, times in seconds.
     """
 
     # Fixed when the store is made.
@@ -48,8 +49,8 @@ class StoreOptions(TypedDict, total=False):
     consolidation_download_bytes_per_s: int
     shared_tier2: bool
     deletion_lag_s: float
-    orphan_sweep_spacing_s: float
-    mailbox_poll_s: float
+    orphan_sweep_interval_s: float
+    mailbox_poll_interval_s: float
 
     # Reading.
     tail_bytes_max: int
@@ -60,8 +61,13 @@ class StoreOptions(TypedDict, total=False):
     catch_up_bytes_per_s: int
 
     # Watching.
-    catalog_export_s: float
+    catalog_export_interval_s: float
     scrub_bytes_per_s: int
     metrics_port: int
     metrics_host: str
     local_face: bool
+
+    # Deprecated names.
+    catalog_export_s: float
+    mailbox_poll_s: float
+    orphan_sweep_spacing_s: float

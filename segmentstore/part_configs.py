@@ -54,6 +54,6 @@ def writer_config(config: StoreConfig) -> StorageWriterConfig:
             -config.consolidation_download_bytes_per_s // config.containers
         ),
         # The setting is the store's: its containers take turns.
-        orphan_sweep_spacing_s=config.orphan_sweep_spacing_s * config.containers,
-        mailbox_poll_s=config.mailbox_poll_s,
+        orphan_sweep_interval_s=config.orphan_sweep_interval_s * config.containers,
+        mailbox_poll_interval_s=config.mailbox_poll_interval_s,
     )

@@ -391,7 +391,8 @@ class SegmentStore:
         """Answer what jobs ask of the containers served here, now; give the number of answers
         (docs/formats/mailbox.md).
 
-        The store does so by itself, every `mailbox_poll_s`; this is for who does not want to wait.
+        The store does so by itself, every `mailbox_poll_interval_s`; this is for who does not want
+        to wait.
         Raises TierUnavailableError; what was answered by then is answered. Costs a listing of each
         container's mailbox.
         """
@@ -410,7 +411,7 @@ class SegmentStore:
         messages there. O(containers).
 
         Does not wait; costs a look of each, at most four a second however often it is called.
-        Nothing where `mailbox_poll_s` is 0.
+        Nothing where `mailbox_poll_interval_s` is 0.
         """
         self._check_loop()
         for container in self._containers:

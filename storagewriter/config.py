@@ -49,11 +49,11 @@ class StorageWriterConfig:
     """
     deletion_lag_s: float = 4 * 3600.0
     """How long an object must have been unreferenced in the log before it is deleted."""
-    orphan_sweep_spacing_s: float = 60.0
+    orphan_sweep_interval_s: float = 60.0
     """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody
     looks.
     """
-    mailbox_poll_s: float = 30.0
+    mailbox_poll_interval_s: float = 30.0
     """One listing request in so much time looks for messages of jobs; 0: nobody looks."""
     retry_min_s: float = 0.1
     """First back-off after Tier 2 did not answer; doubles with each failure."""
@@ -95,10 +95,10 @@ class StorageWriterConfig:
                 "flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s",
                 "a duration is not negative",
             )
-        if self.orphan_sweep_spacing_s < 0:
-            raise ConfigError("orphan_sweep_spacing_s", "a duration is not negative")
-        if self.mailbox_poll_s < 0:
-            raise ConfigError("mailbox_poll_s", "a duration is not negative")
+        if self.orphan_sweep_interval_s < 0:
+            raise ConfigError("orphan_sweep_interval_s", "a duration is not negative")
+        if self.mailbox_poll_interval_s < 0:
+            raise ConfigError("mailbox_poll_interval_s", "a duration is not negative")
         if not 0 < self.retry_min_s <= self.retry_max_s:
             raise ConfigError(
                 "retry_min_s", f"{self.retry_min_s} is not above 0 and at most {self.retry_max_s}"

@@ -55,7 +55,7 @@ class DeletionClock:
         self._began_ms = clock_at(reading, boot)
         self._began_s = now_s
         self._lag_ms = int(lag_s * 1000)
-        self.spacing_s = min(max(lag_s / READINGS_PER_LAG, SPACING_MIN_S), SPACING_MAX_S)
+        self.interval_s = min(max(lag_s / READINGS_PER_LAG, SPACING_MIN_S), SPACING_MAX_S)
         """Least time between two readings."""
         self._read_s: float | None = None
         """When the clock was last read for the log, by this owner."""
@@ -94,7 +94,7 @@ class DeletionClock:
         A few in each deletion lag, and only while something waits whose age would be lost with this
         owner.
         """
-        if self._read_s is not None and now_s - self._read_s < self.spacing_s:
+        if self._read_s is not None and now_s - self._read_s < self.interval_s:
             return None
         now_ms = self.now_ms(now_s)
         if not any(

@@ -69,7 +69,9 @@ class GarbageCollector:
         self._boot = runtime.boot
         self._lag_s = config.deletion_lag_s
         self._deletion_clock: DeletionClock | None = None
-        self._spacing_s = min(max(PASS_SPACING_S, config.deletion_lag_s / 1000), PASS_SPACING_MAX_S)
+        self._interval_s = min(
+            max(PASS_SPACING_S, config.deletion_lag_s / 1000), PASS_SPACING_MAX_S
+        )
         self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -180,7 +182,7 @@ class GarbageCollector:
             return None
         clock, now_s = self._counted(), asyncio.get_running_loop().time()
         wait_s = min(clock.remaining_ms(name, each, now_s) for name, each in garbage.items()) / 1000
-        return min(max(wait_s, self._spacing_s), PASS_SPACING_MAX_S, clock.spacing_s)
+        return min(max(wait_s, self._interval_s), PASS_SPACING_MAX_S, clock.interval_s)
 
     async def _delete(self, names: Sequence[str]) -> tuple[list[str], bool]:
         """The names confirmed to be gone, and whether any could not be."""

@@ -28,11 +28,11 @@ WAKE_SPACING_S: Final = 0.25
 class MailboxPace:
     """The pace of one container's looks; on its event loop."""
 
-    def __init__(self, poll_s: float, container_id: int) -> None:
-        self._poll_s = poll_s
+    def __init__(self, poll_interval_s: float, container_id: int) -> None:
+        self._poll_interval_s = poll_interval_s
         # The first look of each container comes at another time, or all of a store would look at
         # once.
-        self.delay_s = poll_s * (1 + container_id % 16) / 16
+        self.delay_s = poll_interval_s * (1 + container_id % 16) / 16
         """Until the next look."""
         self._woken = asyncio.Event()
         self._quick_until: float | None = None
@@ -83,7 +83,11 @@ class MailboxPace:
             for each in self.siblings:
                 if not each.is_quick(now):
                     each.wake()
-        return min(QUICK_POLL_S, self._poll_s) if self.is_quick(now) else self._poll_s
+        return (
+            min(QUICK_POLL_S, self._poll_interval_s)
+            if self.is_quick(now)
+            else self._poll_interval_s
+        )
 
     def is_quick(self, now_s: float) -> bool:
         """Whether it looks often at this time of the loop."""

@@ -2,7 +2,7 @@
 garbage collector.
 
 Correctness never needs it: an orphan costs money, nothing else. So it is slow, and bounded in
-requests: one listing request in `orphan_sweep_spacing_s`, shard after shard
+requests: one listing request in `orphan_sweep_interval_s`, shard after shard
 (`docs/formats/object-names.md`), beginning at a shard drawn by chance, so that processes that live
 shorter than a sweep get everywhere in the end. Rules:
 
@@ -89,7 +89,7 @@ class OrphanSweeper:
         self._random = runtime.random
         self._in_flight = in_flight
         self._on_garbage = on_garbage
-        self._spacing_s = config.orphan_sweep_spacing_s
+        self._interval_s = config.orphan_sweep_interval_s
         self._lag_s = config.deletion_lag_s
         self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
         self._lock = asyncio.Lock()
@@ -103,15 +103,15 @@ class OrphanSweeper:
     async def run(self) -> None:
         """Sweep until cancelled; ends at once if sweeping is off. Raises what a commit raises."""
         self._began_ms = self._clock.time_ms()
-        if not self._spacing_s:
+        if not self._interval_s:
             return
         shard = self._random.randrange(SHARDS)
-        await asyncio.sleep(self._random.random() * self._spacing_s)
+        await asyncio.sleep(self._random.random() * self._interval_s)
         while True:
             try:
                 await self._sweep(shard)
             except SweepStoppedError:
-                await asyncio.sleep(self._spacing_s * SHARDS)
+                await asyncio.sleep(self._interval_s * SHARDS)
 
     async def _sweep(self, first_shard: int) -> None:
         await self._persist(self._begin)
@@ -119,7 +119,7 @@ class OrphanSweeper:
             shard = (first_shard + step) % SHARDS
             pages = await self._persist(lambda shard=shard: self._sweep_shard(shard))  # type: ignore[misc]
             # Each page was a request; those behind the first are paid for with patience.
-            await asyncio.sleep(self._spacing_s * pages)
+            await asyncio.sleep(self._interval_s * pages)
         self.sweeps += 1
 
     async def _persist(self, step: Callable[[], Awaitable[int]]) -> int:
@@ -129,7 +129,7 @@ class OrphanSweeper:
                 result = await step()
             except StorageUnavailableError as error:
                 self.health.failed(error)
-                await asyncio.sleep(max(self._back_off.failed(), self._spacing_s))
+                await asyncio.sleep(max(self._back_off.failed(), self._interval_s))
             else:
                 self.health.succeeded()
                 self._back_off.succeeded()

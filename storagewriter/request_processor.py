@@ -138,8 +138,8 @@ class RequestProcessor:
         self._source = source
         self._storage = storage
         self._runtime = runtime
-        self._poll_s = config.mailbox_poll_s
-        self.pace = MailboxPace(config.mailbox_poll_s, source.metadata.container_id)
+        self._poll_interval_s = config.mailbox_poll_interval_s
+        self.pace = MailboxPace(config.mailbox_poll_interval_s, source.metadata.container_id)
         self._uploader = uploader
         self._sweeper = sweeper
         self._executor = executor
@@ -182,7 +182,7 @@ class RequestProcessor:
 
     async def run(self) -> None:
         """Answer until cancelled; ends at once if that is off. Raises what a commit raises."""
-        if not self._poll_s:
+        if not self._poll_interval_s:
             return
         while True:
             await self.pace.until_due()

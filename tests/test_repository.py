@@ -26,6 +26,7 @@ from segmentstore.catalog_export import ExportStatistics
 from segmentstore.config import StoreConfig
 from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
+from segmentstore.deprecated_settings import CURRENT_NAMES
 from storagewriter.config import StorageWriterStatistics
 from tier2.object_names import ENGINE_PREFIXES
 from tier2.request_meter import OperationStatistics
@@ -273,7 +274,8 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
     # `open` makes a URL of a path.
     assert options.pop("tier2") == "str | os.PathLike[str]"
     assert settings.pop("tier2") == "str"
-    assert options == settings
+    deprecated = {old: settings[current] for old, current in CURRENT_NAMES.items()}
+    assert options == settings | deprecated
     for shown, kept in STATISTICS.items():
         assert annotations_of(shown) == {
             each.name: each.type for each in dataclasses.fields(kept)

@@ -6,8 +6,9 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, TextIO
 
 import typer
 
@@ -31,8 +32,12 @@ from segmentstore.cli import (
     spark_command,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
-from segmentstore.config import unknown_variables
-from segmentstore.contracts.errors import SegmentStoreError, UnknownSettingWarning
+from segmentstore.config import deprecated_variables, unknown_variables
+from segmentstore.contracts.errors import (
+    DeprecatedSettingWarning,
+    SegmentStoreError,
+    UnknownSettingWarning,
+)
 
 app = typer.Typer(
     name="segmentstore",
@@ -94,6 +99,38 @@ app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
 app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)
 
 
+@contextmanager
+def _settings_warned_of() -> Iterator[None]:
+    """Print a line for each warning about a setting, once in a command."""
+    printed: set[str] = set()
+    show_others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, DeprecatedSettingWarning | UnknownSettingWarning):
+            show_others(message, category, filename, lineno, file, line)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            output.print_error(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DeprecatedSettingWarning)
+        warnings.simplefilter("always", UnknownSettingWarning)
+        warnings.showwarning = show
+        # Not every command opens the store, which would say it.
+        for unknown in unknown_variables(os.environ):
+            warnings.warn(unknown, UnknownSettingWarning, stacklevel=2)
+        for deprecated in deprecated_variables(os.environ):
+            warnings.warn(deprecated, DeprecatedSettingWarning, stacklevel=2)
+        yield
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run one command, by default of this process's arguments; always raises SystemExit with an
     ExitCode.
@@ -102,12 +139,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         # Names of folders may hold bytes that are not UTF-8; in JSON what is written for them is
         # the escape that is due.
         sys.stdout.reconfigure(errors="backslashreplace")
-    for unknown in unknown_variables(os.environ):
-        output.print_error(f"warning: {unknown}")
     try:
-        with warnings.catch_warnings():
-            # Said above, in one line each.
-            warnings.simplefilter("ignore", UnknownSettingWarning)
+        with _settings_warned_of():
             app(args=None if arguments is None else list(arguments), prog_name="segmentstore")
     except SegmentStoreError as error:
         output.print_error(sentence(error))

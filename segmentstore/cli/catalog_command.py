@@ -55,7 +55,7 @@ def export(
     which it exists.
 
     A process that has the store open is asked by a message in Tier 2, and answers when it next
-    looks (`mailbox_poll_s`).
+    looks (`mailbox_poll_interval_s`).
     """
     found = _export_stopped(store)
     asked = isinstance(found, SegmentStoreError)
@@ -211,7 +211,7 @@ async def _ask(
                 problems.append(
                     f"container {request.container_id}: {in_use}; no answer within "
                     f"{timeout_s:g} s: its process looks every"
-                    " mailbox_poll_s, where that is not 0"
+                    " mailbox_poll_interval_s, where that is not 0"
                 )
             elif answer.verdict != "exported":
                 problems.append(

@@ -128,7 +128,7 @@ def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None, set[str]
     location = BookKeeperLocation.parse(config.tier1) if config.tier1.startswith(PREFIX) else None
     scheme = config.tier2.partition("://")[0].lower()
     needed = {
-        "arrow": config.catalog_export_s > 0,
+        "arrow": config.catalog_export_interval_s > 0,
         "bookkeeper": location is not None,
         "metrics": config.metrics_port > 0,
         "s3": scheme == "s3",

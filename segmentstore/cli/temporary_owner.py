@@ -99,7 +99,7 @@ class TemporaryOwner:
 
     async def _answer(self, ended: asyncio.Event) -> None:
         try:
-            async with segmentstore.open(self._location, mailbox_poll_s=ANSWER_POLL_S):
+            async with segmentstore.open(self._location, mailbox_poll_interval_s=ANSWER_POLL_S):
                 await ended.wait()
         except StoreInUseError:
             pass  # whoever has it answers; and when he is gone again, this does

@@ -16,6 +16,13 @@ class UnknownSettingWarning(UserWarning):
     """
 
 
+class DeprecatedSettingWarning(DeprecationWarning):
+    """A setting was given by a name that it had before; it is in force.
+
+    The operator's move: use the name that the message gives.
+    """
+
+
 class SegmentStoreError(Exception):
     """Base of everything this engine raises on purpose; anything else is our bug."""
 

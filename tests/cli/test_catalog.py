@@ -88,7 +88,7 @@ def test_snapshots_are_listed_whole_or_not(store: Path) -> None:
 
 
 def test_the_owner_of_a_live_store_is_asked_and_answers(store: Path) -> None:
-    with blocking.open(store, mailbox_poll_s=0.1) as opened:
+    with blocking.open(store, mailbox_poll_interval_s=0.1) as opened:
         opened.append("a", b"three\n")
         shown = segmentstore("catalog", "export", store, "--json")
         assert shown.code == ExitCode.DONE
@@ -132,12 +132,12 @@ def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_owner_that_does_not_look_is_told_of(store: Path) -> None:
-    with blocking.open(store, mailbox_poll_s=0):
+    with blocking.open(store, mailbox_poll_interval_s=0):
         shown = segmentstore("catalog", "export", store, "--timeout", "0.3")
         assert shown.code == ExitCode.UNAVAILABLE
         assert "container 0: " in shown.err
         assert ": close it there first; no answer within 0.3 s" in shown.err
-        assert "mailbox_poll_s" in shown.err
+        assert "mailbox_poll_interval_s" in shown.err
         as_json = segmentstore("catalog", "export", store, "--timeout", "0", "--json")
         assert as_json.code == ExitCode.UNAVAILABLE
         assert as_json.json()["snapshots"] == []

@@ -113,7 +113,7 @@ def test_a_missing_extra_matters_to_a_store_that_uses_it(
             assert f"segmentstore[{extra}]" in found[f"extra {extra}"]["remedy"]
     file = plain_store / "store.toml"
     for extra, setting in (
-        ("arrow", "catalog_export_s = 60"),
+        ("arrow", "catalog_export_interval_s = 60"),
         ("metrics", "metrics_port = 9"),
         ("s3", 'tier2 = "s3://bucket/x"'),
         ("sftp", 'tier2 = "sftp://host/x"'),

@@ -156,7 +156,7 @@ def test_beside_a_running_store_looking_goes_and_processing_is_refused(store: Pa
     proposal = _compacted(store, "group-1")
 
     async def beside() -> None:
-        async with engine.open(store, mailbox_poll_s=0.0) as opened:
+        async with engine.open(store, mailbox_poll_interval_s=0.0) as opened:
             loop = asyncio.get_running_loop()
             assert await loop.run_in_executor(None, _look, "--process") == ExitCode.IN_USE
             assert await loop.run_in_executor(None, _look) == ExitCode.DONE

@@ -15,7 +15,7 @@ from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.shared_folders import SharedFolders
 
 (STRANGER_SWEPT,) = SHARED_FOLDERS
-SWEEPING = {"orphan_sweep_spacing_s": 0.01, "deletion_lag_s": 0.0}
+SWEEPING = {"orphan_sweep_interval_s": 0.01, "deletion_lag_s": 0.0}
 
 
 def violations_of(plan: Plan, mutant: Mutant | None = None) -> list[str]:

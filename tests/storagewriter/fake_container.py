@@ -46,7 +46,7 @@ def make_config(**changes: Any) -> StorageWriterConfig:
         "unflushed_target_bytes": 100_000,
         "upload_bytes_max": 800,
         "deletion_lag_s": 1000.0,
-        "mailbox_poll_s": 0.0,
+        "mailbox_poll_interval_s": 0.0,
     }
     return StorageWriterConfig(**(settings | changes))
 

@@ -195,7 +195,9 @@ def owned(body: Callable[[Owner], Coroutine[Any, Any, None]], **changes: Any) ->
     """
 
     async def main() -> None:
-        owner = Owner(make_config(**({"consolidation": False, "mailbox_poll_s": 0.0} | changes)))
+        owner = Owner(
+            make_config(**({"consolidation": False, "mailbox_poll_interval_s": 0.0} | changes))
+        )
         owner.writer.start()
         await body(owner)
         owner.check_stored()

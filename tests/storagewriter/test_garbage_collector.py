@@ -341,7 +341,7 @@ def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
         assert after.requests("head") - before.requests("head") == 30
         assert most == DELETES_MAX
 
-    run(body, orphan_sweep_spacing_s=0.0)
+    run(body, orphan_sweep_interval_s=0.0)
 
 
 def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(

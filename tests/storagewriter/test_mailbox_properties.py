@@ -94,7 +94,7 @@ def _with_changes_between(o: Owner, chance: random.Random) -> None:
 
 
 async def _beginning(chance: random.Random) -> Owner:
-    o = Owner(make_config(consolidation=chance.random() < 0.3, mailbox_poll_s=0.0))
+    o = Owner(make_config(consolidation=chance.random() < 0.3, mailbox_poll_interval_s=0.0))
     o.writer.start()
     for number in range(chance.randint(1, 5)):
         await o.written(f"s{number}", chance.randint(1, 4))

@@ -37,8 +37,8 @@ CONFIG = StoreConfig(
     tier1="memory",
     flush_age_s=1000.0,
     consolidation=False,
-    orphan_sweep_spacing_s=0.0,
-    mailbox_poll_s=0.0,
+    orphan_sweep_interval_s=0.0,
+    mailbox_poll_interval_s=0.0,
 )
 
 

@@ -20,7 +20,7 @@ from tier2.mailbox.messages import CondemnRequest, ExportRequest, ReplaceProposa
 from tier2.memory_object_storage import Method
 from tier2.object_storage import StorageUnavailableError
 
-CONFIG = make_config(consolidation=False, mailbox_poll_s=0.0)
+CONFIG = make_config(consolidation=False, mailbox_poll_interval_s=0.0)
 
 
 # --- the task -------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
         await asyncio.sleep(600)
         assert len(looks) / 2 == pytest.approx(20, abs=2)
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_are_bounded() -> (
@@ -76,7 +76,7 @@ def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_
             await asyncio.sleep(0.01)
         assert 20 <= len(looks) / 2 <= 10 / mailbox_pace.WAKE_SPACING_S + 1
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 def test_what_one_container_finds_wakes_the_others_once() -> None:
@@ -94,7 +94,7 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
         await one.until_due()
         assert loop.time() - began == 1.0, "it looks often already: nobody wakes it"
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_again() -> None:
@@ -117,7 +117,7 @@ def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_ag
         await pace.until_due()
         assert loop.time() - began == 20.0 + mailbox_pace.QUICK_POLL_S
 
-    owned(body, mailbox_poll_s=0.0)
+    owned(body, mailbox_poll_interval_s=0.0)
 
 
 def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
@@ -130,7 +130,7 @@ def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
             await pace.until_due()
             assert loop.time() - began == paused
 
-    owned(body, mailbox_poll_s=0.0)
+    owned(body, mailbox_poll_interval_s=0.0)
 
 
 def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
@@ -154,7 +154,7 @@ def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
         assert await o.answer(proposal) is not None
         assert await o.answer(unread) is None
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 class Paced:
@@ -173,19 +173,19 @@ def test_it_may_look_every_millisecond_or_never() -> None:
         assert await o.answer(proposal) is not None
         assert len(looks) > 5
 
-    owned(body, mailbox_poll_s=0.001)
+    owned(body, mailbox_poll_interval_s=0.001)
 
     async def never(o: Owner) -> None:
         looks = _looks(o)
         await asyncio.sleep(10_000)
         assert not looks
 
-    owned(never, mailbox_poll_s=0.0)
+    owned(never, mailbox_poll_interval_s=0.0)
 
 
 def test_the_spacing_is_not_negative() -> None:
-    with pytest.raises(Exception, match="mailbox_poll_s"):
-        dataclasses.replace(StorageWriterConfig(), mailbox_poll_s=-1.0)
+    with pytest.raises(Exception, match="mailbox_poll_interval_s"):
+        dataclasses.replace(StorageWriterConfig(), mailbox_poll_interval_s=-1.0)
 
 
 def test_a_tier_that_does_not_answer_is_waited_out_and_told_if_something_waits() -> None:
@@ -209,7 +209,7 @@ def test_a_tier_that_does_not_answer_is_waited_out_and_told_if_something_waits()
         assert await o.answer(proposal) is not None
         assert o.writer.health() is None
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 @pytest.mark.parametrize("method", ["list", "get_range", "head", "put"])
@@ -228,7 +228,7 @@ def test_any_request_may_fail_at_any_time(method: Method, after_effect: bool) ->
         answers = [await o.answer(proposal) for proposal in proposals]
         assert [answer and answer.verdict for answer in answers] == ["committed"] * 3
 
-    owned(body, mailbox_poll_s=1.0)
+    owned(body, mailbox_poll_interval_s=1.0)
 
 
 def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
@@ -255,7 +255,7 @@ def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
         assert all([await o.answer(proposal) for proposal in proposals])
         assert o.writer.health() is None
 
-    owned(body, mailbox_poll_s=1.0)
+    owned(body, mailbox_poll_interval_s=1.0)
 
 
 def test_messages_that_cannot_be_answered_leave_room_for_others(
@@ -309,7 +309,7 @@ def test_our_own_fault_sets_a_message_aside_and_ends_nothing(
         assert await o.keeper.look_now() == 1
         await o.writer.stop()
 
-    owned(body, mailbox_poll_s=30.0)
+    owned(body, mailbox_poll_interval_s=30.0)
 
 
 def test_answered_messages_are_deleted_after_a_week() -> None:
@@ -397,7 +397,7 @@ def test_who_was_fenced_says_nothing_and_the_next_owner_answers(fits: bool) -> N
 
 def test_a_log_that_ended_ends_the_writer() -> None:
     async def main() -> None:
-        o = Owner(dataclasses.replace(CONFIG, mailbox_poll_s=1.0))
+        o = Owner(dataclasses.replace(CONFIG, mailbox_poll_interval_s=1.0))
         o.writer.start()
         await put_message(o.storage, o.runtime, o.compact(await o.written()))
         o.commit_error = RuntimeError("the log is gone")

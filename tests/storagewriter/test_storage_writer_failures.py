@@ -400,7 +400,7 @@ def test_an_idle_writer_sets_no_timer() -> None:
     """
 
     async def main() -> None:
-        c = FakeContainer(StorageWriterConfig(orphan_sweep_spacing_s=0, mailbox_poll_s=0))
+        c = FakeContainer(StorageWriterConfig(orphan_sweep_interval_s=0, mailbox_poll_interval_s=0))
         c.writer.start()
         await asyncio.Event().wait()
 

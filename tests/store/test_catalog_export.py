@@ -237,8 +237,10 @@ def test_without_pyarrow_an_export_names_the_extra_and_a_store_without_exports_d
         async with open_tiny(tmp_path / "s") as store:
             with pytest.raises(MissingExtraError, match=r"segmentstore\[arrow\]"):
                 await store.export_catalog()
-        with pytest.raises(MissingExtraError, match=r"catalog_export_s.*segmentstore\[arrow\]"):
-            await open_tiny(tmp_path / "s", catalog_export_s=5)
+        with pytest.raises(
+            MissingExtraError, match=r"catalog_export_interval_s.*segmentstore\[arrow\]"
+        ):
+            await open_tiny(tmp_path / "s", catalog_export_interval_s=5)
         async with open_tiny(tmp_path / "s"):
             pass  # What was begun was released.
 
@@ -265,7 +267,7 @@ def test_a_store_that_exports_nothing_does_not_load_pyarrow(tmp_path: Path) -> N
 
 def test_a_job_asks_for_a_snapshot_through_the_mailbox(tmp_path: Path) -> None:
     async def main() -> None:
-        async with open_tiny(tmp_path / "s", containers=2, mailbox_poll_s=0.05) as store:
+        async with open_tiny(tmp_path / "s", containers=2, mailbox_poll_interval_s=0.05) as store:
             await store.create_segment("a")
             await store.append("a", b"x")
             storage = store._parts.storage
@@ -313,7 +315,7 @@ class Scheduled:
         self.bucket = MemoryBucket()
         self.storage = MemoryObjectStorage(self.runtime, self.bucket)
         self.sources = [FakeSource(number) for number in range(containers)]
-        config = StoreConfig(containers=containers, catalog_export_s=every_s)
+        config = StoreConfig(containers=containers, catalog_export_interval_s=every_s)
         self.exporter = CatalogExporter(self.storage, self.sources, self.runtime, STORE_ID, config)
 
     @property
@@ -367,7 +369,7 @@ def test_what_is_older_than_a_day_is_deleted_but_for_three() -> None:
             world.sources,
             world.runtime,
             STORE_ID,
-            StoreConfig(catalog_export_s=10**6),
+            StoreConfig(catalog_export_interval_s=10**6),
         )
         world.exporter.start()
         await asyncio.sleep(10**6 + 1)
@@ -460,7 +462,7 @@ def test_a_stop_in_the_middle_of_an_export_ends_it() -> None:
 def test_a_store_exports_by_its_setting(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(
-            tmp_path / "s", tier2=f"memory://{tmp_path.name}", catalog_export_s=0.05
+            tmp_path / "s", tier2=f"memory://{tmp_path.name}", catalog_export_interval_s=0.05
         ) as store:
             await store.create_segment("a")
             for _ in range(1000):

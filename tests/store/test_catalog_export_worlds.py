@@ -70,7 +70,7 @@ def one_life(seed: str) -> dict[str, Any]:
     """A store whose owners are killed in the middle of exports; what the bucket holds at the
     end.
     """
-    world = StoreWorld(seed, settings={**TINY, "catalog_export_s": 0.3}, rates=RATES)
+    world = StoreWorld(seed, settings={**TINY, "catalog_export_interval_s": 0.3}, rates=RATES)
     chance = random.Random(seed)
     for number in range(3):
         process = world.process(f"owner {number}")

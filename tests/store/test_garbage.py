@@ -29,7 +29,7 @@ from tier2.object_names import (
 from tier2.object_storage import ObjectStorage
 
 CHANCE = random.Random(1)
-QUIET: Mapping[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 3600.0}
+QUIET: Mapping[str, Any] = {"orphan_sweep_interval_s": 0.0, "deletion_lag_s": 3600.0}
 
 
 def plant(bucket: MemoryBucket, epoch: int, container_id: int = 0, size: int = 10) -> str:

@@ -42,7 +42,7 @@ def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(
         )
 
     async def main() -> None:
-        quiet: dict[str, Any] = {"orphan_sweep_spacing_s": 0.0, "deletion_lag_s": 0.0}
+        quiet: dict[str, Any] = {"orphan_sweep_interval_s": 0.0, "deletion_lag_s": 0.0}
         async with open_lazy(tmp_path / "s", tier2=url, **quiet) as store:
             await store.create_segment("a")
             await store.append("a", b"kept" * 50)

@@ -102,7 +102,7 @@ def test_where_sharing_is_meant_each_store_is_swept(place: Place, tmp_path: Path
         run(fill(location, b"bytes " * 30, tier2=place.url, shared_tier2=True))
 
     async def sweep() -> list[str]:
-        async with open_lazy(one, orphan_sweep_spacing_s=0.0) as store:
+        async with open_lazy(one, orphan_sweep_interval_s=0.0) as store:
             report = await store.collect_garbage()
             assert report.problems == ()
             assert await read_all(store, "a") == b"bytes " * 30
@@ -145,7 +145,7 @@ def test_a_marker_that_is_gone_is_put_back(place: Place, tmp_path: Path) -> None
     assert run(_nothing(location)) == []
 
     async def live() -> list[str]:
-        async with open_lazy(location, orphan_sweep_spacing_s=0.0) as store:
+        async with open_lazy(location, orphan_sweep_interval_s=0.0) as store:
             place.delete(marker)
             await store.collect_garbage()
             return store.stats()["health"]

@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
     "uploads_max": 1,
     "unflushed_target_bytes": 64 * 1024,
     "consolidation": False,
-    "mailbox_poll_s": 0.0,
+    "mailbox_poll_interval_s": 0.0,
 }
 
 

@@ -159,7 +159,7 @@ class KillRound:
         # Not at the top: other rounds need nothing of what jobs are made with.
         from recovery.harness.kills.jobs import JobsProcess  # noqa: PLC0415
 
-        self.settings = {**self.settings, "mailbox_poll_s": _POLL_S}
+        self.settings = {**self.settings, "mailbox_poll_interval_s": _POLL_S}
         return JobsProcess(
             (self.location / "tier2").as_uri(), int(self.settings["containers"]), f"{seed}/jobs"
         )

@@ -10,7 +10,7 @@ _KEEPER: Final = "storagewriter.request_processor:RequestProcessor"
 _PROPOSED: Final = Hunt(
     workload="compaction",
     settings={
-        "mailbox_poll_s": 0.5,
+        "mailbox_poll_interval_s": 0.5,
         "flush_bytes": 60,
         "flush_age_s": 0.1,
         "object_bytes": 200,

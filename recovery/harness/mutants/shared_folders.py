@@ -13,7 +13,7 @@ from recovery.harness.runs.shared_folders import SharedFolders
 _SWEEPER: Final = "storagewriter.orphan_sweeper:OrphanSweeper"
 _SWEPT: Final = Hunt(
     workload="default",
-    settings={**BUSY, "orphan_sweep_spacing_s": 0.01},
+    settings={**BUSY, "orphan_sweep_interval_s": 0.01},
     lives=3,
     scenario=SharedFolders,
     cycles=(

@@ -252,7 +252,7 @@ def _with_mailbox(plan: Plan) -> Plan:
     """The same with owners who look into their mailboxes."""
     chance = random.Random(f"{plan.seed}/mailbox")
     return dataclasses.replace(
-        plan, settings={**plan.settings, "mailbox_poll_s": chance.choice([0.3, 1.0, 5.0])}
+        plan, settings={**plan.settings, "mailbox_poll_interval_s": chance.choice([0.3, 1.0, 5.0])}
     )
 
 
@@ -326,12 +326,12 @@ def draw_settings(chance: random.Random) -> dict[str, Any]:
         "queue_bytes_max": chance.choice([8192, 40_000, 1 << 20]),
         "consolidation": chance.random() < 0.75,
         "consolidation_bytes": chance.choice([60, 300, 1000, 5000]),
-        "orphan_sweep_spacing_s": chance.choice([0.0, 1.0, 60.0]),
+        "orphan_sweep_interval_s": chance.choice([0.0, 1.0, 60.0]),
         "compression": chance.choice(["none", "none", "zstd"]),
         "scrub_bytes_per_s": chance.choice([0, 0, 0, 1000]),
         "read_ahead_bytes_max": piece * chance.choice([0, 1, 4, 30]),
         # Nobody writes to the mailbox, but for jobs.
-        "mailbox_poll_s": 0.0,
+        "mailbox_poll_interval_s": 0.0,
     }
 
 

@@ -61,7 +61,7 @@ ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
-_KEPT = ("containers", "tier1", "mailbox_poll_s")
+_KEPT = ("containers", "tier1", "mailbox_poll_interval_s")
 """Settings that stay when a life has others."""
 
 
@@ -428,7 +428,7 @@ class Scenario:
         self.world.rates = {}
         self.world.settings = dict(self.plan.settings)
         if any(cycle.far_clock for cycle in self.plan.cycles):
-            self.world.settings["orphan_sweep_spacing_s"] = 0.0
+            self.world.settings["orphan_sweep_interval_s"] = 0.0
         self.world.clock.thaw()
         self.world.bucket.heal()
         self.world.bookkeeper.heal()

@@ -76,7 +76,7 @@ class SharedFolders(Scenario):
         world.settings = {
             **self.plan.settings,
             "consolidation": False,
-            "orphan_sweep_spacing_s": 0.0,
+            "orphan_sweep_interval_s": 0.0,
         }
         process = world.process("neighbour")
         try:

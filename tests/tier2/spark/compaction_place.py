@@ -40,7 +40,7 @@ class Place:
             "tier2": self.tier2.as_uri(),
             "containers": 2,
             "consolidation": False,
-            "mailbox_poll_s": 0.05,
+            "mailbox_poll_interval_s": 0.05,
             "deletion_lag_s": 3600.0,
             **settings,
         }

@@ -69,7 +69,7 @@ def test_what_is_young_is_left_alone(place: Place, capsys: pytest.CaptureFixture
 def test_an_owner_that_does_not_answer_is_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Place(tmp_path, mailbox_poll_s=0.0)
+    place = Place(tmp_path, mailbox_poll_interval_s=0.0)
     assert run(place.url, "--dry-run", "--timeout", "0.1") == Exit.COULD_NOT_TELL
     assert "could not be told" in capsys.readouterr().out
     place.store.close()

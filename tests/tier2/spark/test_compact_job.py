@@ -185,7 +185,7 @@ class TestBesideCallers:
 
 class TestRefused:
     def test_of_two_jobs_at_once_the_second_is_refused(self, tmp_path: Path) -> None:
-        place = Place(tmp_path, mailbox_poll_s=0.0)
+        place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         place.fragment()
         place.store.export_catalog()
         before = place.content()
@@ -219,7 +219,7 @@ class TestRefused:
     def test_what_was_refused_under_a_jobs_id_is_told_again_and_a_new_job_works_at_it(
         self, tmp_path: Path
     ) -> None:
-        place = Place(tmp_path, mailbox_poll_s=0.0)
+        place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         place.fragment()
         place.store.export_catalog()
         before = place.content()
@@ -247,7 +247,7 @@ class TestRefused:
         place.store.close()
 
     def test_what_changed_meanwhile_is_refused_with_its_block(self, tmp_path: Path) -> None:
-        place = Place(tmp_path, mailbox_poll_s=0.0)
+        place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         place.fragment(rounds=10)
         place.store.export_catalog()
         job = place.compact(snapshots="newest", commit_timeout_s=0.0).summary.job_id
@@ -337,7 +337,7 @@ class TestNobodyAnswers:
         assert place.content() == before
 
     def test_an_old_snapshot_is_planned_from_and_the_silence_told(self, tmp_path: Path) -> None:
-        place = Place(tmp_path, mailbox_poll_s=0.0)
+        place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         place.fragment()
         place.store.export_catalog()
         result = place.plan(timeout_s=0.2)
@@ -347,7 +347,7 @@ class TestNobodyAnswers:
         place.store.close()
 
     def test_without_a_snapshot_nothing_can_be_told(self, tmp_path: Path) -> None:
-        place = Place(tmp_path, mailbox_poll_s=0.0)
+        place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         result = place.compact(timeout_s=0.2)
         assert (result.rows, result.summary.verdict) == ((), Exit.COULD_NOT_TELL)
         place.store.close()

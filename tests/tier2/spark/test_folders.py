@@ -212,7 +212,9 @@ def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_co
     tmp_path: Path,
 ) -> None:
     location, tier2 = tmp_path / "store", tmp_path / "store" / "tier2"
-    with blocking.open(location, **{**TINY, "containers": 2, "mailbox_poll_s": 0.05}) as store:
+    with blocking.open(
+        location, **{**TINY, "containers": 2, "mailbox_poll_interval_s": 0.05}
+    ) as store:
         store.create_segment("a")
         store.append("a", b"a" * 500)
         store.flush()

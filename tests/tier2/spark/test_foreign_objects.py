@@ -308,7 +308,11 @@ def test_foreign_objects_in_a_bucket_are_reported(world: World, server: S3Server
 
 def test_owners_who_are_asked_to_delete_orphans_delete_nothing_foreign(tmp_path: Path) -> None:
     location, folder = tmp_path / "store", tmp_path / "store" / "tier2"
-    options: dict[str, Any] = {**TINY, "mailbox_poll_s": 0.05, "orphan_sweep_spacing_s": 0.0}
+    options: dict[str, Any] = {
+        **TINY,
+        "mailbox_poll_interval_s": 0.05,
+        "orphan_sweep_interval_s": 0.0,
+    }
     blocking.open(location, **options).close()
     with blocking.open(location, **options) as store:
         store.create_segment("a")

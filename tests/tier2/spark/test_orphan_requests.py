@@ -250,8 +250,8 @@ def test_who_is_silent_is_waited_for_once_and_who_answers_as_long_as_it_takes() 
 
 LIVE: dict[str, Any] = {
     **TINY,
-    "mailbox_poll_s": 0.05,
-    "orphan_sweep_spacing_s": 0.0,
+    "mailbox_poll_interval_s": 0.05,
+    "orphan_sweep_interval_s": 0.0,
     "deletion_lag_s": 0.0,
 }
 ORPHANS = 70

@@ -21,7 +21,12 @@ from tier2.spark.common.command_options import Exit
 from tier2.spark.common.owner_bell import wake_owner
 from tier2.spark.reconcile.job import reconcile
 
-RARELY: dict[str, Any] = {**TINY, "containers": 2, "local_face": True, "mailbox_poll_s": 36_000.0}
+RARELY: dict[str, Any] = {
+    **TINY,
+    "containers": 2,
+    "local_face": True,
+    "mailbox_poll_interval_s": 36_000.0,
+}
 """Who is not woken does not look while the test runs."""
 
 

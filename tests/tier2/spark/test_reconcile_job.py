@@ -296,10 +296,10 @@ def test_every_class_on_s3(
 
 LIVE: dict[str, Any] = {
     **TINY,
-    "mailbox_poll_s": 0.05,
+    "mailbox_poll_interval_s": 0.05,
     "flush_age_s": 0.05,
     "consolidation_bytes": 2000,
-    "orphan_sweep_spacing_s": 0.0,
+    "orphan_sweep_interval_s": 0.0,
 }
 
 

@@ -224,7 +224,11 @@ class Shop:
     def open(self) -> None:
         """Another owner, of another epoch, if the store was closed before."""
         self.store = blocking.open(
-            self._folder, tier2=self._direct, containers=2, consolidation=False, mailbox_poll_s=0.5
+            self._folder,
+            tier2=self._direct,
+            containers=2,
+            consolidation=False,
+            mailbox_poll_interval_s=0.5,
         )
 
     def proposals(self) -> list[str]:
