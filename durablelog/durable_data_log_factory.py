@@ -110,6 +110,8 @@ class DurableDataLogFactory(ABC):
     """Many folders and processes open the same logs: the place keeps the store's identity, and a
     folder is one process's working place.
     """
+    is_durable: ClassVar[bool] = True
+    """The logs outlive the process that writes them."""
     place: ClassVar[str]
     """Where such logs are, as messages say it: "in files"."""
 

@@ -13,6 +13,7 @@ from segmentstore.contracts.errors import ConfigError
 class MemoryLogFactory(DurableDataLogFactory):
     """Logs in `store`, which nothing but its process can read."""
 
+    is_durable: ClassVar[bool] = False
     place: ClassVar[str] = "in memory"
 
     def __init__(self, store: MemoryLogStore) -> None:

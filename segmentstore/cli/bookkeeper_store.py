@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from durablelog.bookkeeper.bookkeeper_clients import (
@@ -31,7 +32,7 @@ from durablelog.bookkeeper.log_metadata import LogMetadata
 from durablelog.bookkeeper.orphan_ledgers import find_orphans, read_record
 from durablelog.bookkeeper.store_node import read_identity
 from durablelog.durable_data_log import LogAddress
-from durablelog.durable_data_log_factory import OrphanSearch
+from durablelog.durable_data_log_factory import OrphanSearch, RemoteLog
 from durablelog.file.frame_reports import FrameReport
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
@@ -48,14 +49,6 @@ T = TypeVar("T")
 OpenNodes = Callable[
     [BookKeeperLocation, Mapping[str, str], Runtime], Coroutine[Any, Any, "MetadataNodes"]
 ]
-
-
-def on_bookkeeper(location: str) -> bool:
-    """Whether the store in a folder has its log on BookKeeper.
-
-    Raises NotAStoreError, ConfigError.
-    """
-    return is_bookkeeper_url(str(_store_file(location).settings["tier1"]))
 
 
 class BookKeeperStore:
@@ -87,6 +80,9 @@ class BookKeeperStore:
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._asking = threading.Lock()
         self._left = False
+
+    position_unit = "entry"
+    """What the position of a frame's report counts."""
 
     @property
     def container_ids(self) -> range:
@@ -123,6 +119,18 @@ class BookKeeperStore:
         Raises TierUnavailableError, DataCorruptionError.
         """
         return self._wait(self._record(container_id))
+
+    def last_epoch(self, container_id: int) -> int | None:
+        """Of the container's last owner; None if it never had one. Raises as `record`."""
+        record = self.record(container_id)
+        return record.epoch if record is not None else None
+
+    def stored_logs(self) -> dict[int, RemoteLog]:
+        """The logs as `check_store` takes them."""
+        return {
+            each: RemoteLog(partial(self.frames, each), self.position_unit)
+            for each in self.container_ids
+        }
 
     def describe(self, ledger_id: int) -> LedgerDescription:
         """What BookKeeper's metadata say of a ledger now.

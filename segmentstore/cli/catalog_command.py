@@ -147,7 +147,7 @@ def _export_stopped(location: str) -> list[CatalogExport] | SegmentStoreError:
             return [
                 run(_export_one(stopped, container_id, last_epoch, store_id, time_ms))
                 for container_id in stopped.container_ids
-                if (last_epoch := stopped.last_epoch(container_id)) is not None
+                if (last_epoch := stopped.logs.last_epoch(container_id)) is not None
             ]
         except (StoreInUseError, LedgerStillOpenError) as error:
             return error
@@ -160,7 +160,7 @@ async def _export_one(
     from tier2.locations import open_object_storage  # noqa: PLC0415
 
     metadata = stopped.metadata(container_id)
-    stopped.check_undisturbed()
+    stopped.logs.check_undisturbed()
     storage = open_object_storage(stopped.tier2_url, stopped.runtime)
     try:
         return await export_metadata(

@@ -11,7 +11,7 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
-from segmentstore.cli.stores import is_on_bookkeeper, with_readable_store, with_store
+from segmentstore.cli.stores import logs_of, with_readable_store, with_store
 from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentExistsError,
@@ -137,7 +137,7 @@ def cat(
         await _copy(opened, segment, offset, length, follow=follow)
 
     try:
-        if follow and is_on_bookkeeper(store):
+        if follow and logs_of(store).is_shared:
             detail = (
                 "on BookKeeper the store is only viewed, as of now, and its owner's appends "
                 "do not come here: ask the owner"

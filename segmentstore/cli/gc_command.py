@@ -95,7 +95,7 @@ def _survey(location: str) -> GarbageReport:
     with StoppedStore(location) as stopped:
         containers: dict[int, StoppedContainer] = {}
         for container_id in stopped.container_ids:
-            last_epoch = stopped.last_epoch(container_id)
+            last_epoch = stopped.logs.last_epoch(container_id)
             if last_epoch is not None:
                 containers[container_id] = StoppedContainer(
                     stopped.metadata(container_id), last_epoch
@@ -114,9 +114,7 @@ def _survey(location: str) -> GarbageReport:
                 await storage.close()
 
         report = run(survey())
-        if stopped.bookkeeper is not None:
-            report = report.with_orphan_ledgers(stopped.bookkeeper.orphans())
-        return report
+        return report.with_orphan_ledgers(stopped.logs.orphans())
 
 
 async def _forget(location: str, other_id: str) -> None:

@@ -86,7 +86,7 @@ def _address(text: str | None) -> LogAddress | None:
 
 def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dict[str, Any]]:
     for container_id in stopped.container_ids:
-        for report in stopped.frames(container_id, start):
+        for report in stopped.logs.frames(container_id, start):
             yield {
                 "container": container_id,
                 "address": f"{report.address:#x}",
@@ -94,7 +94,7 @@ def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dic
                 "epoch": report.epoch,
                 "size": report.payload_length,
                 "state": report.status,
-                "place": f"{report.path} {stopped.position_unit} {report.position}",
+                "place": f"{report.path} {stopped.logs.position_unit} {report.position}",
                 "detail": report.detail,
             }
 
@@ -226,10 +226,14 @@ def verify(
 
     with StoppedStore(store) as stopped:
         checking = check_store(
-            stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep, store_id=stopped.store_id
+            stopped.logs.stored_logs(),
+            stopped.tier2_url,
+            stopped.runtime,
+            deep=deep,
+            store_id=stopped.store_id,
         )
         findings = run(checking)
-        stopped.check_undisturbed()
+        stopped.logs.check_undisturbed()
     harmful = any(finding.severity is Severity.HARMFUL for finding in findings)
     if as_json:
         output.print_json({"store": store, "deep": deep, "harmful": harmful, "findings": findings})

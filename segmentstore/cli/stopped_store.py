@@ -13,21 +13,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import NamedTuple, Self
 
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogAddress, LogFrame
-from durablelog.durable_data_log_factory import RemoteLog, StoredLogs
-from durablelog.file.frame_reports import FrameReport, read_only_frames
-from durablelog.file.log_state import lock_log, read_state
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
 from durablelog.operations import Operation
 from recovery.replay import Replay
-from segmentstore.cli.bookkeeper_store import BookKeeperStore, on_bookkeeper
-from segmentstore.cli.exit_codes import CommandError
+from segmentstore.cli.bookkeeper_store import BookKeeperStore
+from segmentstore.cli.stopped_logs import StoppedLogs, open_stopped_logs
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.disk import DiskFile, is_read_only
@@ -39,8 +35,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.urls import redacted
-from segmentstore.store_folder import LOCK_NAME, log_directory, read_store_file, tier2_url
+from segmentstore.store_folder import LOCK_NAME, read_store_file, tier2_url
 
 
 class LoggedOperation(NamedTuple):
@@ -57,11 +52,11 @@ class LoggedOperation(NamedTuple):
 class StoppedStore:
     """The store in a folder; a context manager that holds its locks.
 
-    `bookkeeper` makes the look at a log that is there.
+    `bookkeeper` reads logs that are there.
     """
 
     def __init__(
-        self, location: str, *, bookkeeper: Callable[[str], BookKeeperStore] = BookKeeperStore
+        self, location: str, *, bookkeeper: Callable[[str], StoppedLogs] = BookKeeperStore
     ) -> None:
         require_store(location)
         self.runtime = Runtime()
@@ -72,13 +67,9 @@ class StoppedStore:
         assert file is not None, location
         self._settings = file.settings
         self.store_id = file.store_id
-        self.bookkeeper = bookkeeper(location) if on_bookkeeper(location) else None
-        """Where its log is, if it is there."""
-        if self.bookkeeper is None and self._settings["tier1"] != "file":
-            raise CommandError(
-                f"the log of {location} is in {redacted(str(self._settings['tier1']))}: "
-                "there is none on disk to look at"
-            )
+        self.logs = open_stopped_logs(
+            location, str(self._settings["tier1"]), self.container_ids, self.runtime, bookkeeper
+        )
 
     @property
     def container_ids(self) -> range:
@@ -88,13 +79,7 @@ class StoppedStore:
     def __enter__(self) -> Self:
         try:
             self._locks.callback(self._lock_store().close)
-            if self.bookkeeper is not None:
-                self._locks.enter_context(self.bookkeeper)
-                return self
-            for container_id in self.container_ids:
-                folder = self.log_folder(container_id)
-                if self._disk.is_directory(folder):
-                    self._locks.callback(lock_log(folder, self._disk).close)
+            self._locks.enter_context(self.logs)
         except BaseException:
             self._locks.close()
             raise
@@ -113,55 +98,10 @@ class StoppedStore:
                 raise ReadOnlyFileSystemError(self._location) from error
             raise
 
-    def log_folder(self, container_id: int) -> str:
-        """Where a container's log lies."""
-        return log_directory(self._location, container_id)
-
-    @property
-    def logs(self) -> StoredLogs:
-        """The logs of all containers, as `check_store` takes them."""
-        if self.bookkeeper is not None:
-            frames = self.bookkeeper.frames
-            return {
-                each: RemoteLog(partial(frames, each), self.position_unit)
-                for each in self.container_ids
-            }
-        return {container_id: self.log_folder(container_id) for container_id in self.container_ids}
-
-    @property
-    def position_unit(self) -> str:
-        """What the position of a frame's report counts."""
-        return "offset" if self.bookkeeper is None else "entry"
-
-    def check_undisturbed(self) -> None:
-        """Raise StoreInUseError if somebody was at a log meanwhile: possible on BookKeeper alone,
-        where it cannot be locked.
-        """
-        if self.bookkeeper is not None:
-            self.bookkeeper.check_undisturbed()
-
     @property
     def tier2_url(self) -> str:
         """Where the objects are. Raises ConfigError."""
         return tier2_url(self._location, merge_settings({}, {}, self._settings, existing=True))
-
-    def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
-        """Every frame, good or bad, from the truncation point or from `start`."""
-        if self.bookkeeper is not None:
-            yield from self.bookkeeper.frames(container_id, start)
-            return
-        folder = self.log_folder(container_id)
-        if self._disk.is_directory(folder) and read_state(folder, self._disk) is not None:
-            yield from read_only_frames(folder, self._disk, start=start)
-
-    def last_epoch(self, container_id: int) -> int | None:
-        """Of the container's last owner; None if it never had one."""
-        if self.bookkeeper is not None:
-            record = self.bookkeeper.record(container_id)
-            return record.epoch if record is not None else None
-        folder = self.log_folder(container_id)
-        state = read_state(folder, self._disk) if self._disk.is_directory(folder) else None
-        return state.epoch if state is not None else None
 
     def operations(self, container_id: int) -> Iterator[LoggedOperation]:
         """Every operation from the truncation point to the tail.
@@ -190,11 +130,11 @@ class StoppedStore:
 
     def _records(self, container_id: int) -> Iterator[Record]:
         reader = DataFrameReader()
-        for report in self.frames(container_id):
+        for report in self.logs.frames(container_id):
             if report.status == "corrupt":
+                position = f"{self.logs.position_unit} {report.position}"
                 raise DataCorruptionError(
-                    f"{report.path} {self.position_unit} {report.position} frame {report.sequence}",
-                    report.detail,
+                    f"{report.path} {position} frame {report.sequence}", report.detail
                 )
             if report.status == "ok":
                 frame = LogFrame(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import segmentstore
-from durablelog.bookkeeper.bookkeeper_location import is_bookkeeper_url
 from segmentstore.cli import output
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
 from segmentstore.contracts.errors import NotAStoreError, ReadOnlyFileSystemError
@@ -20,6 +19,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
+    from durablelog.durable_data_log_factory import DurableDataLogFactory
     from segmentstore import SegmentStore
 
 T = TypeVar("T")
@@ -79,8 +79,9 @@ def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitabl
     would take the containers from their owner; there the folder need not be there, if
     SEGMENTSTORE_TIER1 names the store. stderr says that it is a view.
     """
-    if is_on_bookkeeper(location):
-        return _viewed(location, action, "has its log on BookKeeper")
+    logs = logs_of(location)
+    if logs.is_shared:
+        return _viewed(location, action, f"has its log {logs.place}")
     try:
         return with_store(location, action)
     except ReadOnlyFileSystemError:
@@ -88,19 +89,25 @@ def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitabl
     return _viewed(location, action, "is on a read-only file system")
 
 
-def is_on_bookkeeper(location: str) -> bool:
-    """Whether the store in a folder has its log on BookKeeper; of a folder that is none, whether
-    SEGMENTSTORE_TIER1 says so.
+def logs_of(location: str) -> DurableDataLogFactory:
+    """Tier 1 of the store in a folder, not opened; of a folder that is none, what
+    SEGMENTSTORE_TIER1 names.
 
     Raises ConfigError, and NotAStoreError where the folder holds something else.
     """
+    # Not at the top: the other commands do not pay for it.
+    from segmentstore.tier1 import make_log_factory  # noqa: PLC0415
+
     checked_folder(location, "STORE")
+    runtime = Runtime()
+    tier1 = os.environ.get(ENVIRONMENT_PREFIX + "TIER1", "") or "file"
     try:
-        file = read_store_file(location, Runtime()) if Path(location).is_dir() else None
+        file = read_store_file(location, runtime) if Path(location).is_dir() else None
     except OSError:
-        return False  # Whoever opens it says what is wrong.
-    asked = os.environ.get(ENVIRONMENT_PREFIX + "TIER1", "")
-    return is_bookkeeper_url(str(file.settings["tier1"]) if file is not None else asked)
+        tier1, file = "file", None  # The opening says what is wrong.
+    if file is not None:
+        tier1 = str(file.settings["tier1"])
+    return make_log_factory(tier1, location, os.environ, runtime)
 
 
 def _viewed(location: str, action: Callable[[SegmentStore], Awaitable[T]], why: str) -> T:

@@ -85,9 +85,11 @@ class World(BookKeeperWorld):
         """As the command does."""
         with self.stopped() as stopped:
             findings = asyncio.run(
-                check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep)
+                check_store(
+                    stopped.logs.stored_logs(), stopped.tier2_url, stopped.runtime, deep=deep
+                )
             )
-            stopped.check_undisturbed()
+            stopped.logs.check_undisturbed()
         return findings
 
     def record(self, container_id: int) -> LogMetadata:
@@ -189,15 +191,15 @@ def test_an_owner_elsewhere_who_came_in_the_middle_is_noticed_and_not_taken_for_
     world: World,
 ) -> None:
     with world.stopped() as stopped:
-        assert list(stopped.frames(0))
-        stopped.check_undisturbed()
+        assert list(stopped.logs.frames(0))
+        stopped.logs.check_undisturbed()
         elsewhere = world.folder.with_name("elsewhere")
         run(_open_elsewhere(world, elsewhere))
         with pytest.raises(StoreInUseError) as caught:
-            stopped.check_undisturbed()
+            stopped.logs.check_undisturbed()
         assert "container 0" in str(caught.value)
     with world.stopped() as stopped:
-        reading = stopped.frames(0)
+        reading = stopped.logs.frames(0)
         assert next(reading).status == "ok"
         run(_open_elsewhere(world, elsewhere))
         for item in world.record(0).ledgers:
@@ -216,7 +218,7 @@ def test_leaving_ends_what_another_thread_still_reads(world: World) -> None:
 
     def read(stopped: StoppedStore) -> None:
         try:
-            for _ in stopped.frames(0):
+            for _ in stopped.logs.frames(0):
                 world.looks_like.sleep()
                 begun.set()
         finally:

@@ -65,7 +65,7 @@ def _compacted(store: Path, message_id: str) -> ReplaceProposal:
     with StoppedStore(str(store)) as stopped:
         metadata, epoch, tag = (
             stopped.metadata(0),
-            stopped.last_epoch(0),
+            stopped.logs.last_epoch(0),
             store_tag(stopped.store_id),
         )
     assert epoch is not None

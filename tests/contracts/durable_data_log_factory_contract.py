@@ -33,9 +33,6 @@ HERE, ELSEWHERE = ("/stores/here", (1, 2)), ("/stores/elsewhere", (1, 3))
 class FactoryWorld(ABC):
     """What outlives the factories made in it: one place for the logs of one store."""
 
-    outlives_process: bool = True
-    """Another process finds the logs."""
-
     @abstractmethod
     def make_factory(self) -> DurableDataLogFactory:
         """A factory of the place, not opened."""
@@ -157,7 +154,7 @@ class DurableDataLogFactoryContract(ABC):
                 store_id = (await self.made(factory)).store_id
                 assert await self.write(factory, 0, store_id, b"a", b"b") == 1
             async with self.factory() as looking:
-                if not self.world.outlives_process:
+                if not looking.is_durable:
                     with pytest.raises(ConfigError):
                         looking.make_view(0, store_id)
                     return
@@ -246,7 +243,7 @@ class DurableDataLogFactoryContract(ABC):
         async def scenario() -> None:
             identity = drawn()
             async with self.factory() as factory, self.factory() as other:
-                if not self.world.outlives_process:
+                if not factory.is_durable:
                     with pytest.raises(ConfigError):
                         await factory.check_unused()
                     return

@@ -30,8 +30,6 @@ class _FolderWorld(FactoryWorld):
 
 
 class _MemoryWorld(FactoryWorld):
-    outlives_process = False
-
     def __init__(self) -> None:
         self._store = MemoryLogStore()
 

@@ -61,7 +61,9 @@ def _copy_what_is_there(path: str, to: str) -> None:
 
 def check(location: Path, *, deep: bool = False) -> list[Finding]:
     with StoppedStore(str(location)) as stopped:
-        return asyncio.run(check_store(stopped.logs, stopped.tier2_url, stopped.runtime, deep=deep))
+        return asyncio.run(
+            check_store(stopped.logs.stored_logs(), stopped.tier2_url, stopped.runtime, deep=deep)
+        )
 
 
 def kinds(findings: list[Finding]) -> list[tuple[str, str]]:

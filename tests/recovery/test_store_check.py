@@ -50,7 +50,7 @@ def frames(store: Path) -> list[tuple[Path, int]]:
     with StoppedStore(str(store)) as stopped:
         return [
             (Path(report.path), report.position)
-            for report in stopped.frames(0)
+            for report in stopped.logs.frames(0)
             if report.status == "ok"
         ]
 
