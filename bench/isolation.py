@@ -22,7 +22,7 @@ from bench.child import Measured
 from bench.engine import SEGMENT, Store, open_store
 from bench.floor import MIB
 from bench.report import CaseResult, Row, Samples, extras_of
-from bench.tail_reader import Timeline, append_at_rate
+from bench.tail_reader import TailTimeline, append_at_rate
 from bench.workspace import require_free_bytes, subfolder
 from segmentstore.contracts.checksum import crc32c
 
@@ -131,7 +131,7 @@ def round_of(
 
 async def _write(store: Store, name: str, appends: int, *, follow: bool) -> Measured:
     await store.create_segment(name)
-    timeline = Timeline(appends, APPEND_BYTES)
+    timeline = TailTimeline(appends, APPEND_BYTES)
     data = bytes(APPEND_BYTES)
 
     async def follow_the_tail() -> None:

@@ -49,7 +49,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     return CaseResult(case="tail_reader", question=QUESTION, rows=[row])
 
 
-class Timeline:
+class TailTimeline:
     """When each append of a fixed size was called, acknowledged, and read."""
 
     def __init__(self, appends: int, append_bytes: int) -> None:
@@ -79,7 +79,7 @@ class Timeline:
 
 
 async def append_at_rate(
-    append: Callable[[], Awaitable[object]], timeline: Timeline, per_second: float
+    append: Callable[[], Awaitable[object]], timeline: TailTimeline, per_second: float
 ) -> None:
     """Append as often as `timeline` has places, `per_second` by the clock; all acknowledged when it
     returns.
@@ -121,7 +121,7 @@ def skeleton_round(directory: str, appends: int) -> Measured:
     """Delay behind the acknowledgement of a task that each durable batch wakes."""
 
     async def measure() -> Measured:
-        timeline = Timeline(appends, APPEND_BYTES)
+        timeline = TailTimeline(appends, APPEND_BYTES)
         committed: asyncio.Queue[Sequence[bytes]] = asyncio.Queue()
         skeleton = Skeleton(Path(directory) / "skeleton", on_commit=committed.put_nowait)
         data = bytes(APPEND_BYTES)
@@ -147,7 +147,7 @@ def engine_round(directory: str, appends: int) -> Measured:
     async def measure() -> Measured:
         async with open_store(Path(directory) / "store") as store:
             await store.create_segment(SEGMENT)
-            timeline = Timeline(appends, APPEND_BYTES)
+            timeline = TailTimeline(appends, APPEND_BYTES)
             data = bytes(APPEND_BYTES)
 
             async def follow() -> None:

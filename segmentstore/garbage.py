@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
 from segmentstore.contracts.runtime import Clock, Runtime
 from storagewriter.deletion_clock import clock_at, remaining_ms
-from storagewriter.orphan_rules import Verdict, is_abandoned, judge_object
+from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
@@ -165,13 +165,13 @@ async def survey_garbage(
                 verdict = judge_object(
                     stored.name, known.metadata, known.last_epoch + 1, nothing, tag
                 )
-                if verdict is Verdict.ORPHAN:
+                if verdict is OrphanVerdict.ORPHAN:
                     items.append(
                         GarbageItem("orphan", container_id, stored.size, None, stored.name)
                     )
-                elif verdict is Verdict.UNKNOWN_OWNER:
+                elif verdict is OrphanVerdict.UNKNOWN_OWNER:
                     others.add(stored)
-                elif verdict is not Verdict.KNOWN and verdict is not Verdict.LEFT_ALONE:
+                elif verdict is not OrphanVerdict.KNOWN and verdict is not OrphanVerdict.LEFT_ALONE:
                     detail = (
                         f"{stored.name} is of an epoch after the last of the log, "
                         f"{known.last_epoch}"

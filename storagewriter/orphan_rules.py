@@ -43,7 +43,7 @@ it would be taken.
 """
 
 
-class Verdict(enum.Enum):
+class OrphanVerdict(enum.Enum):
     """What an object is to one container."""
 
     NOT_OURS = "not ours"
@@ -63,24 +63,24 @@ class Verdict(enum.Enum):
 
 def judge_object(
     name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], tag: bytes
-) -> Verdict:
+) -> OrphanVerdict:
     """What the object is to the container with these committed metadata, in its running epoch.
 
     `tag` is the store's. O(1).
     """
     parts = parse_object_name(name)
     if parts is None or parts.container_id != metadata.container_id:
-        return Verdict.NOT_OURS
+        return OrphanVerdict.NOT_OURS
     is_known = name in metadata.objects or name in metadata.garbage
     if not (is_known or parts.unique_id.startswith(tag)):
-        return Verdict.UNKNOWN_OWNER
+        return OrphanVerdict.UNKNOWN_OWNER
     if parts.epoch > epoch:
-        return Verdict.NEWER
+        return OrphanVerdict.NEWER
     if is_known:
-        return Verdict.KNOWN
+        return OrphanVerdict.KNOWN
     if parts.kind == "compaction" or name in in_flight:
-        return Verdict.LEFT_ALONE
-    return Verdict.ORPHAN if parts.epoch < epoch else Verdict.SUSPECT
+        return OrphanVerdict.LEFT_ALONE
+    return OrphanVerdict.ORPHAN if parts.epoch < epoch else OrphanVerdict.SUSPECT
 
 
 def is_left_over(probe: StoredObject, now_ms: int) -> bool:

@@ -28,7 +28,7 @@ from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
-from storagewriter.orphan_rules import Verdict, is_abandoned, is_left_over, judge_object
+from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, is_left_over, judge_object
 from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
 from tier2.object_storage import (
@@ -180,21 +180,21 @@ class OrphanSweeper:
             stored
             for stored in page
             if judge_object(stored.name, source.metadata, source.epoch, self._in_flight, self._tag)
-            is Verdict.UNKNOWN_OWNER
+            is OrphanVerdict.UNKNOWN_OWNER
         ]
 
     def _is_orphan(self, stored: StoredObject, now: float) -> bool:
         name, source = stored.name, self._source
         verdict = judge_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
-        if verdict is Verdict.NEWER:
+        if verdict is OrphanVerdict.NEWER:
             self.stopped_by = (
                 f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
             )
             raise SweepStoppedError(self.stopped_by)
-        if verdict is Verdict.SUSPECT:
+        if verdict is OrphanVerdict.SUSPECT:
             return self._is_confirmed(stored, now)
         self._suspects.pop(name, None)
-        return verdict is Verdict.ORPHAN
+        return verdict is OrphanVerdict.ORPHAN
 
     def _is_confirmed(self, suspect: StoredObject, now: float) -> bool:
         # What was there before this owner began, and yet is of its epoch, is of a log that was

@@ -27,7 +27,7 @@ from storagewriter.orphan_sweeper import GARBAGE_MAX, OrphanSweeper
 from storagewriter.proposal_headers import check_headers
 from storagewriter.proposal_rules import (
     AGE_MAX_MS,
-    Judged,
+    JudgedReplacement,
     answer_to,
     batches,
     find_fault,
@@ -114,11 +114,11 @@ class ProposalCommitter:
                 self._on_garbage()
         return await self._settle(proposal, stored)
 
-    async def _judge(self, proposal: ReplaceProposal) -> list[Judged]:
+    async def _judge(self, proposal: ReplaceProposal) -> list[JudgedReplacement]:
         """How the replacements stand, looked at in turns: a segment may have changed again by the
         end.
         """
-        judged: list[Judged] = []
+        judged: list[JudgedReplacement] = []
         for some in batches(proposal.replacements, OPERATION_CHUNKS):
             judged += judge(self._source.metadata, some, proposal.object.name)
             await asyncio.sleep(0)

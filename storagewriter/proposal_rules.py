@@ -59,7 +59,7 @@ class Standing(enum.Enum):
     """There is no such segment."""
 
 
-class Judged(NamedTuple):
+class JudgedReplacement(NamedTuple):
     """A replacement, and how it stands."""
 
     replacement: Replacement
@@ -144,7 +144,7 @@ def _written_for(chunk: ChunkRecord) -> tuple[int, int]:
 
 def judge(
     metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str
-) -> list[Judged]:
+) -> list[JudgedReplacement]:
     """How replacements by the object of this name stand, in their order. O(chunks)."""
     judged = [
         _judge_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
@@ -158,29 +158,33 @@ def judge(
     return judged
 
 
-def _judge_one(segment: SegmentMetadata | None, replacement: Replacement, name: str) -> Judged:
+def _judge_one(
+    segment: SegmentMetadata | None, replacement: Replacement, name: str
+) -> JudgedReplacement:
     if segment is None:
-        return Judged(replacement, Standing.UNKNOWN, "there is no such segment")
+        return JudgedReplacement(replacement, Standing.UNKNOWN, "there is no such segment")
     old, new = replacement.old, replacement.new
     first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
     if tuple(segment.chunks[first : first + len(old)]) == old:
-        return Judged(replacement, Standing.FITS)
+        return JudgedReplacement(replacement, Standing.FITS)
     # Truncation takes chunks from the front: the last of them stays longest.
     found = segment.find_chunk(new[-1].start_offset)
     if found is not None and found.object_name == name:
-        return Judged(replacement, Standing.TAKEN)
+        return JudgedReplacement(replacement, Standing.TAKEN)
     if segment.start_offset > old[0].start_offset:
-        return Judged(
+        return JudgedReplacement(
             replacement, Standing.CHANGED, f"the segment is truncated to {segment.start_offset}"
         )
-    return Judged(replacement, Standing.CHANGED, "these are not the segment's chunks any more")
+    return JudgedReplacement(
+        replacement, Standing.CHANGED, "these are not the segment's chunks any more"
+    )
 
 
-def _fits(judged: Judged) -> bool:
+def _fits(judged: JudgedReplacement) -> bool:
     return judged.standing is Standing.FITS
 
 
-def fitting(judged: Iterable[Judged]) -> list[Replacement]:
+def fitting(judged: Iterable[JudgedReplacement]) -> list[Replacement]:
     """Those that the metadata would take."""
     return [each.replacement for each in judged if _fits(each)]
 
@@ -213,7 +217,9 @@ def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[li
         yield batch
 
 
-def answer_to(proposal: ReplaceProposal, judged: Sequence[Judged], *, is_live: bool) -> Answer:
+def answer_to(
+    proposal: ReplaceProposal, judged: Sequence[JudgedReplacement], *, is_live: bool
+) -> Answer:
     """What the owner says once nothing is left to commit: only what the metadata show.
 
     `is_live`: segments refer to the object. It was committed then, though its segments may have

@@ -36,7 +36,7 @@ GAP_BYTES_MAX = 1024 * 1024
 """Bytes nobody asked for that are fetched rather than begin another run."""
 
 
-class Stretch(NamedTuple):
+class ChunkStretch(NamedTuple):
     """Bytes [offset, offset + length) of a chunk's segment, all inside of the chunk."""
 
     chunk: ChunkRecord
@@ -52,7 +52,7 @@ class BlockRun(NamedTuple):
     object_name: str
     start: int
     end: int
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ChunkStretch, ...]
 
 
 class StretchPayload(NamedTuple):
@@ -81,7 +81,7 @@ def plan_runs(
     """
     runs: list[BlockRun] = []
     start = end = 0
-    held: list[Stretch] = []
+    held: list[ChunkStretch] = []
 
     def close() -> None:
         if held:
@@ -107,7 +107,7 @@ def plan_runs(
         if not held:
             start = end = chunk.block_offset
         end = max(end, chunk_end)
-        held.append(Stretch(chunk, chunk.start_offset, chunk.length))
+        held.append(ChunkStretch(chunk, chunk.start_offset, chunk.length))
     close()
     return runs
 
@@ -129,7 +129,7 @@ def _with_limits(
 
 def _pieces(chunk: ChunkRecord, piece_bytes: int) -> Iterator[BlockRun]:
     for offset in range(chunk.start_offset, chunk.end_offset, piece_bytes):
-        stretch = Stretch(chunk, offset, min(piece_bytes, chunk.end_offset - offset))
+        stretch = ChunkStretch(chunk, offset, min(piece_bytes, chunk.end_offset - offset))
         yield BlockRun(chunk.object_name, 0, 0, (stretch,))
 
 
@@ -146,7 +146,7 @@ def cut_run(run: BlockRun, data: bytes, container_id: int) -> list[Buffer | None
     ]
 
 
-def _payload(block: memoryview, stretch: Stretch, container_id: int) -> Buffer | None:
+def _payload(block: memoryview, stretch: ChunkStretch, container_id: int) -> Buffer | None:
     try:
         header = parse_block_header(block)
         check_block_identity(header, container_id, stretch.chunk)

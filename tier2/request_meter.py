@@ -143,7 +143,7 @@ class _Answers:
         return self.count > count
 
 
-class Request:
+class MeteredRequest:
     """One request under way; who makes it tells what it carried and how it ended."""
 
     __slots__ = ("_answers", "_begun", "_counts", "_loop")
@@ -193,7 +193,9 @@ class RequestMeter:
         self._operations: dict[Operation, _Counts] = {}
         self._of_reads, self._of_writes = _Answers(), _Answers()
 
-    def begin(self, operation: Operation, *, retry: bool = False, hedge: bool = False) -> Request:
+    def begin(
+        self, operation: Operation, *, retry: bool = False, hedge: bool = False
+    ) -> MeteredRequest:
         """One request, which is sent now.
 
         Whoever sends it calls `ended` when its outcome is known.
@@ -206,10 +208,10 @@ class RequestMeter:
         counts.hedges += hedge
         counts.in_flight += 1
         answers = self._of_reads if operation in _READS else self._of_writes
-        return Request(counts, answers)
+        return MeteredRequest(counts, answers)
 
     @contextmanager
-    def request(self, operation: Operation, *, retry: bool = False) -> Iterator[Request]:
+    def request(self, operation: Operation, *, retry: bool = False) -> Iterator[MeteredRequest]:
         """One request, from just before it is sent until its outcome is known.
 
         A StorageUnavailableError is counted as its failure.

@@ -23,7 +23,7 @@ from typing import Final
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
-from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch, stretches_of
+from durablelog.bookkeeper.ledger_reading import LedgerReader, LedgerStretch, stretches_of
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, decode_record
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
@@ -182,12 +182,12 @@ class BookKeeperLogView(LogView):
         open_one = record.ledgers[-1]
         while True:
             last = self._ends[open_one.sequence] + 1
-            whole = await self._completes(head, [Stretch(open_one, last, last)])
+            whole = await self._completes(head, [LedgerStretch(open_one, last, last)])
             self._ends[open_one.sequence] = last
             if whole:
                 return
 
-    async def _completes(self, head: DataFrameReader, stretches: Sequence[Stretch]) -> bool:
+    async def _completes(self, head: DataFrameReader, stretches: Sequence[LedgerStretch]) -> bool:
         """Whether a record ends there, or what cannot be one, which its reader will say."""
         async with aclosing(self._reader.read(stretches)) as reading:
             async for frames in reading:
@@ -198,7 +198,7 @@ class BookKeeperLogView(LogView):
                     return True
         return False
 
-    def _stretches(self, start: LogAddress | None) -> list[Stretch]:
+    def _stretches(self, start: LogAddress | None) -> list[LedgerStretch]:
         return stretches_of(self.record, start, lambda item: self._ends[item.sequence])
 
     async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, NoReturn
 from durablelog.bookkeeper.entry_checks import parse_entry
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import BegunLedger, LedgerCalls
-from durablelog.bookkeeper.ledger_reading import LedgerReader, Stretch
+from durablelog.bookkeeper.ledger_reading import LedgerReader, LedgerStretch
 from durablelog.bookkeeper.ledger_store import EMPTY
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.log_metadata_size import check_size
@@ -57,7 +57,7 @@ async def fence(
     record = keeper.record
     truncation = split_address(record.truncation_address)
     ends: list[tuple[int, int, int]] = []
-    last: Stretch | None = None
+    last: LedgerStretch | None = None
     nonempty = 0
     for item in reversed(record.ledgers):
         if nonempty == _FENCED_NONEMPTY:
@@ -83,7 +83,7 @@ async def fence(
             await _corrupt(keeper, waiting, item, detail)
         if last_entry != EMPTY:
             nonempty += 1
-            last = last or Stretch(item, last_entry, last_entry)
+            last = last or LedgerStretch(item, last_entry, last_entry)
     return Found(tuple(ends), await _last_frame(reader, container_id, last))
 
 
@@ -130,7 +130,7 @@ async def _corrupt(
     raise DataCorruptionError(_ledger_place(item), detail)
 
 
-async def _last_frame(reader: LedgerReader, container_id: int, last: Stretch | None) -> int:
+async def _last_frame(reader: LedgerReader, container_id: int, last: LedgerStretch | None) -> int:
     """The number of the last frame of the log."""
     if last is None:
         return 0

@@ -38,7 +38,7 @@ READ_TRIES: Final = 8
 """For one place; with the pauses in between about 10 s."""
 
 
-class Stretch(NamedTuple):
+class LedgerStretch(NamedTuple):
     """Entries of one ledger to read, both ends included."""
 
     item: LedgerItem
@@ -48,13 +48,13 @@ class Stretch(NamedTuple):
 
 def stretches_of(
     record: LogMetadata, start: LogAddress | None, last_entry: Callable[[LedgerItem], int]
-) -> list[Stretch]:
+) -> list[LedgerStretch]:
     """What there is to read from `start` on, or from the truncation point; each ledger to its last
     entry.
     """
     sequence, entry = split_address(max(start or LogAddress(0), record.truncation_address))
     return [
-        Stretch(item, entry if item.sequence == sequence else 0, last_entry(item))
+        LedgerStretch(item, entry if item.sequence == sequence else 0, last_entry(item))
         for item in record.ledgers
         if item.sequence >= sequence
     ]
@@ -94,7 +94,9 @@ class LedgerReader:
         """Other ledgers are no part of the log any more."""
         self._sealed &= ledger_ids
 
-    async def read(self, stretches: Sequence[Stretch]) -> AsyncGenerator[list[LogFrame], None]:
+    async def read(
+        self, stretches: Sequence[LedgerStretch]
+    ) -> AsyncGenerator[list[LogFrame], None]:
         """Frames, in batches of at least one.
 
         Raises DataCorruptionError, NotPrimaryError, TierUnavailableError, ConfigError.
@@ -111,7 +113,7 @@ class LedgerReader:
                 if frames:
                     yield frames
 
-    async def entries(self, stretch: Stretch) -> AsyncIterator[Sequence[memoryview]]:
+    async def entries(self, stretch: LedgerStretch) -> AsyncIterator[Sequence[memoryview]]:
         """The entries of one stretch, all of them. Raises as `read` does."""
         item, number, last = stretch
         tries, backoff = 0, Backoff(self._chance)

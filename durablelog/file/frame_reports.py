@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.frame_pieces import PlacedFrame
 from durablelog.file.log_layout import make_address
-from durablelog.file.log_scanner import LogWalk, Step
+from durablelog.file.log_scanner import LogWalk, ScanStep
 from durablelog.file.log_state import read_state
 from segmentstore.contracts.disk import Disk
 
@@ -57,7 +57,7 @@ def read_only_frames(
                 yield report
 
 
-def _reports(step: Step) -> Iterator[FrameReport]:
+def _reports(step: ScanStep) -> Iterator[FrameReport]:
     for index, frame in enumerate(step.frames):
         yield _whole(step, frame, "ok" if index < step.counted else "stale")
     if step.corrupt is not None:
@@ -66,7 +66,7 @@ def _reports(step: Step) -> Iterator[FrameReport]:
         yield _bad(step, "torn", step.torn)
 
 
-def _whole(step: Step, frame: PlacedFrame, status: FrameStatus) -> FrameReport:
+def _whole(step: ScanStep, frame: PlacedFrame, status: FrameStatus) -> FrameReport:
     header = frame.header
     return FrameReport(
         make_address(step.number, frame.position),
@@ -82,7 +82,7 @@ def _whole(step: Step, frame: PlacedFrame, status: FrameStatus) -> FrameReport:
     )
 
 
-def _bad(step: Step, status: FrameStatus, detail: str) -> FrameReport:
+def _bad(step: ScanStep, status: FrameStatus, detail: str) -> FrameReport:
     address = make_address(step.number, step.position)
     return FrameReport(
         address, step.path, step.position, step.expected, 0, 0, 0, status, memoryview(b""), detail

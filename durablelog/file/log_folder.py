@@ -33,7 +33,7 @@ from durablelog.file.log_layout import (
     maker_epoch,
     split_address,
 )
-from durablelog.file.log_reading import Stretch
+from durablelog.file.log_reading import FileStretch
 from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_grown, scan_log
 from durablelog.file.log_state import StateFile, lock_log, read_state
 from durablelog.file.room import NoRoomError, Reserve
@@ -304,7 +304,7 @@ class LogFolder:
         file.end_sequence = group.end_sequence
         self.last_address = group.addresses[-1]
 
-    def stretches(self, start: LogAddress | None) -> list[Stretch]:
+    def stretches(self, start: LogAddress | None) -> list[FileStretch]:
         """What there is to read now, from `start` (or the truncation point) on.
 
         ValueError: no frame can be there.
@@ -314,11 +314,11 @@ class LogFolder:
             if start is not None and start > self.truncation_address
             else (0, 0)
         )
-        result: list[Stretch] = []
+        result: list[FileStretch] = []
         for file in self._files:
             if file.number < number or file.first_sequence == file.end_sequence:
                 continue
-            stretch = Stretch(
+            stretch = FileStretch(
                 file.number, file.path, file.start_position, file.first_sequence, file.end_sequence
             )
             if file.number == number and position > file.start_position:

@@ -17,7 +17,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 
 
 @dataclass(slots=True)
-class Stretch:
+class FileStretch:
     """Frames of one file to read: from `position` up to frame `end_sequence`, exclusive."""
 
     number: int
@@ -35,7 +35,7 @@ class LogReading:
         self,
         disk: Disk,
         container_id: int,
-        stretches: Sequence[Stretch],
+        stretches: Sequence[FileStretch],
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._disk = disk
@@ -66,7 +66,7 @@ class LogReading:
         if file is not None:
             file.close()
 
-    def _read(self, file: DiskFile, stretch: Stretch) -> list[LogFrame]:
+    def _read(self, file: DiskFile, stretch: FileStretch) -> list[LogFrame]:
         piece = read_piece(
             file,
             stretch.path,
@@ -94,7 +94,7 @@ class LogReading:
 
     @staticmethod
     def _error(
-        stretch: Stretch, position: int, sequence: int | None, detail: str
+        stretch: FileStretch, position: int, sequence: int | None, detail: str
     ) -> DataCorruptionError:
         frame = "" if sequence is None else f" frame {sequence}"
         return DataCorruptionError(f"{stretch.path} offset {position}{frame}", detail)

@@ -93,7 +93,7 @@ class LogScan:
     """
 
 
-class Step(NamedTuple):
+class ScanStep(NamedTuple):
     """A stretch of one file on the walk: its frames, which of them count, and what is wrong behind
     them.
     """
@@ -134,13 +134,13 @@ class LogWalk:
         self.scan = LogScan(next_sequence=state.truncation_sequence)
         self.scan.durable_through = state.truncation_sequence if state.truncation_address else 0
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[ScanStep]:
         """The walk."""
         truncation_number, truncation_position = split_address(self._state.truncation_address)
         try:
             files = self._files(truncation_number)
         except DataCorruptionError as error:
-            yield Step(error.where, 0, (), 0, 0, corrupt=error, expected=self._expected)
+            yield ScanStep(error.where, 0, (), 0, 0, corrupt=error, expected=self._expected)
             return
         for file in files:
             header = file.header
@@ -211,7 +211,7 @@ class LogWalk:
             file.close()
         raise DataCorruptionError(f"{path} offset 0", reason)
 
-    def _walk_file(self, file: _File, start: int) -> Iterator[Step]:
+    def _walk_file(self, file: _File, start: int) -> Iterator[ScanStep]:
         handle = self._disk.open(file.path)
         try:
             entry = LogFile(file.number, file.path, self._expected, self._expected, start, start)
@@ -228,7 +228,7 @@ class LogWalk:
                     self.scan.next_sequence = self._expected
                 if wrong is not None:
                     place = piece.frames[counted].position
-                    yield Step(
+                    yield ScanStep(
                         file.path,
                         file.number,
                         piece.frames[:counted],
@@ -242,7 +242,7 @@ class LogWalk:
                 if piece.ended or piece.fault is not None or counted < len(piece.frames):
                     yield self._last_step(file, handle, piece, counted)
                     break
-                yield Step(
+                yield ScanStep(
                     file.path, file.number, piece.frames, counted, position, expected=self._expected
                 )
             if file.limit is None:
@@ -280,12 +280,16 @@ class LogWalk:
                 doubtful.popleft()
         return len(piece.frames), None
 
-    def _last_step(self, file: _File, handle: DiskFile, piece: FramePiece, counted: int) -> Step:
+    def _last_step(
+        self, file: _File, handle: DiskFile, piece: FramePiece, counted: int
+    ) -> ScanStep:
         """The step at whose end this file's frames end, one way or another."""
         place = (
             piece.frames[counted].position if counted < len(piece.frames) else piece.next_position
         )
-        step = Step(file.path, file.number, piece.frames, counted, place, expected=self._expected)
+        step = ScanStep(
+            file.path, file.number, piece.frames, counted, place, expected=self._expected
+        )
         reason = piece.fault or "nothing is there"
         if file.limit is not None:
             if self._expected < file.limit:
@@ -343,12 +347,12 @@ class LogWalk:
             and header.durable_through < header.sequence
         )
 
-    def _stale(self, file: _File, start: int) -> Iterator[Step]:
+    def _stale(self, file: _File, start: int) -> Iterator[ScanStep]:
         """Whole frames of a file of which none counts."""
         handle = self._disk.open(file.path)
         try:
             piece = read_piece(handle, file.path, start, file_header=file.header)
-            yield Step(
+            yield ScanStep(
                 file.path,
                 file.number,
                 piece.frames,
@@ -359,9 +363,11 @@ class LogWalk:
         finally:
             handle.close()
 
-    def _corrupt(self, file: _File, position: int, detail: str) -> Step:
+    def _corrupt(self, file: _File, position: int, detail: str) -> ScanStep:
         error = self._error(file, position, detail)
-        return Step(file.path, file.number, (), 0, position, corrupt=error, expected=self._expected)
+        return ScanStep(
+            file.path, file.number, (), 0, position, corrupt=error, expected=self._expected
+        )
 
     def _error(self, file: _File, position: int, detail: str) -> DataCorruptionError:
         return DataCorruptionError(f"{file.path} offset {position} frame {self._expected}", detail)

@@ -22,7 +22,7 @@ from uuid import UUID
 from recovery.harness.seen_tiers import SeenTiers
 
 
-class Outcome(enum.StrEnum):
+class CallOutcome(enum.StrEnum):
     """How a call ended, as far as its caller knows."""
 
     OK = "ok"
@@ -31,7 +31,7 @@ class Outcome(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Kind(enum.StrEnum):
+class CallKind(enum.StrEnum):
     """What was asked for."""
 
     CREATE = "create"
@@ -75,7 +75,7 @@ class Call:
     """Its place in `History.calls`; the origin of the records it appends."""
     life: int
     client: str
-    kind: Kind
+    kind: CallKind
     segment: str
     begun: int
     lengths: tuple[int, ...] = ()
@@ -95,7 +95,7 @@ class Call:
     """Of a truncation or a read."""
     max_length: int = 0
     ended: int | None = None
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: CallOutcome = CallOutcome.UNKNOWN
     error: str = ""
     """Class name of the error, where there was one."""
     result: int | None = None

@@ -27,11 +27,11 @@ from uuid import UUID
 
 from recovery.harness.history import (
     Call,
+    CallKind,
+    CallOutcome,
     History,
-    Kind,
     Life,
     Observation,
-    Outcome,
     SeenSegment,
     Update,
 )
@@ -40,7 +40,7 @@ NOBODY: Final = "nobody"
 """The client of calls that nobody made."""
 _ARGUMENTS: Final = ("size", "expected", "writer", "event", "source", "offset", "max_length")
 _ANSWERS: Final = ("error", "result")
-_BARE: Final = Call(0, 0, "", Kind.INFO, "", 0)
+_BARE: Final = Call(0, 0, "", CallKind.INFO, "", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +193,13 @@ class Retelling:
         calls, fields = self.history.calls, event.fields
         number = int(fields["call"])
         while len(calls) <= number:
-            nobody = Call(len(calls), event.life, NOBODY, Kind.FLUSH, "", stamp)
-            nobody.ended, nobody.outcome = stamp, Outcome.REFUSED
+            nobody = Call(len(calls), event.life, NOBODY, CallKind.FLUSH, "", stamp)
+            nobody.ended, nobody.outcome = stamp, CallOutcome.REFUSED
             calls.append(nobody)
         if calls[number].client != NOBODY:
             raise ValueError(f"call {number} began twice")
         call = Call(
-            number, event.life, fields["client"], Kind(fields["kind"]), fields["segment"], stamp
+            number, event.life, fields["client"], CallKind(fields["kind"]), fields["segment"], stamp
         )
         for name in _ARGUMENTS:
             setattr(call, name, fields.get(name, getattr(call, name)))
@@ -215,7 +215,7 @@ class Retelling:
         call = self.history.calls[int(fields["call"])]
         if call.ended is not None or call.life != event.life:
             raise ValueError(f"call {call.number} ended, and is not under way in life {event.life}")
-        call.ended, call.outcome = stamp, Outcome(fields["outcome"])
+        call.ended, call.outcome = stamp, CallOutcome(fields["outcome"])
         call.error, call.result = fields.get("error", ""), fields.get("result")
         call.data = base64.b64decode(fields.get("data", ""))
         call.values = _attributes_in(fields.get("values", {}))

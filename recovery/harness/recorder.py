@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
-from recovery.harness.history import Call, History, Kind, Outcome, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Update
 from recovery.harness.records import append_record, event_record
 from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import (
@@ -58,28 +58,28 @@ _DOUBTFUL: Final = (
     DataCorruptionError,
 )
 """Foreseen too, but a change they answer may be there."""
-_HARMLESS: Final = (Kind.READ, Kind.INFO, Kind.ATTRIBUTES)
+_HARMLESS: Final = (CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES)
 """Kinds that change nothing: no refusal of them leaves a doubt."""
 
 
-def classify(kind: Kind, error: BaseException, *, at_once: bool = False) -> Outcome | None:
+def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> CallOutcome | None:
     """What an error means for a call; None if nobody foresaw it.
 
     `at_once`: an append's answer when it was made.
     """
     if isinstance(error, asyncio.CancelledError):
-        return Outcome.UNKNOWN
+        return CallOutcome.UNKNOWN
     if not isinstance(error, _DEFINITE + _DOUBTFUL):
         return None
     if kind in _HARMLESS:
-        return Outcome.REFUSED
-    if kind is Kind.CREATE and isinstance(error, SegmentNotFoundError):
+        return CallOutcome.REFUSED
+    if kind is CallKind.CREATE and isinstance(error, SegmentNotFoundError):
         # It was made, and somebody deleted it before its maker could look.
-        return Outcome.UNKNOWN
+        return CallOutcome.UNKNOWN
     if isinstance(error, _DEFINITE) or (at_once and isinstance(error, TierUnavailableError)):
         # The queue was full: an append that waits can no more end so.
-        return Outcome.REFUSED
-    return Outcome.UNKNOWN
+        return CallOutcome.REFUSED
+    return CallOutcome.UNKNOWN
 
 
 class RecordedStore:
@@ -134,7 +134,7 @@ class RecordedStore:
             number,
             self.life,
             self.client,
-            Kind.APPEND,
+            CallKind.APPEND,
             name,
             stamp,
             tuple(lengths),
@@ -163,7 +163,7 @@ class RecordedStore:
 
     def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
         """Note that an event is about to be sent."""
-        call = self._made(Kind.EVENT, name)
+        call = self._made(CallKind.EVENT, name)
         call.lengths, call.size, call.writer, call.event = (length,), size, writer, event
         return self._tell_begun(call)
 
@@ -176,7 +176,7 @@ class RecordedStore:
             self._append_failed(call, future, at_once=True)
         else:
             call.result = future.result()
-            self.ended(call, Outcome.OK)
+            self.ended(call, CallOutcome.OK)
 
     async def settle(self) -> None:
         """Wait until every append of this client has its answer, whatever it is."""
@@ -189,7 +189,7 @@ class RecordedStore:
 
     async def create(self, name: str, updates: Sequence[Update] = ()) -> SegmentInfo:
         """Make a segment."""
-        call = self._begin(Kind.CREATE, name, updates)
+        call = self._begin(CallKind.CREATE, name, updates)
         return await self._answered(
             call, self.store.create_segment(name, _attributes(updates)), _put_segment_id
         )
@@ -197,29 +197,29 @@ class RecordedStore:
     async def seal(self, name: str) -> int:
         """Seal it."""
         return await self._answered(
-            self._begin(Kind.SEAL, name), self.store.seal(name), _put_result
+            self._begin(CallKind.SEAL, name), self.store.seal(name), _put_result
         )
 
     async def truncate(self, name: str, offset: int) -> None:
         """Drop what lies below `offset`."""
-        call = self._made(Kind.TRUNCATE, name)
+        call = self._made(CallKind.TRUNCATE, name)
         call.offset = offset
         await self._answered(self._tell_begun(call), self.store.truncate(name, offset))
 
     async def merge(self, target: str, source: str, updates: Sequence[Update] = ()) -> int:
         """Merge `source` into `target`."""
-        call = self._made(Kind.MERGE, target)
+        call = self._made(CallKind.MERGE, target)
         call.source, call.updates = source, tuple(updates)
         asked = self.store.merge(target, source, _attributes(updates))
         return await self._answered(self._tell_begun(call), asked, _put_result)
 
     async def delete(self, name: str) -> None:
         """Delete it."""
-        await self._answered(self._begin(Kind.DELETE, name), self.store.delete(name))
+        await self._answered(self._begin(CallKind.DELETE, name), self.store.delete(name))
 
     async def update_attributes(self, name: str, updates: Sequence[Update]) -> None:
         """Update attributes, all or none."""
-        call = self._begin(Kind.UPDATE, name, updates)
+        call = self._begin(CallKind.UPDATE, name, updates)
         await self._answered(call, self.store.update_attributes(name, _attributes(updates)))
 
     # --- looking ----------------------------------------------------------------------------------
@@ -242,20 +242,20 @@ class RecordedStore:
 
     def begin_read(self, name: str, offset: int, max_length: int) -> Call:
         """Note that a read is about to be asked for."""
-        call = self._made(Kind.READ, name)
+        call = self._made(CallKind.READ, name)
         call.offset, call.max_length = offset, max_length
         return self._tell_begun(call)
 
     async def info(self, name: str) -> SegmentInfo:
         """The segment's properties."""
         return await self._answered(
-            self._begin(Kind.INFO, name), self.store.get_info(name), _put_length
+            self._begin(CallKind.INFO, name), self.store.get_info(name), _put_length
         )
 
     async def attributes(self, name: str) -> dict[UUID, int]:
         """All its attributes."""
         return await self._answered(
-            self._begin(Kind.ATTRIBUTES, name), self.store.get_attributes(name), _put_values
+            self._begin(CallKind.ATTRIBUTES, name), self.store.get_attributes(name), _put_values
         )
 
     async def segment_names(self, prefix: str = "") -> list[str]:
@@ -266,20 +266,20 @@ class RecordedStore:
 
     async def flush(self, name: str | None = None) -> None:
         """Flush one segment or all."""
-        await self._answered(self._begin(Kind.FLUSH, name or ""), self.store.flush(name))
+        await self._answered(self._begin(CallKind.FLUSH, name or ""), self.store.flush(name))
 
     async def checkpoint(self) -> None:
         """Checkpoint every container."""
-        await self._answered(self._begin(Kind.CHECKPOINT, ""), self.store.checkpoint())
+        await self._answered(self._begin(CallKind.CHECKPOINT, ""), self.store.checkpoint())
 
     # --- writing it down --------------------------------------------------------------------------
 
-    def _begin(self, kind: Kind, name: str, updates: Sequence[Update] = ()) -> Call:
+    def _begin(self, kind: CallKind, name: str, updates: Sequence[Update] = ()) -> Call:
         call = self._made(kind, name)
         call.updates = tuple(updates)
         return self._tell_begun(call)
 
-    def _made(self, kind: Kind, name: str) -> Call:
+    def _made(self, kind: CallKind, name: str) -> Call:
         history = self.history
         history.stamp = stamp = history.stamp + 1
         call = Call(len(history.calls), self.life, self.client, kind, name, stamp)
@@ -305,7 +305,7 @@ class RecordedStore:
             self.failed(call, error)
             raise
         put(call, answer)
-        self.ended(call, Outcome.OK)
+        self.ended(call, CallOutcome.OK)
         return answer
 
     def _append_landed(self, call: Call, future: asyncio.Future[Any]) -> None:
@@ -317,7 +317,7 @@ class RecordedStore:
             self._append_failed(call, future, at_once=False)
             return
         call.result = future.result()
-        call.outcome = Outcome.OK
+        call.outcome = CallOutcome.OK
         history = self.history
         call.ended = history.stamp = history.stamp + 1
         if self._listener is not None:
@@ -334,9 +334,9 @@ class RecordedStore:
         outcome = classify(call.kind, error, at_once=at_once)
         if outcome is None:
             self.unforeseen.append(error)
-        self.ended(call, outcome or Outcome.UNKNOWN)
+        self.ended(call, outcome or CallOutcome.UNKNOWN)
 
-    def ended(self, call: Call, outcome: Outcome) -> None:
+    def ended(self, call: Call, outcome: CallOutcome) -> None:
         """Note that a call has its answer."""
         history = self.history
         call.outcome = outcome
@@ -403,12 +403,12 @@ class RecordedReader:
             call.data = await anext(self._reader)
         except StopAsyncIteration:
             call.error = "EndOfSegmentError"
-            recorded.ended(call, Outcome.REFUSED)
+            recorded.ended(call, CallOutcome.REFUSED)
             return None
         except (asyncio.CancelledError, Exception) as error:
             recorded.failed(call, error)
             raise
-        recorded.ended(call, Outcome.OK)
+        recorded.ended(call, CallOutcome.OK)
         return call.data
 
 

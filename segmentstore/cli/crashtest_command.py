@@ -26,7 +26,7 @@ from segmentstore.contracts.folders import checked_folder
 
 if TYPE_CHECKING:
     from recovery.harness.runs.plan import Plan
-    from segmentstore.cli.crashtest_runs import Asked, Outcome, Told
+    from segmentstore.cli.crashtest_runs import Asked, RunOutcome, Told
 
 DEFAULT_WORKLOAD = "default"
 _PREFIX = "segmentstore-crashtest-"
@@ -154,7 +154,7 @@ def crashtest_command(
     raise typer.Exit(VIOLATED if outcome.failed else ExitCode.DONE)
 
 
-def _carried_out(runner: Callable[[Asked], Outcome], asked: Asked) -> Outcome:
+def _carried_out(runner: Callable[[Asked], RunOutcome], asked: Asked) -> RunOutcome:
     """What was run, until the end or until Ctrl-C."""
     from recovery.harness.interrupts import deferred, stop_asked  # noqa: PLC0415 - as above
 

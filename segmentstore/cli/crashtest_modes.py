@@ -24,7 +24,7 @@ from segmentstore.cli.crashtest_runs import (
     SHRUNK_MAX,
     TOLD_MAX,
     Asked,
-    Outcome,
+    RunOutcome,
     ShownFailure,
     Told,
     progress,
@@ -34,7 +34,7 @@ from segmentstore.cli.crashtest_runs import (
 from segmentstore.cli.exit_codes import CommandError
 
 
-def enumerate_points(asked: Asked) -> Outcome:
+def enumerate_points(asked: Asked) -> RunOutcome:
     """Every crash point of every short workload, however long that takes."""
     with progress(None) as bar:
         result = enumerate_all(
@@ -45,7 +45,7 @@ def enumerate_points(asked: Asked) -> Outcome:
         failures = [_broken(state) for state in result.violations]
         for failure in failures[: 0 if stop_asked() else SHRUNK_MAX]:
             failure.lines = list(tell_point(failure.name).lines)
-    return Outcome(
+    return RunOutcome(
         mode="enumerate",
         seed="",
         workload=f"every one of up to {asked.depth} operations",
@@ -91,7 +91,7 @@ def _broken(state: BrokenState) -> ShownFailure:
     return ShownFailure(state.name, list(state.violations[:TOLD_MAX]), command)
 
 
-def kill_processes(asked: Asked) -> Outcome:
+def kill_processes(asked: Asked) -> RunOutcome:
     """Real processes, killed until the time is over, at exact system calls too.
 
     A store that broke a rule is kept.
@@ -110,7 +110,7 @@ def kill_processes(asked: Asked) -> Outcome:
             )
         except MissingToolError as error:
             raise CommandError(f"{error}; or leave these kills out: --no-exact") from error
-    return Outcome(
+    return RunOutcome(
         mode="kill",
         seed=asked.seed,
         workload=asked.workload,
@@ -161,7 +161,7 @@ def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
     )
 
 
-RUNNERS: Final[Mapping[str, Callable[[Asked], Outcome]]] = {
+RUNNERS: Final[Mapping[str, Callable[[Asked], RunOutcome]]] = {
     "simulate": simulate,
     "kill": kill_processes,
     "enumerate": enumerate_points,

@@ -27,7 +27,7 @@ from recovery.harness.reporting.narrate import narrate
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
 from recovery.harness.runs.scenario import RunResult, Scenario
 from recovery.harness.runs.shrink import TRIES_MAX, shrink
-from recovery.harness.runs.simulate import Failure, Summary, drawn_plans, run_all
+from recovery.harness.runs.simulate import Failure, SimulationSummary, drawn_plans, run_all
 from segmentstore.cli import output
 
 SHRUNK_MAX: Final = 1
@@ -74,7 +74,7 @@ class ShownFailure:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What a call of the command showed."""
 
     mode: str
@@ -105,11 +105,11 @@ class Told:
 # --- many simulated runs --------------------------------------------------------------------------
 
 
-def simulate(asked: Asked) -> Outcome:
+def simulate(asked: Asked) -> RunOutcome:
     """Runs until the time is over (or so many were made), then the failures."""
     begun = time.monotonic()
 
-    def more(_summary: Summary) -> bool:
+    def more(_summary: SimulationSummary) -> bool:
         return asked.runs is not None or time.monotonic() - begun < asked.seconds
 
     # No end to them if `runs` is None.
@@ -125,7 +125,7 @@ def simulate(asked: Asked) -> Outcome:
         for failure, shown in zip(summary.failures[:shrunk], failures, strict=False):
             bar.say(f"making the failure of {failure.seed} smaller, in up to {TRIES_MAX} runs")
             _shrink(failure, shown, asked.folder)
-    return Outcome(
+    return RunOutcome(
         mode="simulate",
         seed=asked.seed,
         workload=asked.workload,
@@ -137,7 +137,7 @@ def simulate(asked: Asked) -> Outcome:
     )
 
 
-def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
+def _numbers(summary: SimulationSummary, seconds: float, jobs: int) -> dict[str, object]:
     core_seconds = max(seconds, 1e-9) * jobs
     return {
         "runs": summary.runs,
@@ -158,7 +158,7 @@ def _numbers(summary: Summary, seconds: float, jobs: int) -> dict[str, object]:
     }
 
 
-def _windows(summary: Summary) -> dict[str, object]:
+def _windows(summary: SimulationSummary) -> dict[str, object]:
     """Of conditional appends; nothing where there were none."""
     decided, undecided = summary.windows["decided"], summary.windows["undecided"]
     return (
@@ -168,7 +168,7 @@ def _windows(summary: Summary) -> dict[str, object]:
     )
 
 
-def _said(summary: Summary) -> str:
+def _said(summary: SimulationSummary) -> str:
     hours = summary.virtual_s / 3600
     return (
         f"{summary.runs:,} runs, {summary.crashes:,} crashes, {hours:,.1f} simulated hours, "

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from recovery.harness.simulation.fault_points import TABLE
 from segmentstore.cli import output
-from segmentstore.cli.crashtest_runs import Outcome, ShownFailure, Told
+from segmentstore.cli.crashtest_runs import RunOutcome, ShownFailure, Told
 
 _FAILURES_SHOWN = 5
 
 
-def show(outcome: Outcome, *, points: bool, as_json: bool) -> None:
+def show(outcome: RunOutcome, *, points: bool, as_json: bool) -> None:
     """The result of many runs."""
     if as_json:
         output.print_json({**output.to_plain(outcome), "points_known": len(TABLE)})

@@ -65,7 +65,7 @@ def count_lines(planned: list[PlannedFile]) -> int:
 
 
 @dataclasses.dataclass(slots=True)
-class Outcome:
+class MainJobOutcome:
     """What the main job found, in the order it found it."""
 
     files: int
@@ -95,7 +95,7 @@ class Outcome:
         return not self.failures
 
 
-class Child:
+class MainJobChild:
     """One child process and the events it tells."""
 
     def __init__(self, *arguments: str, environment: Mapping[str, str]) -> None:
@@ -151,12 +151,12 @@ class MainJob:
         self._writers = writers
         self._say = say
         self._environment = tier1.environment
-        self.outcome = Outcome(
+        self.outcome = MainJobOutcome(
             len(planned), count_lines(planned), sum(item.size for item in planned), tier1=tier1.said
         )
         self._seconds = 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> MainJobOutcome:
         """All steps.
 
         What differs is in the outcome's failures; a child that fails raises ChildFailedError.
@@ -171,8 +171,8 @@ class MainJob:
         self._read_back()
         return self.outcome
 
-    def _child(self, command: str, *options: str) -> Child:
-        return Child(
+    def _child(self, command: str, *options: str) -> MainJobChild:
+        return MainJobChild(
             command, str(self._store), str(self._plan), *options, environment=self._environment
         )
 
@@ -330,7 +330,7 @@ def _silent(_text: str) -> None:
     pass
 
 
-def _shown(outcome: Outcome) -> dict[str, object]:
+def _shown(outcome: MainJobOutcome) -> dict[str, object]:
     return {
         **({"Tier 1": outcome.tier1} if outcome.tier1 is not None else {}),
         "files": outcome.files,

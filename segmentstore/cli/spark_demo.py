@@ -58,7 +58,7 @@ class Counted(NamedTuple):
         return f"{self.lines:,} lines of {output.size(self.bytes)}"
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """One step as the table shows it."""
 
     what: str
@@ -79,7 +79,7 @@ class SparkDemo:
         self._spoiled = folder / "spoiled"
         self._source = Counted(0, 0)
         """What was put in."""
-        self.steps: list[Step] = []
+        self.steps: list[DemoStep] = []
 
     def run(self) -> None:
         """All steps; what does not come out as it must raises DemoFailedError."""
@@ -107,7 +107,7 @@ class SparkDemo:
     def _step(self, what: str, work: Callable[[], T]) -> T:
         began = time.monotonic()
         result = work()
-        self.steps.append(Step(what, time.monotonic() - began, str(result)))
+        self.steps.append(DemoStep(what, time.monotonic() - began, str(result)))
         return result
 
     def _command(self, expected: int, *words: object) -> str:

@@ -23,7 +23,7 @@ from bench.floor import MIB
 from bench.loads import percentile
 from bench.process import Watch, open_files, resident_bytes, resident_peak_bytes
 from bench.report import CaseResult, Row, Samples, extras_of, latency_ms, number, show
-from bench.tail_reader import Timeline
+from bench.tail_reader import TailTimeline
 from bench.workspace import BenchError
 
 TINY: dict[str, dict[str, int]] = {
@@ -206,7 +206,7 @@ def test_extras_are_medians_without_the_value() -> None:
 
 
 def test_timeline_charges_each_append_with_the_read_that_brought_its_last_byte() -> None:
-    timeline = Timeline(3, 10)
+    timeline = TailTimeline(3, 10)
     timeline.read_up_to(9)
     assert len(timeline.read) == 0
     timeline.read_up_to(25)

@@ -29,16 +29,16 @@ from recovery.harness.enumeration.driver import (
     replay,
 )
 from recovery.harness.enumeration.instants import CopiedBucket, states
-from recovery.harness.enumeration.recovery import Recovery
+from recovery.harness.enumeration.recovery import StateRecovery
 from recovery.harness.enumeration.workloads import (
     OPERATIONS,
     STAGES,
-    Workload,
+    EnumeratedWorkload,
     prepare,
     record,
     workloads,
 )
-from recovery.harness.history import Outcome, Violation
+from recovery.harness.history import CallOutcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
 from tests.support.suites import slow
 
@@ -95,7 +95,7 @@ def test_the_slices_hold_every_workload_of_up_to_three_operations_once() -> None
     count = len(OPERATIONS)
     alone = [name for name in sliced if re.fullmatch(r"object/[a-z,]*", name)]
     assert len(alone) == 1 + count + count**2 + count**3
-    assert all(str(Workload.parse(name)) == name for name in sliced)
+    assert all(str(EnumeratedWorkload.parse(name)) == name for name in sliced)
 
 
 def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> None:
@@ -104,7 +104,7 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
         base = prepare(stage)
         for workload in [each for each in workloads(1, tuple(OPERATIONS)) if each.stage == stage]:
             recording = record(workload, base)
-            assert all(call.outcome is Outcome.OK for call in recording.history.calls), str(
+            assert all(call.outcome is CallOutcome.OK for call in recording.history.calls), str(
                 workload
             )
             met |= dict.fromkeys(instant.before for instant in recording.instants)
@@ -115,7 +115,7 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
 
 
 def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:
-    recording = record(Workload.parse("object/append,seal,flush"), prepare("object"))
+    recording = record(EnumeratedWorkload.parse("object/append,seal,flush"), prepare("object"))
     # Puts of the marker, which is there already, change nothing.
     instant = next(
         each
@@ -198,7 +198,7 @@ def test_a_planted_fault_is_found_in_one_workload(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (owner, method, planted), operations = PLANTED[fault]
-    workload = Workload.parse(f"object/{operations}")
+    workload = EnumeratedWorkload.parse(f"object/{operations}")
     base = prepare(workload.stage)
     monkeypatch.setattr(owner, method, planted)
     found = enumerate_group((workload,), base=base, cap=4)
@@ -218,7 +218,9 @@ def test_a_state_whose_judge_raises_is_broken_under_its_name(
         yield from ()
 
     monkeypatch.setattr(all_checks, "CHECKERS", (planted,))
-    found = enumerate_group((Workload.parse("object/append"),), base=base, cap=1, deeper_of=0)
+    found = enumerate_group(
+        (EnumeratedWorkload.parse("object/append"),), base=base, cap=1, deeper_of=0
+    )
     assert found.broken == found.states > 1
     first = found.violations[0]
     assert str(first).startswith(f"{first.name}: harness: KeyError: 'planted' [")
@@ -228,12 +230,14 @@ def test_a_state_whose_judge_raises_is_broken_under_its_name(
 def test_a_recovery_whose_driver_raises_is_broken_under_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def planted(self: Recovery) -> Any:
+    def planted(self: StateRecovery) -> Any:
         raise ZeroDivisionError(self)
 
     base = prepare("object")
-    monkeypatch.setattr(Recovery, "run", planted)
-    found = enumerate_group((Workload.parse("object/append"),), base=base, cap=1, deeper_of=0)
+    monkeypatch.setattr(StateRecovery, "run", planted)
+    found = enumerate_group(
+        (EnumeratedWorkload.parse("object/append"),), base=base, cap=1, deeper_of=0
+    )
     assert found.broken == found.states > 1
     again = replay(found.violations[0].name, base=base)
     assert [each[:26] for each in again.violations] == ["harness: ZeroDivisionError"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from recovery.harness.history import Kind, Outcome
+from recovery.harness.history import CallKind, CallOutcome
 from recovery.harness.runs.directed import DIRECTIONS
 from recovery.harness.runs.plan import Cycle, Ending, Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
@@ -21,8 +21,15 @@ def test_what_runs_on_the_real_cluster_runs_on_the_model_by_its_name_in_a_plan()
     plan = Plan.from_json(dataclasses.replace(drawn, cycles=lives).to_json())
     result = Scenario(plan).run()
     assert [str(violation) for violation in result.violations] == []
-    done = {call.kind for call in result.history.calls if call.outcome is Outcome.OK}
-    assert {Kind.APPEND, Kind.EVENT, Kind.TRUNCATE, Kind.FLUSH, Kind.CHECKPOINT, Kind.READ} <= done
+    done = {call.kind for call in result.history.calls if call.outcome is CallOutcome.OK}
+    assert {
+        CallKind.APPEND,
+        CallKind.EVENT,
+        CallKind.TRUNCATE,
+        CallKind.FLUSH,
+        CallKind.CHECKPOINT,
+        CallKind.READ,
+    } <= done
     assert any(point.startswith("bookkeeper.bookie.") for point in result.points)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import Call, Kind, Observation, Outcome, SeenSegment, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, Observation, SeenSegment, Update
 from recovery.harness.history_codec import (
     NOBODY,
     Event,
@@ -26,58 +26,78 @@ from recovery.harness.history_codec import (
 
 UPDATE = Update(UUID(int=7), "ACCUMULATE", -(1 << 62), 3)
 CALLS = (
-    Call(0, 0, "a", Kind.CREATE, "s", 0, updates=(UPDATE,), outcome=Outcome.OK, result=1),
+    Call(0, 0, "a", CallKind.CREATE, "s", 0, updates=(UPDATE,), outcome=CallOutcome.OK, result=1),
     Call(
         1,
         0,
         "a",
-        Kind.APPEND,
+        CallKind.APPEND,
         "s",
         0,
         (0, 12, 300),
         402,
         17,
         (UPDATE,),
-        outcome=Outcome.OK,
+        outcome=CallOutcome.OK,
         result=0,
     ),
     Call(
-        2, 0, "b", Kind.EVENT, "s", 0, (5,), 35, writer=9, event=4, outcome=Outcome.OK, result=None
+        2,
+        0,
+        "b",
+        CallKind.EVENT,
+        "s",
+        0,
+        (5,),
+        35,
+        writer=9,
+        event=4,
+        outcome=CallOutcome.OK,
+        result=None,
     ),
     Call(
         3,
         0,
         "b",
-        Kind.MERGE,
+        CallKind.MERGE,
         "s",
         0,
         source="t/ä\n",
-        outcome=Outcome.REFUSED,
+        outcome=CallOutcome.REFUSED,
         error="SegmentNotFoundError",
     ),
     Call(
         4,
         0,
         "b",
-        Kind.READ,
+        CallKind.READ,
         "s",
         0,
         offset=3,
         max_length=99,
-        outcome=Outcome.OK,
+        outcome=CallOutcome.OK,
         data=bytes(range(256)),
     ),
     Call(
         5,
         0,
         "b",
-        Kind.ATTRIBUTES,
+        CallKind.ATTRIBUTES,
         "s",
         0,
-        outcome=Outcome.OK,
+        outcome=CallOutcome.OK,
         values={UUID(int=7): -1, UUID(int=8): 1 << 63},
     ),
-    Call(6, 0, "b", Kind.SEAL, "s", 0, outcome=Outcome.UNKNOWN, error="AppendOutcomeUnknownError"),
+    Call(
+        6,
+        0,
+        "b",
+        CallKind.SEAL,
+        "s",
+        0,
+        outcome=CallOutcome.UNKNOWN,
+        error="AppendOutcomeUnknownError",
+    ),
 )
 SEGMENT = SeenSegment("s", 1, 2, 3, 6, 4, True, {UUID(int=1): 5}, b"\x00\xff\n")
 
@@ -93,7 +113,7 @@ def say(what: str, at: int, life: int = 0, **fields: Any) -> Event:
 
 
 def appended(number: int, at: int, life: int = 0) -> list[Event]:
-    call = Call(number, life, "a", Kind.FLUSH, "", 0, outcome=Outcome.OK)
+    call = Call(number, life, "a", CallKind.FLUSH, "", 0, outcome=CallOutcome.OK)
     return [call_begun(call, at), call_ended(call, at + 1)]
 
 
@@ -138,7 +158,10 @@ def test_what_was_seen_arrives_with_the_stamps_of_the_look() -> None:
 def test_a_call_that_never_ended_is_unknown() -> None:
     told = Retelling()
     told.tell([call_begun(CALLS[0], 1)])
-    assert (told.history.calls[0].outcome, told.history.calls[0].ended) == (Outcome.UNKNOWN, None)
+    assert (told.history.calls[0].outcome, told.history.calls[0].ended) == (
+        CallOutcome.UNKNOWN,
+        None,
+    )
 
 
 def test_two_processes_are_told_in_the_order_of_their_times() -> None:

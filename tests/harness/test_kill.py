@@ -19,7 +19,7 @@ import pytest
 from durablelog.file.frame_reports import read_only_frames
 from recovery.harness.checkers import all_checks
 from recovery.harness.checkers.index import HistoryIndex
-from recovery.harness.history import Outcome, Violation
+from recovery.harness.history import CallOutcome, Violation
 from recovery.harness.history_codec import Event
 from recovery.harness.kills import process as kill_process
 from recovery.harness.kills.driver import LIVES, KillResult, kill_store, run_kills
@@ -121,7 +121,7 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
     assert cut
     named = {number for violation in result.violations for number in violation.calls}
     lost = [result.history.calls[number] for number in sorted(named)]
-    assert any(call.outcome is Outcome.OK and call.life < 2 for call in lost), result.violations
+    assert any(call.outcome is CallOutcome.OK and call.life < 2 for call in lost), result.violations
 
 
 def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(

@@ -8,11 +8,11 @@ import pytest
 
 from recovery.harness.history import (
     Call,
+    CallKind,
+    CallOutcome,
     History,
-    Kind,
     Life,
     Observation,
-    Outcome,
     SeenSegment,
     Update,
     Violation,
@@ -23,11 +23,11 @@ from recovery.harness.reporting.narrate import LAST, answer, describe, narrate
 def made(history: History, segment: str, **fields: object) -> Call:
     """One append, answered at once."""
     call = Call(
-        len(history.calls), 0, "writer", Kind.APPEND, segment, history.next_stamp(), (10,), 40
+        len(history.calls), 0, "writer", CallKind.APPEND, segment, history.next_stamp(), (10,), 40
     )
     call.ended, call.outcome, call.result = (
         history.next_stamp(),
-        Outcome.OK,
+        CallOutcome.OK,
         40 * len(history.calls),
     )
     for name, value in fields.items():
@@ -98,16 +98,16 @@ def test_calls_beyond_the_history_are_passed_over() -> None:
     assert numbers_told(narrate(one_life(2), [Violation("content", "odd", (1, 99))])) == [1]
 
 
-def call(kind: Kind, **fields: object) -> Call:
+def call(kind: CallKind, **fields: object) -> Call:
     result = Call(0, 0, "c", kind, "s", 1)
-    result.ended, result.outcome = 2, Outcome.OK
+    result.ended, result.outcome = 2, CallOutcome.OK
     for name, value in fields.items():
         setattr(result, name, value)
     return result
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_every_kind_of_call_can_be_told(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(CallKind))
+def test_every_kind_of_call_can_be_told(kind: CallKind) -> None:
     assert describe(call(kind, source="t"))
     assert answer(call(kind))
 
@@ -116,33 +116,39 @@ def test_every_kind_of_call_can_be_told(kind: Kind) -> None:
     ("told", "asked", "answered"),
     [
         (
-            call(Kind.APPEND, lengths=(1, 2), size=60, expected=1000, result=1000),
+            call(CallKind.APPEND, lengths=(1, 2), size=60, expected=1000, result=1000),
             "append a batch of 2 records, 60 bytes, to 's' if it ends at 1,000",
             "done, at 1,000",
         ),
         (
-            call(Kind.UPDATE, updates=(Update(UUID(int=16), "REPLACE_IF_EQUALS", 3, 2),)),
+            call(CallKind.UPDATE, updates=(Update(UUID(int=16), "REPLACE_IF_EQUALS", 3, 2),)),
             "update attributes of 's' with 0x10 REPLACE_IF_EQUALS 3 if 2",
             "done",
         ),
         (
-            call(Kind.EVENT, event=4, writer=2, size=30),
+            call(CallKind.EVENT, event=4, writer=2, size=30),
             "event 4 of writer 2, 30 bytes, to 's'",
             "it was there already",
         ),
-        (call(Kind.SEAL, ended=None), "seal 's'", "never answered"),
+        (call(CallKind.SEAL, ended=None), "seal 's'", "never answered"),
         (
-            call(Kind.MERGE, source="t", outcome=Outcome.REFUSED, error="SegmentSealedError"),
+            call(
+                CallKind.MERGE, source="t", outcome=CallOutcome.REFUSED, error="SegmentSealedError"
+            ),
             "merge 't' into 's'",
             "refused: SegmentSealedError",
         ),
         (
-            call(Kind.DELETE, outcome=Outcome.UNKNOWN, error="NotPrimaryError"),
+            call(CallKind.DELETE, outcome=CallOutcome.UNKNOWN, error="NotPrimaryError"),
             "delete 's'",
             "in doubt: NotPrimaryError",
         ),
-        (call(Kind.ATTRIBUTES, values={UUID(int=2): -1}), "ask for attributes of 's'", "0x2=-1"),
-        (call(Kind.CREATE, result=9), "create 's'", "done, with id 9"),
+        (
+            call(CallKind.ATTRIBUTES, values={UUID(int=2): -1}),
+            "ask for attributes of 's'",
+            "0x2=-1",
+        ),
+        (call(CallKind.CREATE, result=9), "create 's'", "done, with id 9"),
     ],
 )
 def test_words(told: Call, asked: str, answered: str) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from recovery.harness.history import Call, History, Kind, Outcome, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Update
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore, classify
 from recovery.harness.records import HEADER_BYTES, Origin, append_record, parse_records
@@ -79,8 +79,8 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
         await store.delete("a")
 
     history = on_store(tmp_path, work)
-    assert {call.outcome for call in history.calls} == {Outcome.OK}
-    assert {call.kind for call in history.calls} == set(Kind)
+    assert {call.outcome for call in history.calls} == {CallOutcome.OK}
+    assert {call.kind for call in history.calls} == set(CallKind)
     stamps = [stamp for call in history.calls for stamp in (call.begun, call.ended)]
     assert stamps == list(range(1, history.stamp + 1))
     results = {call.number: call.result for call in history.calls}
@@ -144,9 +144,9 @@ def test_an_append_that_finds_the_queue_full_is_refused_and_whatever_else_a_tier
 
     history = on_store(tmp_path, work, append_bytes_max=1000, queue_bytes_max=4000)
     refused = [call for call in history.calls if call.error == "TierUnavailableError"]
-    assert {call.outcome for call in refused} == {Outcome.REFUSED}
-    assert classify(Kind.SEAL, TierUnavailableError("tier1", "")) is Outcome.UNKNOWN
-    assert classify(Kind.READ, TierUnavailableError("tier2", "")) is Outcome.REFUSED
+    assert {call.outcome for call in refused} == {CallOutcome.REFUSED}
+    assert classify(CallKind.SEAL, TierUnavailableError("tier1", "")) is CallOutcome.UNKNOWN
+    assert classify(CallKind.READ, TierUnavailableError("tier2", "")) is CallOutcome.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ def test_an_append_that_finds_the_queue_full_is_refused_and_whatever_else_a_tier
     ids=lambda error: type(error).__name__,
 )
 def test_a_change_that_a_stop_cuts_off_is_in_doubt(error: BaseException) -> None:
-    assert classify(Kind.APPEND, error) is Outcome.UNKNOWN
-    assert classify(Kind.MERGE, error, at_once=True) is Outcome.UNKNOWN
+    assert classify(CallKind.APPEND, error) is CallOutcome.UNKNOWN
+    assert classify(CallKind.MERGE, error, at_once=True) is CallOutcome.UNKNOWN
 
 
 def test_a_creation_whose_segment_is_gone_before_its_maker_looked_is_in_doubt() -> None:
     assert (
-        classify(Kind.CREATE, SegmentNotFoundError("a", "it was deleted at once"))
-        is Outcome.UNKNOWN
+        classify(CallKind.CREATE, SegmentNotFoundError("a", "it was deleted at once"))
+        is CallOutcome.UNKNOWN
     )
-    assert classify(Kind.SEAL, SegmentNotFoundError("a")) is Outcome.REFUSED
+    assert classify(CallKind.SEAL, SegmentNotFoundError("a")) is CallOutcome.REFUSED
 
 
 def test_cancelled_calls_are_in_doubt_and_end(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_following_reader_is_written_down_piece_by_piece(tmp_path: Path) -> No
         pieces.append(await reader.next_piece())
         assert pieces == [append_record(1, 0, 5), None]
 
-    reads = [call for call in on_store(tmp_path, work).calls if call.kind is Kind.READ]
+    reads = [call for call in on_store(tmp_path, work).calls if call.kind is CallKind.READ]
     assert [(call.offset, call.data, call.error) for call in reads] == [
         (0, append_record(1, 0, 5), ""),
         (HEADER_BYTES + 5, b"", "EndOfSegmentError"),
@@ -209,7 +209,7 @@ def test_a_following_reader_is_written_down_piece_by_piece(tmp_path: Path) -> No
 def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(
     tmp_path: Path,
 ) -> None:
-    heard: list[tuple[str, Kind, bool]] = []
+    heard: list[tuple[str, CallKind, bool]] = []
 
     def listen(event: str, call: Call) -> None:
         heard.append((event, call.kind, call.ended is not None))
@@ -222,7 +222,7 @@ def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(
             await recorded.writer("a", 1).append(0, 1)
 
     run(main())
-    kinds = (Kind.CREATE, Kind.APPEND, Kind.EVENT)
+    kinds = (CallKind.CREATE, CallKind.APPEND, CallKind.EVENT)
     assert heard == [
         entry for kind in kinds for entry in (("begun", kind, False), ("ended", kind, True))
     ]
@@ -260,7 +260,7 @@ def test_an_unforeseen_error_reaches_the_client_and_is_kept_for_those_who_look_a
         ]
 
     run(main())
-    assert {call.outcome for call in history.calls} == {Outcome.UNKNOWN}
+    assert {call.outcome for call in history.calls} == {CallOutcome.UNKNOWN}
     assert all(call.ended is not None for call in history.calls)
 
 

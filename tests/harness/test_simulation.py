@@ -18,7 +18,7 @@ import pytest
 from recovery.harness.runs.directed import directed_plans
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
-from recovery.harness.runs.simulate import Summary, drawn_plans, run_all, run_plans
+from recovery.harness.runs.simulate import SimulationSummary, drawn_plans, run_all, run_plans
 from recovery.harness.simulation.fault_points import TABLE, FaultPoints
 from recovery.harness.simulation.virtual_loop import VirtualLoop
 from recovery.harness.workloads.catalogue import WORKLOADS
@@ -111,7 +111,7 @@ def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
     assert [point for point in TABLE if not summary.points[point]] == []
 
 
-def told(summary: Summary) -> list[str]:
+def told(summary: SimulationSummary) -> list[str]:
     return [
         f"segmentstore crashtest --workload {failure.workload} --replay {failure.seed}: "
         f"{failure.violations[0]}"

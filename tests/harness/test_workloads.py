@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import segmentstore
-from recovery.harness.history import Call, History, Kind, Observation, Outcome
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Observation
 from recovery.harness.observer import observe
 from recovery.harness.records import append_record, event_record
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
@@ -25,18 +25,32 @@ from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, open_tiny, run, until
 
 PACE = 0.002
-_CHANGES_OF_A_LIFE = {Kind.CREATE, Kind.APPEND, Kind.SEAL, Kind.TRUNCATE, Kind.MERGE, Kind.DELETE}
+_CHANGES_OF_A_LIFE = {
+    CallKind.CREATE,
+    CallKind.APPEND,
+    CallKind.SEAL,
+    CallKind.TRUNCATE,
+    CallKind.MERGE,
+    CallKind.DELETE,
+}
 PROMISED = {
-    "default": {Kind.CREATE, Kind.APPEND},
-    "appends": {Kind.CREATE, Kind.APPEND},
-    "exactly-once": {Kind.APPEND, Kind.EVENT, Kind.READ, Kind.CHECKPOINT},
-    "conditional": {Kind.APPEND, Kind.READ, Kind.INFO},
-    "attributes": {Kind.APPEND, Kind.UPDATE, Kind.ATTRIBUTES, Kind.FLUSH},
-    "lifecycle": {*_CHANGES_OF_A_LIFE, Kind.READ, Kind.INFO, Kind.CHECKPOINT},
-    "readers": {Kind.APPEND, Kind.READ, Kind.INFO, Kind.TRUNCATE, Kind.FLUSH},
-    "tier2": {Kind.APPEND, Kind.FLUSH, Kind.TRUNCATE, Kind.DELETE, Kind.MERGE, Kind.READ},
-    "mixed": set(Kind) - {Kind.MERGE},
-    "everything": set(Kind),
+    "default": {CallKind.CREATE, CallKind.APPEND},
+    "appends": {CallKind.CREATE, CallKind.APPEND},
+    "exactly-once": {CallKind.APPEND, CallKind.EVENT, CallKind.READ, CallKind.CHECKPOINT},
+    "conditional": {CallKind.APPEND, CallKind.READ, CallKind.INFO},
+    "attributes": {CallKind.APPEND, CallKind.UPDATE, CallKind.ATTRIBUTES, CallKind.FLUSH},
+    "lifecycle": {*_CHANGES_OF_A_LIFE, CallKind.READ, CallKind.INFO, CallKind.CHECKPOINT},
+    "readers": {CallKind.APPEND, CallKind.READ, CallKind.INFO, CallKind.TRUNCATE, CallKind.FLUSH},
+    "tier2": {
+        CallKind.APPEND,
+        CallKind.FLUSH,
+        CallKind.TRUNCATE,
+        CallKind.DELETE,
+        CallKind.MERGE,
+        CallKind.READ,
+    },
+    "mixed": set(CallKind) - {CallKind.MERGE},
+    "everything": set(CallKind),
 }
 
 
@@ -59,7 +73,7 @@ def two_lives(folder: Path, workload: Workload, operations: int = 120, seed: int
 
 
 def data_of(call: Call) -> bytes:
-    if call.kind is Kind.EVENT:
+    if call.kind is CallKind.EVENT:
         return event_record(call.writer, call.event, call.lengths[0])
     return b"".join(
         append_record(call.number, item, length) for item, length in enumerate(call.lengths)
@@ -70,11 +84,11 @@ def still_readable(history: History, seen: Observation) -> Iterator[tuple[Call, 
     """Acknowledged appends to segments that are the same at the end as when they were written, with
     what lies there.
     """
-    replaced = {call.segment for call in history.calls if call.kind is Kind.DELETE}
+    replaced = {call.segment for call in history.calls if call.kind is CallKind.DELETE}
     for call in history.calls:
         if (
-            call.kind in {Kind.APPEND, Kind.EVENT}
-            and call.outcome is Outcome.OK
+            call.kind in {CallKind.APPEND, CallKind.EVENT}
+            and call.outcome is CallOutcome.OK
             and call.result is not None
         ):
             segment = seen.segments.get(call.segment)
@@ -98,7 +112,7 @@ def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
     name: str, tmp_path: Path
 ) -> None:
     history = two_lives(tmp_path, WORKLOADS[name], 400 if name in {"mixed", "everything"} else 150)
-    assert PROMISED[name] <= {call.kind for call in history.calls if call.outcome is Outcome.OK}
+    assert PROMISED[name] <= {call.kind for call in history.calls if call.outcome is CallOutcome.OK}
     assert all(call.ended is not None and call.begun < call.ended for call in history.calls)
     assert [call.number for call in history.calls] == list(range(len(history.calls)))
     assert {call.life for call in history.calls} == {0, 1}
@@ -134,25 +148,34 @@ def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> 
     both = [
         call
         for call in calls
-        if call.kind is Kind.APPEND and call.expected is not None and call.updates
+        if call.kind is CallKind.APPEND and call.expected is not None and call.updates
     ]
     assert {"", "BadOffsetError", "BadAttributeUpdateError"} <= {call.error for call in both}
     taken_back = {call.kind for call in calls if call.error == "CancelledError"}
-    assert taken_back & {Kind.CREATE, Kind.SEAL, Kind.DELETE, Kind.TRUNCATE, Kind.FLUSH, Kind.MERGE}
-    assert {call.outcome for call in calls if call.error == "CancelledError"} == {Outcome.UNKNOWN}
+    assert taken_back & {
+        CallKind.CREATE,
+        CallKind.SEAL,
+        CallKind.DELETE,
+        CallKind.TRUNCATE,
+        CallKind.FLUSH,
+        CallKind.MERGE,
+    }
+    assert {call.outcome for call in calls if call.error == "CancelledError"} == {
+        CallOutcome.UNKNOWN
+    }
     refused = {(call.kind, call.error) for call in calls}
     assert {
-        (Kind.UPDATE, "SegmentSealedError"),
-        (Kind.UPDATE, "BadAttributeUpdateError"),
-        (Kind.APPEND, "SegmentSealedError"),
-        (Kind.EVENT, "SegmentNotFoundError"),
+        (CallKind.UPDATE, "SegmentSealedError"),
+        (CallKind.UPDATE, "BadAttributeUpdateError"),
+        (CallKind.APPEND, "SegmentSealedError"),
+        (CallKind.EVENT, "SegmentNotFoundError"),
     } <= refused
 
 
 def test_exactly_once_writers_send_again_and_leave_each_event_once(tmp_path: Path) -> None:
     history = two_lives(tmp_path, WORKLOADS["exactly-once"], 300)
-    events = [call for call in history.calls if call.kind is Kind.EVENT]
-    assert any(call.result is None and call.outcome is Outcome.OK for call in events)
+    events = [call for call in history.calls if call.kind is CallKind.EVENT]
+    assert any(call.result is None and call.outcome is CallOutcome.OK for call in events)
     assert len({call.segment for call in events}) < len({call.writer for call in events})
     placed = [(call.writer, call.event) for call in events if call.result is not None]
     assert len(placed) == len(set(placed))
@@ -204,7 +227,7 @@ def test_a_log_that_fails_leaves_doubt_and_ends_the_workload_quietly(tmp_path: P
     assert all(call.ended is not None for call in history.calls)
     doubtful = [call for call in history.calls if call.error == "AppendOutcomeUnknownError"]
     assert doubtful
-    assert {call.outcome for call in doubtful} == {Outcome.UNKNOWN}
+    assert {call.outcome for call in doubtful} == {CallOutcome.UNKNOWN}
 
 
 async def _break(bench: ClientBench) -> None:

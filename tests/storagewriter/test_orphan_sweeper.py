@@ -18,7 +18,7 @@ from storagewriter import orphan_sweeper
 from storagewriter.config import StorageWriterConfig
 from storagewriter.orphan_rules import (
     UPLOAD_AGE_MS,
-    Verdict,
+    OrphanVerdict,
     is_abandoned,
     is_left_over,
     judge_object,
@@ -91,20 +91,20 @@ class UploadsStorage(MemoryObjectStorage):
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        (_name(EPOCH - 1), Verdict.ORPHAN),
-        (_name(EPOCH - 1, "consolidation"), Verdict.ORPHAN),
-        (_name(EPOCH - 1, "compaction"), Verdict.LEFT_ALONE),
-        (_name(EPOCH), Verdict.SUSPECT),
-        (_name(EPOCH + 1), Verdict.NEWER),
-        (_name(EPOCH + 1, "compaction"), Verdict.NEWER),
-        (_name(EPOCH - 1, container_id=CONTAINER + 1), Verdict.NOT_OURS),
-        (_name(EPOCH + 1, container_id=CONTAINER + 1), Verdict.NOT_OURS),
-        ("stores/" + "0" * 32, Verdict.NOT_OURS),
-        (_name(EPOCH - 1).replace("flush", "other"), Verdict.NOT_OURS),
-        (_name(EPOCH - 1)[:-1], Verdict.NOT_OURS),
+        (_name(EPOCH - 1), OrphanVerdict.ORPHAN),
+        (_name(EPOCH - 1, "consolidation"), OrphanVerdict.ORPHAN),
+        (_name(EPOCH - 1, "compaction"), OrphanVerdict.LEFT_ALONE),
+        (_name(EPOCH), OrphanVerdict.SUSPECT),
+        (_name(EPOCH + 1), OrphanVerdict.NEWER),
+        (_name(EPOCH + 1, "compaction"), OrphanVerdict.NEWER),
+        (_name(EPOCH - 1, container_id=CONTAINER + 1), OrphanVerdict.NOT_OURS),
+        (_name(EPOCH + 1, container_id=CONTAINER + 1), OrphanVerdict.NOT_OURS),
+        ("stores/" + "0" * 32, OrphanVerdict.NOT_OURS),
+        (_name(EPOCH - 1).replace("flush", "other"), OrphanVerdict.NOT_OURS),
+        (_name(EPOCH - 1)[:-1], OrphanVerdict.NOT_OURS),
     ],
 )
-def test_what_an_unknown_object_is(name: str, verdict: Verdict) -> None:
+def test_what_an_unknown_object_is(name: str, verdict: OrphanVerdict) -> None:
     assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY, TAG) is verdict
 
 
@@ -112,7 +112,7 @@ def test_what_is_under_way_is_left_alone() -> None:
     name = _name(EPOCH)
     assert (
         judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG)
-        is Verdict.LEFT_ALONE
+        is OrphanVerdict.LEFT_ALONE
     )
 
 

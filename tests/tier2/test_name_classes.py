@@ -11,7 +11,7 @@ from recovery.tier2_scan import Bucket
 from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.orphan_rules import (
     UPLOAD_AGE_MS,
-    Verdict,
+    OrphanVerdict,
     is_abandoned,
     is_left_over,
     judge_object,
@@ -99,7 +99,7 @@ def test_the_search_for_orphans_leaves_alone_what_is_foreign(name: str) -> None:
     container_id = parts.container_id if isinstance(parts, ObjectName) else 0
     metadata = ContainerMetadata(container_id)
     verdict = judge_object(name, metadata, EPOCH_MAX, frozenset(), b"")
-    assert (verdict is Verdict.NOT_OURS) is not isinstance(parts, ObjectName)
+    assert (verdict is OrphanVerdict.NOT_OURS) is not isinstance(parts, ObjectName)
     old_ms = UPLOAD_AGE_MS + 1
     assert is_left_over(StoredObject(name, 1, 0), old_ms) is isinstance(parts, ProbeName)
     if isinstance(parts, ForeignName):

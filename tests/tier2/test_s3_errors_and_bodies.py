@@ -21,7 +21,7 @@ from tier2.s3.s3_errors import (
     S3AnswerError,
     S3RefusedError,
     S3UnavailableError,
-    Verdict,
+    S3Verdict,
     error_of,
 )
 from tier2.s3.s3_location import GIB, KIB, MIB
@@ -34,16 +34,16 @@ def error(code: str, status: int | None = 400, detail: str = "") -> ObjectStorag
 @pytest.mark.parametrize(
     ("code", "status", "verdict"),
     [
-        ("NoSuchKey", 404, Verdict.ABSENT),
-        ("404", 404, Verdict.ABSENT),
-        ("", 404, Verdict.ABSENT),
-        ("NoSuchUpload", 404, Verdict.NO_UPLOAD),
-        ("InvalidRange", 416, Verdict.BAD_RANGE),
-        ("PreconditionFailed", 412, Verdict.TAKEN),
-        ("ConditionalRequestConflict", 409, Verdict.CONFLICT),
+        ("NoSuchKey", 404, S3Verdict.ABSENT),
+        ("404", 404, S3Verdict.ABSENT),
+        ("", 404, S3Verdict.ABSENT),
+        ("NoSuchUpload", 404, S3Verdict.NO_UPLOAD),
+        ("InvalidRange", 416, S3Verdict.BAD_RANGE),
+        ("PreconditionFailed", 412, S3Verdict.TAKEN),
+        ("ConditionalRequestConflict", 409, S3Verdict.CONFLICT),
     ],
 )
-def test_answers_are_told_from_failures(code: str, status: int, verdict: Verdict) -> None:
+def test_answers_are_told_from_failures(code: str, status: int, verdict: S3Verdict) -> None:
     found = error(code, status)
     assert isinstance(found, S3AnswerError)
     assert found.verdict is verdict
@@ -52,22 +52,22 @@ def test_answers_are_told_from_failures(code: str, status: int, verdict: Verdict
 @pytest.mark.parametrize(
     ("code", "status", "verdict", "kind"),
     [
-        ("SlowDown", 503, Verdict.THROTTLED, "SlowDown"),
-        ("RequestLimitExceeded", 400, Verdict.THROTTLED, "SlowDown"),
-        ("", 503, Verdict.THROTTLED, "SlowDown"),
-        ("Whatever", 429, Verdict.THROTTLED, "SlowDown"),
-        ("InternalError", 500, Verdict.DOUBTFUL, "InternalError"),
-        ("", 502, Verdict.DOUBTFUL, "502"),
-        ("RequestTimeout", 400, Verdict.DOUBTFUL, "RequestTimeout"),
-        ("timeout", None, Verdict.DOUBTFUL, "timeout"),
-        ("connection", None, Verdict.DOUBTFUL, "connection"),
-        ("BadDigest", 400, Verdict.FAILED, "BadDigest"),
-        ("Strange", 404, Verdict.FAILED, "Strange"),
-        ("a code with <markup>", 400, Verdict.FAILED, "other"),
+        ("SlowDown", 503, S3Verdict.THROTTLED, "SlowDown"),
+        ("RequestLimitExceeded", 400, S3Verdict.THROTTLED, "SlowDown"),
+        ("", 503, S3Verdict.THROTTLED, "SlowDown"),
+        ("Whatever", 429, S3Verdict.THROTTLED, "SlowDown"),
+        ("InternalError", 500, S3Verdict.DOUBTFUL, "InternalError"),
+        ("", 502, S3Verdict.DOUBTFUL, "502"),
+        ("RequestTimeout", 400, S3Verdict.DOUBTFUL, "RequestTimeout"),
+        ("timeout", None, S3Verdict.DOUBTFUL, "timeout"),
+        ("connection", None, S3Verdict.DOUBTFUL, "connection"),
+        ("BadDigest", 400, S3Verdict.FAILED, "BadDigest"),
+        ("Strange", 404, S3Verdict.FAILED, "Strange"),
+        ("a code with <markup>", 400, S3Verdict.FAILED, "other"),
     ],
 )
 def test_failures_say_whether_they_took_effect(
-    code: str, status: int | None, verdict: Verdict, kind: str
+    code: str, status: int | None, verdict: S3Verdict, kind: str
 ) -> None:
     found = error(code, status)
     assert isinstance(found, S3UnavailableError)

@@ -47,7 +47,7 @@ _DELTAS: Final = ("start_offset", "length", "size")
 _ARROW_ERRORS: Final = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes [offset, offset + length) of a file."""
 
     offset: int
@@ -259,15 +259,15 @@ class PartialFile:
         """How many rows these row groups have."""
         return sum(self._parsed.metadata.row_group(group).num_rows for group in groups)
 
-    def ranges(self, groups: Sequence[int]) -> list[Range]:
+    def ranges(self, groups: Sequence[int]) -> list[ByteRange]:
         """The bytes that `read` needs of these row groups, ascending and apart."""
-        found: list[Range] = []
+        found: list[ByteRange] = []
         for start, end in sorted(self._column_chunks(groups)):
             if found and start - (found[-1].offset + found[-1].length) <= _MERGED_GAP_BYTES:
                 before = found[-1]
-                found[-1] = Range(before.offset, max(before.length, end - before.offset))
+                found[-1] = ByteRange(before.offset, max(before.length, end - before.offset))
             else:
-                found.append(Range(start, end - start))
+                found.append(ByteRange(start, end - start))
         return found
 
     def read(self, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> pa.Table:

@@ -20,7 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from segmentstore.contracts.checksum import crc32c
-from tier2.catalog.catalog_files import FetchedGroups, PartialFile, Range, chosen_schema, read_whole
+from tier2.catalog.catalog_files import (
+    ByteRange,
+    FetchedGroups,
+    PartialFile,
+    chosen_schema,
+    read_whole,
+)
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import Manifest, TableFile
 from tier2.catalog.catalog_schema import OBJECTS, SCHEMAS, check_version
@@ -145,7 +151,7 @@ async def _read_whole(
     data = b"".join(
         [
             await _get(
-                storage, file.object, Range(position, min(PIECE_BYTES, file.size - position))
+                storage, file.object, ByteRange(position, min(PIECE_BYTES, file.size - position))
             )
             for position in range(0, file.size, PIECE_BYTES)
         ]
@@ -198,7 +204,9 @@ def _of_segments(table: pa.Table, segment_ids: list[int]) -> pa.Table:
 async def _open(
     storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
 ) -> PartialFile:
-    footer = await _get(storage, file.object, Range(file.size - file.footer_size, file.footer_size))
+    footer = await _get(
+        storage, file.object, ByteRange(file.size - file.footer_size, file.footer_size)
+    )
     _check_sum("footer checksum", footer, file.footer_crc32c)
     return PartialFile(file.size, footer, schema, columns)
 
@@ -222,7 +230,7 @@ def _check_sum(what: str, data: bytes, recorded: int) -> None:
         raise CatalogFormatError(f"{what} {actual:08x} where {recorded:08x} is recorded")
 
 
-async def _get(storage: ObjectStorage, name: str, wanted: Range) -> bytes:
+async def _get(storage: ObjectStorage, name: str, wanted: ByteRange) -> bytes:
     try:
         return await storage.get_range(name, wanted.offset, wanted.length)
     except ObjectNotFoundError:

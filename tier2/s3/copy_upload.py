@@ -19,7 +19,7 @@ from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectR
 from tier2.s3 import s3_calls
 from tier2.s3.parts_upload import PARTS_MAX, PartsUpload
 from tier2.s3.s3_calls import Where
-from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, Verdict
+from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import GIB, MIB
 from tier2.s3.s3_outcomes import S3Outcomes
 from tier2.s3.s3_requests import S3Requests
@@ -80,14 +80,14 @@ class CopyUpload(PartsUpload):
                 return await self._requests.send("copy_part", each.name, work, retry=retry)
             return await self._send_through_here(upload_id, number, source, each, retry=retry)
         except S3AnswerError as answer:
-            if answer.verdict is Verdict.ABSENT:
+            if answer.verdict is S3Verdict.ABSENT:
                 raise ObjectNotFoundError(each.name, "no such object") from answer
-            if answer.verdict is Verdict.BAD_RANGE:
+            if answer.verdict is S3Verdict.BAD_RANGE:
                 raise _beyond(each) from answer
             raise
         except S3UnavailableError as error:
             # Some stores call a range beyond the end an invalid argument.
-            if error.verdict is Verdict.FAILED and error.kind in {
+            if error.verdict is S3Verdict.FAILED and error.kind in {
                 "InvalidArgument",
                 "InvalidRequest",
             }:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from tier2.object_storage import StorageUnavailableError
 from tier2.s3 import s3_calls
 from tier2.s3.s3_calls import Where
-from tier2.s3.s3_client import Reply
+from tier2.s3.s3_client import S3Reply
 from tier2.s3.s3_requests import S3Requests, Sent
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def hedged_get(requests: S3Requests, where: Where, offset: int, length: in
     patience = requests.patience
     patience.begun()
 
-    def work(reply: Reply) -> Callable[[S3Client], bytes]:
+    def work(reply: S3Reply) -> Callable[[S3Client], bytes]:
         return s3_calls.get_object(where, offset, length, reply)
 
     waiting = [await requests.begin("get", where.name, work, size_received=length)]

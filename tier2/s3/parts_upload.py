@@ -27,7 +27,7 @@ from tier2.object_storage import (
 )
 from tier2.s3 import s3_calls
 from tier2.s3.s3_calls import Where
-from tier2.s3.s3_errors import THROTTLED_KIND, S3AnswerError, S3UnavailableError, Verdict
+from tier2.s3.s3_errors import THROTTLED_KIND, S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import KIB
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
@@ -175,18 +175,18 @@ class PartsUpload(ABC):
                 )
                 return True
             except S3AnswerError as answer:
-                if answer.verdict is Verdict.CONFLICT:
+                if answer.verdict is S3Verdict.CONFLICT:
                     raise _ConflictError from answer
-                if answer.verdict in {Verdict.TAKEN, Verdict.NO_UPLOAD}:
+                if answer.verdict in {S3Verdict.TAKEN, S3Verdict.NO_UPLOAD}:
                     await self._settle(trouble or unexpected(answer))
                     return False
                 raise unexpected(answer) from answer
             except S3UnavailableError as error:
-                if error.verdict is Verdict.FAILED:
+                if error.verdict is S3Verdict.FAILED:
                     raise
                 trouble = error
                 attempt += 1
-                if error.verdict is Verdict.DOUBTFUL and await self._has_landed(error):
+                if error.verdict is S3Verdict.DOUBTFUL and await self._has_landed(error):
                     return False
         raise trouble
 

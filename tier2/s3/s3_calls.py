@@ -20,7 +20,7 @@ from tier2.object_storage import (
     StoredObject,
     UnfinishedUpload,
 )
-from tier2.s3.s3_client import Reply, body_of, checksum_of
+from tier2.s3.s3_client import S3Reply, body_of, checksum_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,7 +36,7 @@ UPLOADS_PAGE: Final = 1000
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,20}|\*)")
 
 
-class Seen(NamedTuple):
+class SeenObject(NamedTuple):
     """An object that is there, and the unique id it was put with (empty: not one of ours)."""
 
     stored: StoredObject
@@ -79,7 +79,7 @@ def put_object(
 
 
 def get_object(
-    where: Where, offset: int, length: int, coming: Reply | None = None
+    where: Where, offset: int, length: int, coming: S3Reply | None = None
 ) -> Callable[[S3Client], bytes]:
     """Exactly these bytes, or an error. `coming` is told when they begin to come."""
 
@@ -129,22 +129,22 @@ def _check_range(name: str, reply: GetObjectOutputTypeDef, offset: int, length: 
     )
 
 
-def head_object(where: Where) -> Callable[[S3Client], Seen]:
+def head_object(where: Where) -> Callable[[S3Client], SeenObject]:
     """What the store knows of an object."""
 
-    def work(client: S3Client) -> Seen:
+    def work(client: S3Client) -> SeenObject:
         reply = client.head_object(Bucket=where.bucket, Key=where.key)
         return _seen(where, reply["ContentLength"], reply["LastModified"], reply["Metadata"])
 
     return work
 
 
-def peek_object(where: Where) -> Callable[[S3Client], Seen]:
+def peek_object(where: Where) -> Callable[[S3Client], SeenObject]:
     """As head_object, by reading the first byte: an answer to a HEAD has no body and cannot say why
     it says no.
     """
 
-    def work(client: S3Client) -> Seen:
+    def work(client: S3Client) -> SeenObject:
         reply = client.get_object(Bucket=where.bucket, Key=where.key, Range="bytes=0-0")
         match = _CONTENT_RANGE.fullmatch(reply.get("ContentRange") or "")
         body = reply["Body"]
@@ -157,10 +157,10 @@ def peek_object(where: Where) -> Callable[[S3Client], Seen]:
     return work
 
 
-def _seen(where: Where, size: int, modified: datetime, metadata: dict[str, str]) -> Seen:
+def _seen(where: Where, size: int, modified: datetime, metadata: dict[str, str]) -> SeenObject:
     # Some stores give the keys of metadata back in another case.
     ids = [value for key, value in metadata.items() if key.lower() == UNIQUE_ID_KEY]
-    return Seen(
+    return SeenObject(
         StoredObject(where.name, size, milliseconds(modified)), ids[0].lower() if ids else ""
     )
 

@@ -17,7 +17,7 @@ from tier2.object_storage import StorageRefusedError, StorageUnavailableError
 from tier2.request_meter import Operation
 from tier2.s3 import s3_calls
 from tier2.s3.s3_calls import Where
-from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, Verdict
+from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_outcomes import S3Outcomes
 from tier2.s3.s3_requests import CALL_NAMES, S3Requests
 
@@ -126,15 +126,15 @@ class _Check:
             try:
                 await self._requests.send(operation, self._where.name, work)
             except S3AnswerError as answer:
-                if answer.verdict is Verdict.TAKEN:
+                if answer.verdict is S3Verdict.TAKEN:
                     return
-                if answer.verdict is Verdict.CONFLICT:
+                if answer.verdict is S3Verdict.CONFLICT:
                     continue
                 raise self._refused(
                     call, f"answers If-None-Match with {answer.code}: {_EMULATE}"
                 ) from answer
             except S3UnavailableError as error:
-                if error.verdict is Verdict.FAILED:
+                if error.verdict is S3Verdict.FAILED:
                     raise self._refused(
                         call, f"answers If-None-Match with {error.kind}: {_EMULATE}"
                     ) from error
@@ -153,7 +153,7 @@ class _Check:
                 call, f"answers {answer.code} where it must not: the store cannot be used"
             ) from answer
         except S3UnavailableError as error:
-            if error.verdict is Verdict.FAILED:
+            if error.verdict is S3Verdict.FAILED:
                 raise self._refused(call, f"is not taken ({error.kind}): {error}") from error
             raise
 

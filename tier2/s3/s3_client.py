@@ -52,7 +52,7 @@ PIECE_BYTES: Final = 1024 * 1024
 _T = TypeVar("_T")
 
 
-class Reply:
+class S3Reply:
     """What comes back on one connection: made known by the thread that reads it, so that the loop
     can end that early.
     """

@@ -20,7 +20,7 @@ from typing import Final
 from tier2.object_storage import ObjectStorageError, StorageRefusedError, StorageUnavailableError
 
 
-class Verdict(Enum):
+class S3Verdict(Enum):
     """What an answer comes to."""
 
     ABSENT = auto()
@@ -48,7 +48,7 @@ class S3AnswerError(ObjectStorageError):
     BAD_RANGE, TAKEN, CONFLICT.
     """
 
-    def __init__(self, name: str, message: str, verdict: Verdict, code: str) -> None:
+    def __init__(self, name: str, message: str, verdict: S3Verdict, code: str) -> None:
         super().__init__(name, message)
         self.verdict = verdict
         self.code = code
@@ -57,7 +57,7 @@ class S3AnswerError(ObjectStorageError):
 class S3UnavailableError(StorageUnavailableError):
     """A failure with its verdict: THROTTLED, FAILED or DOUBTFUL."""
 
-    def __init__(self, name: str, message: str, kind: str, verdict: Verdict) -> None:
+    def __init__(self, name: str, message: str, kind: str, verdict: S3Verdict) -> None:
         super().__init__(name, message, kind)
         self.verdict = verdict
 
@@ -78,35 +78,35 @@ DOUBTFUL_STATUS_MIN: Final = 500
 THROTTLED_KIND: Final = "SlowDown"
 """The kind of every throttling, whatever the provider calls it."""
 
-_ANSWERS: Final[Mapping[str, Verdict]] = {
-    "NoSuchKey": Verdict.ABSENT,
-    "NoSuchObject": Verdict.ABSENT,
-    "NotFound": Verdict.ABSENT,
-    "404": Verdict.ABSENT,
-    "NoSuchUpload": Verdict.NO_UPLOAD,
-    "InvalidRange": Verdict.BAD_RANGE,
-    "416": Verdict.BAD_RANGE,
-    "PreconditionFailed": Verdict.TAKEN,
-    "412": Verdict.TAKEN,
-    "ConditionalRequestConflict": Verdict.CONFLICT,
-    "OperationAborted": Verdict.CONFLICT,
-    "SlowDown": Verdict.THROTTLED,
-    "SlowDownRead": Verdict.THROTTLED,
-    "SlowDownWrite": Verdict.THROTTLED,
-    "ServiceUnavailable": Verdict.THROTTLED,
-    "RequestLimitExceeded": Verdict.THROTTLED,
-    "RequestThrottled": Verdict.THROTTLED,
-    "RequestThrottledException": Verdict.THROTTLED,
-    "Throttling": Verdict.THROTTLED,
-    "ThrottlingException": Verdict.THROTTLED,
-    "ThrottledException": Verdict.THROTTLED,
-    "TooManyRequests": Verdict.THROTTLED,
-    "TooManyRequestsException": Verdict.THROTTLED,
-    "BandwidthLimitExceeded": Verdict.THROTTLED,
-    "503": Verdict.THROTTLED,
-    "429": Verdict.THROTTLED,
+_ANSWERS: Final[Mapping[str, S3Verdict]] = {
+    "NoSuchKey": S3Verdict.ABSENT,
+    "NoSuchObject": S3Verdict.ABSENT,
+    "NotFound": S3Verdict.ABSENT,
+    "404": S3Verdict.ABSENT,
+    "NoSuchUpload": S3Verdict.NO_UPLOAD,
+    "InvalidRange": S3Verdict.BAD_RANGE,
+    "416": S3Verdict.BAD_RANGE,
+    "PreconditionFailed": S3Verdict.TAKEN,
+    "412": S3Verdict.TAKEN,
+    "ConditionalRequestConflict": S3Verdict.CONFLICT,
+    "OperationAborted": S3Verdict.CONFLICT,
+    "SlowDown": S3Verdict.THROTTLED,
+    "SlowDownRead": S3Verdict.THROTTLED,
+    "SlowDownWrite": S3Verdict.THROTTLED,
+    "ServiceUnavailable": S3Verdict.THROTTLED,
+    "RequestLimitExceeded": S3Verdict.THROTTLED,
+    "RequestThrottled": S3Verdict.THROTTLED,
+    "RequestThrottledException": S3Verdict.THROTTLED,
+    "Throttling": S3Verdict.THROTTLED,
+    "ThrottlingException": S3Verdict.THROTTLED,
+    "ThrottledException": S3Verdict.THROTTLED,
+    "TooManyRequests": S3Verdict.THROTTLED,
+    "TooManyRequestsException": S3Verdict.THROTTLED,
+    "BandwidthLimitExceeded": S3Verdict.THROTTLED,
+    "503": S3Verdict.THROTTLED,
+    "429": S3Verdict.THROTTLED,
     # Says 400, and is a connection that was too slow with its body.
-    "RequestTimeout": Verdict.DOUBTFUL,
+    "RequestTimeout": S3Verdict.DOUBTFUL,
 }
 
 _THROTTLED_STATES: Final = (429, 503)
@@ -171,7 +171,7 @@ _NAMELESS = re.compile(r"[0-9]*|Unknown")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def verdict_of(code: str, status: int | None) -> Verdict:
+def verdict_of(code: str, status: int | None) -> S3Verdict:
     """What an answer with this code means; `status` is that of the reply, None if there was
     none.
     """
@@ -179,10 +179,10 @@ def verdict_of(code: str, status: int | None) -> Verdict:
     if known is not None:
         return known
     if move_of(code, status) is not None:
-        return Verdict.REFUSED
+        return S3Verdict.REFUSED
     if status is None or status >= DOUBTFUL_STATUS_MIN:
-        return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.DOUBTFUL
-    return Verdict.THROTTLED if status in _THROTTLED_STATES else Verdict.FAILED
+        return S3Verdict.THROTTLED if status in _THROTTLED_STATES else S3Verdict.DOUBTFUL
+    return S3Verdict.THROTTLED if status in _THROTTLED_STATES else S3Verdict.FAILED
 
 
 def move_of(code: str, status: int | None) -> str | None:
@@ -209,7 +209,7 @@ def error_of(
     # A proxy's page of HTML is no message, and a strange code is no kind: errors are counted by it.
     detail = " ".join(detail.split())[:200]
     kind = code if _KIND.fullmatch(code) else "other"
-    if verdict is Verdict.REFUSED:
+    if verdict is S3Verdict.REFUSED:
         move = (move_of(code, status) or "").format(call=call, bucket=bucket)
         said = f" ({detail})" if detail else ""
         credentials = "looked for again" in move
@@ -217,8 +217,8 @@ def error_of(
             name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials
         )
     message = f"{call}: {kind}{f', {detail}' if detail else ''}"
-    if verdict is Verdict.THROTTLED:
+    if verdict is S3Verdict.THROTTLED:
         kind = THROTTLED_KIND
-    if verdict in {Verdict.THROTTLED, Verdict.FAILED, Verdict.DOUBTFUL}:
+    if verdict in {S3Verdict.THROTTLED, S3Verdict.FAILED, S3Verdict.DOUBTFUL}:
         return S3UnavailableError(name, message, kind, verdict)
     return S3AnswerError(name, message, verdict, code)

@@ -36,7 +36,7 @@ from tier2.s3.hedged_reads import hedged_get
 from tier2.s3.parts_upload import BytesUpload, PartsUpload
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_check import check_promises
-from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, Verdict
+from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import MIB, S3Location
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
@@ -114,9 +114,9 @@ class S3ObjectStorage(ObjectStorage):
         try:
             return await hedged_get(self._requests, where, offset, length)
         except S3AnswerError as answer:
-            if answer.verdict is Verdict.ABSENT:
+            if answer.verdict is S3Verdict.ABSENT:
                 raise ObjectNotFoundError(name, "no such object") from answer
-            if answer.verdict is Verdict.BAD_RANGE:
+            if answer.verdict is S3Verdict.BAD_RANGE:
                 raise InvalidRangeError(
                     name, f"bytes {offset} to {offset + length} reach beyond the end"
                 ) from answer
@@ -130,7 +130,7 @@ class S3ObjectStorage(ObjectStorage):
         try:
             await self._requests.send("delete", name, s3_calls.delete_object(self._where(name)))
         except S3AnswerError as answer:
-            if answer.verdict is not Verdict.ABSENT:
+            if answer.verdict is not S3Verdict.ABSENT:
                 raise unexpected(answer) from answer
 
     async def list(
@@ -172,7 +172,7 @@ class S3ObjectStorage(ObjectStorage):
         try:
             await self._requests.send("abort_upload", upload.name, work)
         except S3AnswerError as answer:
-            if answer.verdict not in {Verdict.NO_UPLOAD, Verdict.ABSENT}:
+            if answer.verdict not in {S3Verdict.NO_UPLOAD, S3Verdict.ABSENT}:
                 raise unexpected(answer) from answer
 
     async def check(self) -> None:
@@ -206,13 +206,13 @@ class S3ObjectStorage(ObjectStorage):
                 )
                 return
             except S3AnswerError as answer:
-                if answer.verdict is Verdict.TAKEN:
+                if answer.verdict is S3Verdict.TAKEN:
                     await self._outcomes.settle(where, unique_id, size, unexpected(answer))
                     return
-                if answer.verdict is not Verdict.CONFLICT:
+                if answer.verdict is not S3Verdict.CONFLICT:
                     raise unexpected(answer) from answer
             except S3UnavailableError as trouble:
-                if trouble.verdict is not Verdict.DOUBTFUL:
+                if trouble.verdict is not S3Verdict.DOUBTFUL:
                     raise
                 await self._outcomes.settle(where, unique_id, size, trouble)
                 return

@@ -19,8 +19,8 @@ import random
 from typing import Final
 
 from tier2.object_storage import ObjectExistsError, ObjectStorageError, StorageUnavailableError
-from tier2.s3.s3_calls import Seen, Where, delete_object, head_object, peek_object
-from tier2.s3.s3_errors import S3AnswerError, Verdict
+from tier2.s3.s3_calls import SeenObject, Where, delete_object, head_object, peek_object
+from tier2.s3.s3_errors import S3AnswerError, S3Verdict
 from tier2.s3.s3_requests import S3Requests
 
 PAUSE_S: Final = 0.1
@@ -39,12 +39,12 @@ class S3Outcomes:
         self._random = source
         self._doubted: dict[str, None] = {}
 
-    async def look(self, where: Where, *, last: bool = False) -> Seen | None:
+    async def look(self, where: Where, *, last: bool = False) -> SeenObject | None:
         """The object as it is now; None if there is none. Two requests where the first says no."""
         try:
             return await self._requests.send("head", where.name, head_object(where), last=last)
         except S3AnswerError as answer:
-            if answer.verdict is not Verdict.ABSENT:
+            if answer.verdict is not S3Verdict.ABSENT:
                 raise unexpected(answer) from answer
         except StorageUnavailableError as error:
             if not (error.kind.isdigit() and int(error.kind) in _HEAD_SAYS_TOO_LITTLE):
@@ -55,7 +55,7 @@ class S3Outcomes:
                 "get", where.name, peek_object(where), retry=True, last=last
             )
         except S3AnswerError as answer:
-            if answer.verdict is Verdict.ABSENT:
+            if answer.verdict is S3Verdict.ABSENT:
                 return None
             raise unexpected(answer) from answer
 
@@ -85,7 +85,7 @@ class S3Outcomes:
             raise trouble
         await self.check_ours(where, unique_id, size, seen)
 
-    async def check_ours(self, where: Where, unique_id: bytes, size: int, seen: Seen) -> None:
+    async def check_ours(self, where: Where, unique_id: bytes, size: int, seen: SeenObject) -> None:
         """Return if what was seen is our object, whole; ObjectExistsError if it is another's."""
         if seen.unique_id != unique_id.hex():
             self._doubted.pop(where.name, None)

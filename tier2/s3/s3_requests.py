@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
-from tier2.request_meter import ObjectStorageStatistics, Operation, Request, RequestMeter
+from tier2.request_meter import MeteredRequest, ObjectStorageStatistics, Operation, RequestMeter
 from tier2.s3.adaptive_rate import RateGate
 from tier2.s3.read_patience import ReadPatience
-from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, Reply
-from tier2.s3.s3_errors import S3UnavailableError, Verdict
+from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, S3Reply
+from tier2.s3.s3_errors import S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import S3Location
 from tier2.s3.weighted_gate import WeightedGate
 
@@ -58,7 +58,11 @@ class Sent(Generic[_T]):
     """A request under way. `leave` gives back what it has, once its thread has ended."""
 
     def __init__(
-        self, running: asyncio.Future[_T], reply: Reply, request: Request, leave: Callable[[], None]
+        self,
+        running: asyncio.Future[_T],
+        reply: S3Reply,
+        request: MeteredRequest,
+        leave: Callable[[], None],
     ) -> None:
         self.running = running
         self.reply = reply
@@ -80,7 +84,7 @@ class S3Requests:
         self._connections = WeightedGate(location.connections)
         self._bytes = WeightedGate(location.bytes_in_flight)
         self._meter = RequestMeter()
-        self._running: dict[asyncio.Future[Any], Reply] = {}
+        self._running: dict[asyncio.Future[Any], S3Reply] = {}
         self._closing = False
         self._closed = False
 
@@ -118,7 +122,7 @@ class S3Requests:
         self,
         operation: Operation,
         name: str,
-        work: Callable[[Reply], Callable[[S3Client], _T]],
+        work: Callable[[S3Reply], Callable[[S3Client], _T]],
         *,
         size_sent: int = 0,
         size_received: int = 0,
@@ -127,7 +131,7 @@ class S3Requests:
     ) -> Sent[_T]:
         """As `send`, but returns when the request is on its way.
 
-        `work` makes what is run, which tells the `Reply` when that begins.
+        `work` makes what is run, which tells the `S3Reply` when that begins.
         """
         size = size_sent + size_received
         await self._bytes.enter(size)
@@ -147,7 +151,7 @@ class S3Requests:
         self,
         operation: Operation,
         name: str,
-        work: Callable[[Reply], Callable[[S3Client], _T]],
+        work: Callable[[S3Reply], Callable[[S3Client], _T]],
         size_received: int,
     ) -> Sent[_T] | None:
         """A second request beside one that is late; None where there is no room for it, or the
@@ -225,7 +229,7 @@ class S3Requests:
         self,
         operation: Operation,
         name: str,
-        work: Callable[[Reply], Callable[[S3Client], _T]],
+        work: Callable[[S3Reply], Callable[[S3Client], _T]],
         size_sent: int,
         size_received: int,
         leave: Callable[[], None],
@@ -234,7 +238,7 @@ class S3Requests:
         hedge: bool = False,
     ) -> Sent[_T]:
         patience_s = self.patience.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
-        reply = Reply()
+        reply = S3Reply()
         try:
             submitted = self._executor.submit(
                 self._client.call, name, CALL_NAMES[operation], work(reply), patience_s
@@ -258,7 +262,7 @@ class S3Requests:
                 if operation == "get" and size_received:
                     self.patience.took(size_received, seconds, name)
             elif isinstance(error, S3UnavailableError):
-                if error.verdict is Verdict.THROTTLED:
+                if error.verdict is S3Verdict.THROTTLED:
                     self.rate_gate.throttled()
                 elif error.kind == "timeout" and operation in _READS and not reply.lost:
                     self.patience.timed_out(patience_s, name)
@@ -268,7 +272,7 @@ class S3Requests:
         return sent
 
 
-def _count(request: Request, size_sent: int, size_received: int) -> None:
+def _count(request: MeteredRequest, size_sent: int, size_received: int) -> None:
     if size_sent:
         request.sent(size_sent)
     if size_received:

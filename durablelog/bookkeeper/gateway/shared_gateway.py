@@ -102,7 +102,7 @@ class OwnGateway:
         self.process.kill()
 
 
-class Deaths:
+class GatewayDeaths:
     """How often the gateway died, and whether it may be started once more."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Deaths:
 class _Shared:
     def __init__(self) -> None:
         self.gateway: OwnGateway | None = None
-        self.deaths = Deaths()
+        self.deaths = GatewayDeaths()
 
     def forget(self, gateway: OwnGateway) -> None:
         if self.gateway is gateway:

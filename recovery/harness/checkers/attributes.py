@@ -22,7 +22,7 @@ from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
 from recovery.harness.checkers.registers import Register, steps_of, updates_by_id, way_of
 from recovery.harness.checkers.search import Budget, Step, end_states, windows
-from recovery.harness.history import Call, Kind, Observation, Outcome, Update, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Observation, Update, Violation
 from segmentstore.contracts.attributes import UpdateType
 
 NAME: Final = "attributes"
@@ -65,10 +65,10 @@ def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     named = index.names.get(chain.name)
     known: dict[int, None] = {}
     for call in () if named is None else (*named.updates, *named.appends):
-        if call.outcome is not Outcome.REFUSED:
+        if call.outcome is not CallOutcome.REFUSED:
             for update in call.updates:
                 known[update.id.int] = None
-            if call.kind is Kind.EVENT:
+            if call.kind is CallKind.EVENT:
                 known[call.writer] = None
     for observation, seen in chain.seen:
         for attribute, value in seen.attributes.items():
@@ -91,13 +91,13 @@ def _judge(
     updates = {call.number: found for call, found in changes}
     what = f"attribute {attribute} of {incarnation.name!r}"
     created = any(
-        call.outcome is not Outcome.REFUSED for call in index.names[incarnation.name].creates
+        call.outcome is not CallOutcome.REFUSED for call in index.names[incarnation.name].creates
     )
     possible: _Possible = {(None,): None} if created else None
     for observation, seen in incarnation.chain.seen if incarnation.chain is not None else ():
         steps.append(_observed(observation, seen.attributes.get(attribute)))
     for call in incarnation.calls.attributes:
-        if call.outcome is Outcome.OK and attribute in call.values and index.fresh(call):
+        if call.outcome is CallOutcome.OK and attribute in call.values and index.fresh(call):
             value = _Seen(call.values[attribute])
             steps.append(Step(call.begun, call.ended or 0, True, value, call))  # noqa: FBT003
     for window in windows(steps):

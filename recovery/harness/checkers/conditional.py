@@ -18,7 +18,7 @@ from uuid import UUID
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
 from recovery.harness.checkers.registers import Register, applying, way_of
-from recovery.harness.history import Call, Kind, Outcome, Update, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Update, Violation
 from segmentstore.contracts.attributes import UpdateType
 
 NAME: Final = "conditional"
@@ -30,7 +30,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         for call in named.appends:
             if call.expected is None:
                 continue
-            if call.outcome is Outcome.OK and call.result != call.expected:
+            if call.outcome is CallOutcome.OK and call.result != call.expected:
                 detail = (
                     f"call {call.number} went into {call.segment!r} at {call.result}, only "
                     f"{call.expected} was asked"
@@ -77,10 +77,14 @@ def _groundless(
     changing = [
         call
         for call in (*calls.appends, *calls.merges, *calls.seals)
-        if call.outcome is not Outcome.REFUSED
+        if call.outcome is not CallOutcome.REFUSED
     ]
-    placed = [call for call in changing if call.outcome is Outcome.OK and call.result is not None]
-    infos = [call for call in calls.infos if call.outcome is Outcome.OK and call.result is not None]
+    placed = [
+        call for call in changing if call.outcome is CallOutcome.OK and call.result is not None
+    ]
+    infos = [
+        call for call in calls.infos if call.outcome is CallOutcome.OK and call.result is not None
+    ]
     seen = [] if incarnation.chain is None else incarnation.chain.seen
     reached = sorted(
         [(call.ended or 0, (call.result or 0) + _added(call)) for call in (*placed, *infos)]
@@ -114,7 +118,7 @@ def _groundless(
 
 
 def _added(call: Call) -> int:
-    return call.size if call.kind in {Kind.APPEND, Kind.EVENT} else 0
+    return call.size if call.kind in {CallKind.APPEND, CallKind.EVENT} else 0
 
 
 def _running(stamped: list[tuple[int, int]], choose: Callable[[int, int], int]) -> list[int]:

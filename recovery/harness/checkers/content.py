@@ -18,7 +18,7 @@ from typing import Final
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 from recovery.harness.records import HEADER_BYTES, Piece, append_record, event_record
 
 NAME: Final = "content"
@@ -50,7 +50,7 @@ def _submitted_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Ca
     events: dict[tuple[str, int, int], list[Call]] = {}
     for named in index.names.values():
         for call in named.appends:
-            if call.kind is Kind.EVENT:
+            if call.kind is CallKind.EVENT:
                 events.setdefault((call.segment, call.writer, call.event), []).append(call)
     return events
 
@@ -91,7 +91,7 @@ def _submitted(
         call = calls[first] if first < len(calls) else None
         if (
             call is None
-            or call.kind is not Kind.APPEND
+            or call.kind is not CallKind.APPEND
             or second >= len(call.lengths)
             or call.lengths[second] + HEADER_BYTES != length
             or (call.segment != name and call.segment not in family)
@@ -111,13 +111,13 @@ def _cut_record(index: HistoryIndex, chain: Chain, offset: int, length: int) -> 
     tail = cut.content[:length]
     for part in (chain.name, *index.sources(chain.name)):
         for call in index.names[part].appends if part in index.names else ():
-            if call.outcome is Outcome.OK and part == chain.name:
+            if call.outcome is CallOutcome.OK and part == chain.name:
                 # Where it lies is known: only the one that lies here is worth a look.
                 possible = (
                     call.result is not None and call.result < offset < call.result + call.size
                 )
             else:
-                possible = call.outcome is not Outcome.REFUSED
+                possible = call.outcome is not CallOutcome.REFUSED
             if possible and _ends_like(call, tail):
                 return True
     return False
@@ -126,7 +126,7 @@ def _cut_record(index: HistoryIndex, chain: Chain, offset: int, length: int) -> 
 def _ends_like(call: Call, tail: bytes) -> bool:
     for item, length in enumerate(call.lengths):
         if length + HEADER_BYTES > len(tail):
-            if call.kind is Kind.EVENT:
+            if call.kind is CallKind.EVENT:
                 record = event_record(call.writer, call.event, length)
             else:
                 record = append_record(call.number, item, length)
@@ -219,7 +219,9 @@ def _times_sendable(
     for part in (chain.name, *index.sources(chain.name)):
         if (part, writer, number) in events:
             made = [
-                call for call in index.names[part].creates if call.outcome is not Outcome.REFUSED
+                call
+                for call in index.names[part].creates
+                if call.outcome is not CallOutcome.REFUSED
             ]
             times += 1 if part == chain.name else max(1, len(made))
     return times
@@ -258,7 +260,7 @@ def _acknowledged(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
     latest, chain = index.latest, incarnation.chain
     for call in incarnation.calls.appends:
         offset = call.result
-        if offset is None or call.outcome is not Outcome.OK or not call.lengths:
+        if offset is None or call.outcome is not CallOutcome.OK or not call.lengths:
             continue
         place = 0 if chain is None else bisect_right(chain.begins, latest[call.number])
         if chain is not None and place < len(chain.begins):
@@ -317,7 +319,7 @@ def _missing(index: HistoryIndex, chain: Chain, call: Call, offset: int) -> Iter
             found = "is not there" if there is None else f"lies at {there}"
             what = (
                 f"event {call.event} of writer {call.writer}"
-                if call.kind is Kind.EVENT
+                if call.kind is CallKind.EVENT
                 else f"item {item}"
             )
             detail = (
@@ -331,7 +333,9 @@ def _missing(index: HistoryIndex, chain: Chain, call: Call, offset: int) -> Iter
 
 def _origin(call: Call, item: int) -> tuple[bool, int, int]:
     return (
-        (True, call.writer, call.event) if call.kind is Kind.EVENT else (False, call.number, item)
+        (True, call.writer, call.event)
+        if call.kind is CallKind.EVENT
+        else (False, call.number, item)
     )
 
 
@@ -373,7 +377,7 @@ def _gone_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
         for call in index.removals.get(chain.name, ())
         if call.begun < observation.ended and index.latest[call.number] > last_seen.begun
     ]
-    if not removals or any(call.kind is not Kind.MERGE for call in removals):
+    if not removals or any(call.kind is not CallKind.MERGE for call in removals):
         return
     for merge in removals:
         seen = observation.segments.get(merge.segment)

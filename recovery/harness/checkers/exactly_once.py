@@ -19,7 +19,7 @@ from uuid import UUID
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 
 NAME: Final = "exactly once"
 
@@ -29,13 +29,13 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     for name, named in index.names.items():
         senders: dict[int, list[Call]] = {}
         for call in named.appends:
-            if call.kind is Kind.EVENT:
+            if call.kind is CallKind.EVENT:
                 senders.setdefault(call.writer, []).append(call)
         if not senders:
             continue
         for part in index.sources(name):
             for call in index.names[part].appends if part in index.names else ():
-                senders.pop(call.writer if call.kind is Kind.EVENT else -1, None)
+                senders.pop(call.writer if call.kind is CallKind.EVENT else -1, None)
         for chain in index.chains_of(name):
             yield from _in_order(chain, senders)
             yield from _attribute(
@@ -79,7 +79,7 @@ def _attribute(
             continue
         key = UUID(int=writer)
         events = _events(chain, writer)
-        numbers = {call.event for call in sent if call.outcome is not Outcome.REFUSED}
+        numbers = {call.event for call in sent if call.outcome is not CallOutcome.REFUSED}
         place, highest = 0, -1
         for observation, seen in chain.seen:
             while place < len(events) and events[place][0] < seen.length:
@@ -107,8 +107,8 @@ def _acknowledged_attribute(
     highest: dict[tuple[int, int], Call] = {}
     for call in incarnation.calls.appends:
         if (
-            call.kind is not Kind.EVENT
-            or call.outcome is not Outcome.OK
+            call.kind is not CallKind.EVENT
+            or call.outcome is not CallOutcome.OK
             or call.writer not in senders
             or chain is None
         ):
@@ -142,7 +142,11 @@ def _no_hole(
     if chain is None:
         return
     for call in incarnation.calls.appends:
-        if call.kind is not Kind.EVENT or call.outcome is not Outcome.OK or call.result is not None:
+        if (
+            call.kind is not CallKind.EVENT
+            or call.outcome is not CallOutcome.OK
+            or call.result is not None
+        ):
             continue
         writer, number = call.writer, call.event
         if writer not in senders or (True, writer, number) in chain.at:
@@ -176,12 +180,13 @@ def _went_past(sent: list[Call], number: int, following: int) -> bool:
     before.
     """
     own = [call for call in sent if call.event == number]
-    if any(call.outcome is Outcome.REFUSED for call in own):
+    if any(call.outcome is CallOutcome.REFUSED for call in own):
         return True
     later = [
         call
         for call in sent
-        if call.event == following and (call.outcome is Outcome.UNKNOWN or call.result is not None)
+        if call.event == following
+        and (call.outcome is CallOutcome.UNKNOWN or call.result is not None)
     ]
     return any(
         not any(first.life == call.life and first.number < call.number for first in own)

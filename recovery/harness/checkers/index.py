@@ -17,11 +17,19 @@ from collections import Counter
 from typing import Final
 
 from recovery.harness.checkers.contents import Chain
-from recovery.harness.history import Call, History, Kind, Life, Observation, Outcome, SeenSegment
+from recovery.harness.history import (
+    Call,
+    CallKind,
+    CallOutcome,
+    History,
+    Life,
+    Observation,
+    SeenSegment,
+)
 
 NEVER: Final = 1 << 62
 """A stamp after all others."""
-_LOOKS: Final = frozenset((Kind.READ, Kind.INFO, Kind.ATTRIBUTES))
+_LOOKS: Final = frozenset((CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
 
 
 class NamedCalls:
@@ -60,21 +68,21 @@ class NamedCalls:
     def add(self, call: Call) -> None:
         """Put a call where it belongs."""
         kind = call.kind
-        if kind is Kind.APPEND or kind is Kind.EVENT:
+        if kind is CallKind.APPEND or kind is CallKind.EVENT:
             self.appends.append(call)
-        elif kind is Kind.READ:
+        elif kind is CallKind.READ:
             self.reads.append(call)
-        elif kind is Kind.INFO:
+        elif kind is CallKind.INFO:
             self.infos.append(call)
-        elif kind is Kind.CREATE:
+        elif kind is CallKind.CREATE:
             self.creates.append(call)
-        elif kind is Kind.MERGE:
+        elif kind is CallKind.MERGE:
             self.merges.append(call)
-        elif kind is Kind.SEAL:
+        elif kind is CallKind.SEAL:
             self.seals.append(call)
-        elif kind is Kind.TRUNCATE:
+        elif kind is CallKind.TRUNCATE:
             self.truncates.append(call)
-        elif kind is Kind.ATTRIBUTES:
+        elif kind is CallKind.ATTRIBUTES:
             self.attributes.append(call)
         if call.updates:
             self.updates.append(call)
@@ -205,27 +213,27 @@ class HistoryIndex:
             kind, outcome = call.kind, call.outcome
             horizon = horizons.get(call.life, NEVER)
             ended = call.ended
-            late = ended is None or outcome is Outcome.UNKNOWN or ended > horizon
+            late = ended is None or outcome is CallOutcome.UNKNOWN or ended > horizon
             latest.append(horizon if late else ended)  # type: ignore[arg-type] # it is None only if late
-            if kind is Kind.APPEND and not call.updates:
+            if kind is CallKind.APPEND and not call.updates:
                 named.appends.append(call)
                 continue
-            if kind is Kind.DELETE:
-                if outcome is not Outcome.REFUSED:
+            if kind is CallKind.DELETE:
+                if outcome is not CallOutcome.REFUSED:
                     self.removals.setdefault(name, []).append(call)
                 continue
             named.add(call)
-            if kind is Kind.MERGE:
+            if kind is CallKind.MERGE:
                 if call.source not in names:
                     names[call.source] = NamedCalls(call.source)
-                if outcome is not Outcome.REFUSED:
+                if outcome is not CallOutcome.REFUSED:
                     self.removals.setdefault(call.source, []).append(call)
         names.pop("", None)
 
     def _only(self, named: NamedCalls) -> Incarnation:
         """Of a name that nothing removes."""
         latest = self.latest
-        created = [call for call in named.creates if call.outcome is Outcome.OK]
+        created = [call for call in named.creates if call.outcome is CallOutcome.OK]
         made = Incarnation(named, created[0] if created else None)
         answered = (named.creates, named.appends, named.seals, named.truncates, named.merges)
         made.since = min(
@@ -233,7 +241,7 @@ class HistoryIndex:
                 latest[call.number]
                 for calls in answered
                 for call in calls
-                if call.outcome is Outcome.OK
+                if call.outcome is CallOutcome.OK
             ),
             default=NEVER,
         )
@@ -246,14 +254,14 @@ class HistoryIndex:
         made: list[Incarnation] = []
         ends: list[int] = []
         for create in named.creates:
-            if create.outcome is not Outcome.OK:
+            if create.outcome is not CallOutcome.OK:
                 continue
             incarnation = Incarnation(NamedCalls(named.name), create)
             incarnation.since = latest[create.number]
             sure = [
                 latest[call.number]
                 for call in removals
-                if call.outcome is Outcome.OK and call.begun > latest[create.number]
+                if call.outcome is CallOutcome.OK and call.begun > latest[create.number]
             ]
             end = min(sure, default=NEVER)
             ends.append(end)
@@ -261,7 +269,12 @@ class HistoryIndex:
                 call for call in removals if latest[call.number] > create.begun and call.begun < end
             ]
             only = incarnation.removals[0] if len(incarnation.removals) == 1 else None
-            if only is not None and only.outcome is Outcome.OK and only.kind is Kind.MERGE and sure:
+            if (
+                only is not None
+                and only.outcome is CallOutcome.OK
+                and only.kind is CallKind.MERGE
+                and sure
+            ):
                 incarnation.merged = only
             incarnation.chain = self.chains.get((named.name, create.result))
             incarnation.calls.creates.append(create)
@@ -280,13 +293,13 @@ class HistoryIndex:
             for call in calls
             if self.fresh(call)
         ]
-        alone = [call for call in named.updates if call.kind is Kind.UPDATE]
+        alone = [call for call in named.updates if call.kind is CallKind.UPDATE]
         for call in (call for calls in (*lists, alone, looks) for call in calls):
             place = bisect_right(starts, call.begun) - 1
             last = latest[call.number]
             if place >= 0 and not any(removal.begun < last for removal in made[place].removals):
                 made[place].calls.add(call)
-            elif call.outcome is not Outcome.REFUSED and call.kind not in _LOOKS:
+            elif call.outcome is not CallOutcome.REFUSED and call.kind not in _LOOKS:
                 for incarnation, end in zip(made, ends, strict=True):
                     if (
                         incarnation.create is not None
@@ -309,7 +322,7 @@ class HistoryIndex:
             while waiting:
                 named = self.names.get(waiting.pop())
                 for merge in named.merges if named else ():
-                    if merge.outcome is not Outcome.REFUSED and merge.source not in found:
+                    if merge.outcome is not CallOutcome.REFUSED and merge.source not in found:
                         found[merge.source] = None
                         waiting.append(merge.source)
         return found

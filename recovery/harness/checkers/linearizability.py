@@ -31,7 +31,7 @@ from recovery.harness.checkers.registers import (
     updates_by_id,
 )
 from recovery.harness.checkers.search import Budget, Step, end_states, windows
-from recovery.harness.history import Call, Kind, Outcome, Update, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Update, Violation
 
 NAME: Final = "linearizability"
 _Length = tuple[int, bool]
@@ -54,7 +54,7 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
     calls = incarnation.calls
     if not any(call.expected is not None for call in calls.appends):
         return
-    if any(call.outcome is not Outcome.REFUSED for call in calls.merges):
+    if any(call.outcome is not CallOutcome.REFUSED for call in calls.merges):
         return
     steps, lost = _changes(index, incarnation)
     for call in calls.appends:
@@ -78,29 +78,29 @@ def _changes(
     events = {
         (call.writer, call.event)
         for call in incarnation.calls.appends
-        if call.kind is Kind.EVENT and call.result is not None
+        if call.kind is CallKind.EVENT and call.result is not None
     }
     for call in sorted(
         (*incarnation.calls.appends, *incarnation.calls.seals), key=attrgetter("begun")
     ):
         last = latest[call.number]
-        if call.outcome is Outcome.OK and call.result is not None:
+        if call.outcome is CallOutcome.OK and call.result is not None:
             act = (
                 _sealing(call.result)
-                if call.kind is Kind.SEAL
+                if call.kind is CallKind.SEAL
                 else _landing(call.result, call.size)
             )
             steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
-        elif call.outcome is Outcome.UNKNOWN and call.size + (call.kind is Kind.SEAL):
+        elif call.outcome is CallOutcome.UNKNOWN and call.size + (call.kind is CallKind.SEAL):
             lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
             landed = fate(index, chain, call)
             if landed and chain is not None:
                 act = _landing(chain.at[False, call.number, 0], call.size)
                 steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
             elif landed is None and not (
-                call.kind is Kind.EVENT and (call.writer, call.event) in events
+                call.kind is CallKind.EVENT and (call.writer, call.event) in events
             ):
-                act = _sealing(None) if call.kind is Kind.SEAL else _landing(None, call.size)
+                act = _sealing(None) if call.kind is CallKind.SEAL else _landing(None, call.size)
                 steps.append(Step(call.begun, last, False, act, call))  # noqa: FBT003
     return steps, lost
 
@@ -123,7 +123,7 @@ def _sealing(length: int | None) -> Callable[[_Length], _Length | None]:
 
 def _refusal(call: Call) -> Callable[[_Length], _Length | None] | None:
     expected = call.expected
-    if call.outcome is not Outcome.REFUSED:
+    if call.outcome is not CallOutcome.REFUSED:
         return None
     if call.error == "SegmentSealedError":
         return lambda state: state if state[1] else None
@@ -140,7 +140,7 @@ def _attributes(
 ) -> Iterator[Violation]:
     lost: dict[int, int] = {}
     for call in incarnation.calls.updates:
-        if call.outcome is Outcome.UNKNOWN:
+        if call.outcome is CallOutcome.UNKNOWN:
             lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
     for attribute, changes in updates_by_id(incarnation).items():
         refusals: list[Step[Register]] = [

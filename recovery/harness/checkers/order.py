@@ -14,7 +14,7 @@ from typing import Final
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation, NamedCalls
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 
 NAME: Final = "order"
 
@@ -25,7 +25,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         placed = [
             call
             for call in incarnation.calls.appends
-            if call.outcome is Outcome.OK and call.result is not None
+            if call.outcome is CallOutcome.OK and call.result is not None
         ]
         by_offset = sorted(placed, key=attrgetter("result", "size"))
         yield from _disjoint(by_offset, incarnation)
@@ -58,7 +58,7 @@ def _dense(
     if (
         not incarnation.certain
         or incarnation.create is None
-        or any(m.outcome is not Outcome.REFUSED for m in named.merges)
+        or any(m.outcome is not CallOutcome.REFUSED for m in named.merges)
     ):
         return
     end = holes = 0
@@ -66,7 +66,7 @@ def _dense(
         assert call.result is not None
         holes += max(0, call.result - end)
         end = max(end, call.result + call.size)
-    room = sum(call.size for call in named.appends if call.outcome is Outcome.UNKNOWN)
+    room = sum(call.size for call in named.appends if call.outcome is CallOutcome.UNKNOWN)
     if holes > room:
         detail = f"{holes} bytes below {end} of {incarnation.name!r} were acknowledged to nobody"
         yield Violation(NAME, f"{detail}; appends of unknown outcome have {room}")
@@ -78,10 +78,14 @@ def _in_real_time(
     """Sweep: at each beginning, the call lies behind everything that had ended."""
     calls = incarnation.calls
     merges = [
-        call for call in calls.merges if call.outcome is Outcome.OK and call.result is not None
+        call for call in calls.merges if call.outcome is CallOutcome.OK and call.result is not None
     ]
-    seals = [call for call in calls.seals if call.outcome is Outcome.OK and call.result is not None]
-    infos = [call for call in calls.infos if call.outcome is Outcome.OK and call.result is not None]
+    seals = [
+        call for call in calls.seals if call.outcome is CallOutcome.OK and call.result is not None
+    ]
+    infos = [
+        call for call in calls.infos if call.outcome is CallOutcome.OK and call.result is not None
+    ]
     known: list[tuple[int, int, int]] = [
         (call.ended or 0, (call.result or 0) + call.size, call.number)
         for call in (*placed, *merges, *infos)
@@ -119,9 +123,13 @@ def _of_one_client(calls: NamedCalls, chain: Chain | None) -> Iterator[Violation
     """
     last: dict[tuple[int, str], tuple[int, Call]] = {}
     for call in calls.appends:
-        if call.outcome is Outcome.OK:
+        if call.outcome is CallOutcome.OK:
             offset = call.result
-        elif call.outcome is Outcome.UNKNOWN and call.kind is Kind.APPEND and chain is not None:
+        elif (
+            call.outcome is CallOutcome.UNKNOWN
+            and call.kind is CallKind.APPEND
+            and chain is not None
+        ):
             offset = chain.at.get((False, call.number, 0))
         else:
             offset = None

@@ -13,22 +13,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Life, Observation, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Life, Observation, Violation
 
 NAME: Final = "owners"
 _CHANGES: Final = frozenset(
     (
         *(
-            Kind.CREATE,
-            Kind.APPEND,
-            Kind.EVENT,
-            Kind.SEAL,
-            Kind.TRUNCATE,
-            Kind.MERGE,
-            Kind.DELETE,
-            Kind.UPDATE,
+            CallKind.CREATE,
+            CallKind.APPEND,
+            CallKind.EVENT,
+            CallKind.SEAL,
+            CallKind.TRUNCATE,
+            CallKind.MERGE,
+            CallKind.DELETE,
+            CallKind.UPDATE,
         ),
-        Kind.CHECKPOINT,
+        CallKind.CHECKPOINT,
     )
 )
 
@@ -45,7 +45,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         return
     by_number = {call.number: found for found in index.incarnations for call in _calls_of(found)}
     for call in index.calls:
-        if call.life not in overtaken or call.outcome is not Outcome.OK or not _changes(call):
+        if call.life not in overtaken or call.outcome is not CallOutcome.OK or not _changes(call):
             continue
         later, observation = overtaken[call.life]
         if call.ended is None or later.opened is None or call.ended <= later.opened:
@@ -68,9 +68,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _changes(call: Call) -> bool:
-    if call.kind is Kind.EVENT:
+    if call.kind is CallKind.EVENT:
         return call.result is not None
-    return call.kind in _CHANGES and (call.kind is not Kind.UPDATE or bool(call.updates))
+    return call.kind in _CHANGES and (call.kind is not CallKind.UPDATE or bool(call.updates))
 
 
 def _calls_of(incarnation: Incarnation) -> Iterator[Call]:
@@ -90,12 +90,12 @@ def _is_in(
         return not index.must_exist(incarnation, observation)
     if incarnation.create is not None and seen.segment_id != incarnation.create.result:
         return bool(incarnation.removals)
-    if call.kind is Kind.SEAL:
+    if call.kind is CallKind.SEAL:
         return seen.sealed and seen.length == call.result
-    if call.kind is Kind.TRUNCATE:
+    if call.kind is CallKind.TRUNCATE:
         return seen.start_offset >= call.offset
-    if call.kind in {Kind.APPEND, Kind.EVENT}:
+    if call.kind in {CallKind.APPEND, CallKind.EVENT}:
         return seen.length >= (call.result or 0) + call.size
-    if call.kind is Kind.MERGE:
+    if call.kind is CallKind.MERGE:
         return seen.length >= (call.result or 0)
     return True

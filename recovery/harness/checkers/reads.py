@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Outcome, SeenSegment, Violation
+from recovery.harness.history import Call, CallOutcome, SeenSegment, Violation
 
 NAME: Final = "reads"
 _AT_THE_END: Final = frozenset(("BadOffsetError", "EndOfSegmentError"))
@@ -25,7 +25,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         if not incarnation.calls.reads:
             continue
         for call in incarnation.calls.reads:
-            if call.outcome is Outcome.OK and call.data:
+            if call.outcome is CallOutcome.OK and call.data:
                 yield from _same_bytes(incarnation, call)
         yield from _own_writes(index, incarnation)
 
@@ -69,14 +69,14 @@ def _own_writes(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Viola
     done = sorted(
         (call.ended or 0, call.result + call.size, call.number)
         for call in incarnation.calls.appends
-        if call.outcome is Outcome.OK and call.result is not None
+        if call.outcome is CallOutcome.OK and call.result is not None
     )
     ends = [ended for ended, _, _ in done]
     highest: list[tuple[int, int]] = []
     for _, end, number in done:
         highest.append(max((end, number), highest[-1]) if highest else (end, number))
     for call in incarnation.calls.reads:
-        nothing = (call.outcome is Outcome.OK and not call.data) or call.error in _AT_THE_END
+        nothing = (call.outcome is CallOutcome.OK and not call.data) or call.error in _AT_THE_END
         place = bisect_left(ends, call.begun) if nothing else 0
         if place and call.offset < highest[place - 1][0] and index.fresh(call):
             end, number = highest[place - 1]

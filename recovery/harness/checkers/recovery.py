@@ -12,7 +12,14 @@ from dataclasses import fields
 from typing import Final
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Observation, Outcome, SeenSegment, Violation
+from recovery.harness.history import (
+    Call,
+    CallKind,
+    CallOutcome,
+    Observation,
+    SeenSegment,
+    Violation,
+)
 
 NAME: Final = "recovery"
 _SAME: Final = tuple(field.name for field in fields(SeenSegment) if field.name != "storage_length")
@@ -71,13 +78,15 @@ def _created(
     possible = [
         call
         for call in creates
-        if call.outcome is not Outcome.REFUSED and call.begun < observation.ended
+        if call.outcome is not CallOutcome.REFUSED and call.begun < observation.ended
     ]
     if not possible:
         yield Violation(
             NAME, f"{seen.name!r} is there at {observation.begun}, and nobody created it"
         )
-    elif all(call.outcome is Outcome.OK and call.result != seen.segment_id for call in possible):
+    elif all(
+        call.outcome is CallOutcome.OK and call.result != seen.segment_id for call in possible
+    ):
         ids = ", ".join(str(call.result) for call in possible)
         detail = (
             f"{seen.name!r} has id {seen.segment_id} at {observation.begun}, it was created "
@@ -108,7 +117,7 @@ def _ids(index: HistoryIndex) -> Iterator[Violation]:
     for name, named in index.names.items():
         if name in index.removals:
             continue
-        made = [call for call in named.creates if call.outcome is Outcome.OK]
+        made = [call for call in named.creates if call.outcome is CallOutcome.OK]
         if len(made) > 1:
             numbers = [call.number for call in made]
             yield Violation(
@@ -143,18 +152,20 @@ def _there(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
 def _removed(index: HistoryIndex, name: str, removals: list[Call]) -> Iterator[Violation]:
     """What existed before an acknowledged removal is gone after it."""
     for removal in removals:
-        if removal.outcome is not Outcome.OK:
+        if removal.outcome is not CallOutcome.OK:
             continue
         for chain in index.chains_of(name):
             existed = chain.begins[0] < removal.begun or any(
                 call.result == chain.segment_id and index.latest[call.number] < removal.begun
                 for call in index.names[name].creates
-                if call.outcome is Outcome.OK
+                if call.outcome is CallOutcome.OK
             )
             entry = chain.first_after(index.latest[removal.number]) if existed else None
             if entry is not None:
                 what = (
-                    "deleted" if removal.kind is Kind.DELETE else f"merged into {removal.segment!r}"
+                    "deleted"
+                    if removal.kind is CallKind.DELETE
+                    else f"merged into {removal.segment!r}"
                 )
                 detail = (
                     f"{name!r} (id {chain.segment_id}) was {what} and is there at {entry[0].begun}"
@@ -170,9 +181,9 @@ def _told(index: HistoryIndex) -> Iterator[Violation]:
         found.name: found.since for found in index.incarnations if found.name not in index.removals
     }
     for call in index.calls:
-        if not call.error or call.outcome is not Outcome.REFUSED:
+        if not call.error or call.outcome is not CallOutcome.REFUSED:
             continue
-        if call.error == "SegmentNotFoundError" and call.kind is not Kind.MERGE:
+        if call.error == "SegmentNotFoundError" and call.kind is not CallKind.MERGE:
             if since.get(call.segment, call.begun) < call.begun and index.fresh(call):
                 detail = (
                     f"call {call.number} ({call.kind}) was told that {call.segment!r} does "
@@ -180,7 +191,7 @@ def _told(index: HistoryIndex) -> Iterator[Violation]:
                 )
                 yield Violation(NAME, detail, [call.number])
         elif call.error == "SegmentExistsError" and not any(
-            other.outcome is not Outcome.REFUSED and other.begun < (call.ended or 0)
+            other.outcome is not CallOutcome.REFUSED and other.begun < (call.ended or 0)
             for other in index.names[call.segment].creates
         ):
             detail = (

@@ -13,7 +13,7 @@ from uuid import UUID
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
 from recovery.harness.checkers.search import Step
-from recovery.harness.history import Call, Kind, Outcome, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, Update
 from segmentstore.contracts.attributes import (
     AttributeConditionError,
     KeyedUpdate,
@@ -86,9 +86,9 @@ def steps_of(
     """
     steps = []
     for call, updates in changes:
-        if call.outcome is Outcome.REFUSED:
+        if call.outcome is CallOutcome.REFUSED:
             continue
-        landed = True if call.outcome is Outcome.OK else fate(index, incarnation.chain, call)
+        landed = True if call.outcome is CallOutcome.OK else fate(index, incarnation.chain, call)
         if landed is not False:
             steps.append(
                 Step(call.begun, index.latest[call.number], landed is True, applying(updates), call)
@@ -98,7 +98,7 @@ def steps_of(
 
 def fate(index: HistoryIndex, chain: Chain | None, call: Call) -> bool | None:
     """Whether an append of unknown outcome landed; None if that was not seen."""
-    if call.kind is not Kind.APPEND or not call.lengths or chain is None:
+    if call.kind is not CallKind.APPEND or not call.lengths or chain is None:
         return None
     if (False, call.number, 0) in chain.at:
         return True

@@ -11,7 +11,7 @@ from typing import Final
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 
 NAME: Final = "sealed"
 
@@ -21,12 +21,12 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     for chain in index.chains.values():
         yield from _seen(index, chain)
     for incarnation in index.incarnations:
-        seals = [call for call in incarnation.calls.seals if call.outcome is Outcome.OK]
+        seals = [call for call in incarnation.calls.seals if call.outcome is CallOutcome.OK]
         yield from _after(incarnation, seals)
         yield from _acknowledged(index, incarnation, seals)
     for name, named in index.names.items():
-        sealing = [call.begun for call in named.seals if call.outcome is not Outcome.REFUSED]
-        alone = (call for call in named.updates if call.kind is Kind.UPDATE)
+        sealing = [call.begun for call in named.seals if call.outcome is not CallOutcome.REFUSED]
+        alone = (call for call in named.updates if call.kind is CallKind.UPDATE)
         for call in (*named.appends, *named.seals, *named.merges, *alone):
             if call.error == "SegmentSealedError" and not any(
                 begun < (call.ended or 0) for begun in sealing
@@ -52,7 +52,7 @@ def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
             final = seen.length
             seals = [] if named is None else named.seals
             if not any(
-                call.outcome is not Outcome.REFUSED and call.begun < observation.ended
+                call.outcome is not CallOutcome.REFUSED and call.begun < observation.ended
                 for call in seals
             ):
                 yield Violation(NAME, f"{where}, is sealed and nobody sealed it")
@@ -74,10 +74,10 @@ def _after(incarnation: Incarnation, seals: list[Call]) -> Iterator[Violation]:
     if first_stamp is None:
         return
     calls = incarnation.calls
-    alone = [call for call in calls.updates if call.kind is Kind.UPDATE]
+    alone = [call for call in calls.updates if call.kind is CallKind.UPDATE]
     for call in (*calls.appends, *calls.merges, *alone, *calls.seals):
-        repeated = call.kind is Kind.EVENT and call.result is None
-        if call.outcome is not Outcome.OK or repeated:
+        repeated = call.kind is CallKind.EVENT and call.result is None
+        if call.outcome is not CallOutcome.OK or repeated:
             continue
         if call.begun > first_stamp:
             detail = (

@@ -12,7 +12,7 @@ from typing import Final
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Outcome, Violation
+from recovery.harness.history import CallOutcome, Violation
 
 NAME: Final = "truncated"
 
@@ -30,7 +30,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     named = index.names.get(chain.name)
     truncates = [
-        call for call in (named.truncates if named else ()) if call.outcome is not Outcome.REFUSED
+        call
+        for call in (named.truncates if named else ())
+        if call.outcome is not CallOutcome.REFUSED
     ]
     before = 0
     for observation, seen in chain.seen:
@@ -50,7 +52,7 @@ def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
 
 def _acknowledged(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]:
     for call in incarnation.calls.truncates:
-        if call.outcome is not Outcome.OK:
+        if call.outcome is not CallOutcome.OK:
             continue
         seen = index.seen_after(incarnation, index.latest[call.number])
         if seen is not None and seen.start_offset < call.offset:
@@ -66,7 +68,7 @@ def _reads(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
     done = sorted(
         (call.ended or 0, call.offset, call.number)
         for call in incarnation.calls.truncates
-        if call.outcome is Outcome.OK
+        if call.outcome is CallOutcome.OK
     )
     highest: list[tuple[int, int]] = []
     for _, offset, number in done:
@@ -76,7 +78,7 @@ def _reads(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
         place = bisect_left(ends, call.begun)
         if (
             place
-            and call.outcome is Outcome.OK
+            and call.outcome is CallOutcome.OK
             and call.offset < highest[place - 1][0]
             and index.fresh(call)
         ):

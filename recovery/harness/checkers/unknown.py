@@ -14,7 +14,7 @@ from typing import Final
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import NEVER, HistoryIndex
-from recovery.harness.history import Call, Kind, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 
 NAME: Final = "unknown"
 _NO_EFFECT: Final = "ContainerStoppedError"
@@ -33,7 +33,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             else:
                 call = index.calls[first] if first < len(index.calls) else None
                 # Where an acknowledged append must lie, and since when, is judged by its content.
-                sent = () if call is None or call.outcome is Outcome.OK else (call,)
+                sent = () if call is None or call.outcome is CallOutcome.OK else (call,)
             if sent:
                 what = (
                     f"event {second} of writer {first}"
@@ -49,9 +49,9 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
     placed: dict[tuple[str, int, int], None] = {}
     for named in index.names.values():
         for call in named.appends:
-            if call.kind is Kind.EVENT:
+            if call.kind is CallKind.EVENT:
                 key = (call.segment, call.writer, call.event)
-                if call.outcome is Outcome.OK and call.result is not None:
+                if call.outcome is CallOutcome.OK and call.result is not None:
                     placed[key] = None
                 else:
                     sent.setdefault(key, []).append(call)
@@ -61,7 +61,7 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
 def _judge(
     index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str
 ) -> Iterator[Violation]:
-    if all(call.outcome is Outcome.REFUSED or call.error == _NO_EFFECT for call in sent):
+    if all(call.outcome is CallOutcome.REFUSED or call.error == _NO_EFFECT for call in sent):
         detail = f"{what} was refused ({sent[0].error}) and lies at {offset} of {chain.name!r}"
         yield Violation(NAME, detail, [call.number for call in sent])
     elif sent[0].segment == chain.name:
@@ -74,7 +74,7 @@ def _late(
     place = chain.seen_first(offset)
     if not 0 < place < len(chain.begins):
         return
-    landing = [call for call in sent if call.outcome is Outcome.UNKNOWN]
+    landing = [call for call in sent if call.outcome is CallOutcome.UNKNOWN]
     decided = max((index.latest[call.number] for call in landing), default=NEVER)
     if decided < chain.begins[place - 1]:
         detail = (

@@ -33,12 +33,12 @@ from typing import Final
 
 from recovery.harness.checkers.all_checks import raised
 from recovery.harness.enumeration.instants import Instant, Recording, State, states
-from recovery.harness.enumeration.recovery import Recovered, Recovery
+from recovery.harness.enumeration.recovery import Recovered, StateRecovery
 from recovery.harness.enumeration.workloads import (
     OPERATIONS,
     STAGES,
     Base,
-    Workload,
+    EnumeratedWorkload,
     prepare,
     record,
     workloads,
@@ -71,7 +71,7 @@ FOUND_MAX: Final = 20
 COLLECTED_AFTER: Final = 64
 """Recoveries: dead worlds are cycles of some 100 KB each."""
 
-Group = tuple[Workload, ...]
+Group = tuple[EnumeratedWorkload, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
     """Make and judge the state of this name once more. Raises ValueError if there is none."""
     text, _, asked = name.partition("~")
     text, *crashes = text.split("@")
-    workload = Workload.parse(text)
+    workload = EnumeratedWorkload.parse(text)
     cap = _cap(workload, int(asked) if asked else None)
     if not crashes:
         raise ValueError(f"{name} names no crash")
@@ -252,10 +252,12 @@ def _recover(
     keep_trace: bool = False,
 ) -> Recovered:
     known = recording.history_at(instant, "kill" if state.killed else "power")
-    return Recovery(state, recording.tier2, known, watched=watched, keep_trace=keep_trace).run()
+    return StateRecovery(
+        state, recording.tier2, known, watched=watched, keep_trace=keep_trace
+    ).run()
 
 
-def _cap(workload: Workload, cap: int | None) -> int:
+def _cap(workload: EnumeratedWorkload, cap: int | None) -> int:
     caps = CAPS[workload.stage]
     return cap if cap is not None else caps[min(len(workload.operations), len(caps) - 1)]
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from recovery.harness.history import Call, History, Life, Outcome
+from recovery.harness.history import Call, CallOutcome, History, Life
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.object_storage import SimulatedBucket
 from recovery.harness.simulation.store_world import StoreWorld
@@ -206,7 +206,7 @@ def _call_at(call: Call, stamp: int) -> Call:
     if call.ended is None or call.ended <= stamp:
         return call
     return dataclasses.replace(
-        call, ended=None, outcome=Outcome.UNKNOWN, error="", result=None, data=b"", values={}
+        call, ended=None, outcome=CallOutcome.UNKNOWN, error="", result=None, data=b"", values={}
     )
 
 

@@ -85,7 +85,7 @@ class Recovered:
         return [*self.unforeseen, *check_history(self.history)]
 
 
-class Recovery:
+class StateRecovery:
     """The recovery of one state; used once."""
 
     def __init__(

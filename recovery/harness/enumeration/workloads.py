@@ -149,7 +149,7 @@ a checkpoint; an append that needs the next log file.
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StartingStage:
     """What a workload begins with."""
 
     tier2: str
@@ -159,11 +159,11 @@ class Stage:
     """Operations this very opening has done before."""
 
 
-STAGES: Final[Mapping[str, Stage]] = {
-    "new": Stage("object", prepared=False),
-    "object": Stage("object"),
-    "files": Stage("file"),
-    "spare": Stage("object", warm=("roll", "flush", "roll", "flush", "checkpoint")),
+STAGES: Final[Mapping[str, StartingStage]] = {
+    "new": StartingStage("object", prepared=False),
+    "object": StartingStage("object"),
+    "files": StartingStage("file"),
+    "spare": StartingStage("object", warm=("roll", "flush", "roll", "flush", "checkpoint")),
 }
 """Nothing; objects in an object storage; objects as files; and a log that keeps truncated files for
 use again.
@@ -171,7 +171,7 @@ use again.
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class EnumeratedWorkload:
     """Operations on a stage, one after another; or all asked for at once.
 
     Without any it is the opening itself.
@@ -185,7 +185,7 @@ class Workload:
         return f"{self.stage}/{('+' if self.together else ',').join(self.operations)}"
 
     @classmethod
-    def parse(cls, name: str) -> Workload:
+    def parse(cls, name: str) -> EnumeratedWorkload:
         """The workload of this name. Raises ValueError if there is none."""
         stage, _, text = name.partition("/")
         together = "+" in text
@@ -199,23 +199,23 @@ FILE_OPERATIONS: Final = ("batch", "merge", "delete", "flush", "checkpoint")
 """Those whose pairs are tried where objects are files: the rest does nothing else to Tier 2."""
 
 
-def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[Workload]:
+def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[EnumeratedWorkload]:
     """All up to `depth` operations on the stage "object"; up to two on the others; pairs that are
     asked for together.
 
     Those that differ in the last operation alone stand together.
     """
-    yield Workload("new", ())
+    yield EnumeratedWorkload("new", ())
     for stage in ("object", "files", "spare"):
         for count in range((depth if stage == "object" else min(depth, 2)) + 1):
             among = operations
             if stage == "files" and count > 1:
                 among = tuple(operation for operation in operations if operation in FILE_OPERATIONS)
             for chosen in itertools.product(among, repeat=count):
-                yield Workload(stage, chosen)
+                yield EnumeratedWorkload(stage, chosen)
     if depth > 1:
         for chosen in itertools.product(operations, repeat=2):
-            yield Workload("object", chosen, together=True)
+            yield EnumeratedWorkload("object", chosen, together=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Base:
     history: History
 
 
-def record(workload: Workload, base: Base, *, keep_trace: bool = False) -> Recording:
+def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False) -> Recording:
     """Run a workload once, on its prepared stage. Some 10 ms."""
     tier2 = STAGES[workload.stage].tier2
     image, bucket = base.image.copy(), base.bucket.twin()
@@ -276,7 +276,7 @@ def make_world(
 async def _live(
     world: StoreWorld,
     process: SimulatedProcess,
-    workload: Workload,
+    workload: EnumeratedWorkload,
     history: History,
     camera: Camera,
 ) -> None:

@@ -50,7 +50,7 @@ recovers.
 
 
 @dataclass(slots=True)
-class Client:
+class CounterClient:
     """One client: what it wants counted, and how far it knows that it was."""
 
     id: uuid.UUID
@@ -80,7 +80,7 @@ class CounterRun:
     """
     problems: list[str] = field(default_factory=list)
 
-    def check(self, service: CounterService, clients: list[Client]) -> None:
+    def check(self, service: CounterService, clients: list[CounterClient]) -> None:
         """Compare what a service that has just started says with what its clients know."""
         least = sum(sum(client.amounts[: client.acknowledged]) for client in clients)
         most = sum(sum(client.amounts[: client.sent]) for client in clients)
@@ -100,7 +100,9 @@ def check_counter(seed: str, service: type[CounterService] = CounterService) -> 
     chance = world.random("driver")
     world.settings = draw_settings(chance)
     clients = [
-        Client(uuid.UUID(int=number + 1), [chance.randrange(1, 10) for _ in range(INCREMENTS)])
+        CounterClient(
+            uuid.UUID(int=number + 1), [chance.randrange(1, 10) for _ in range(INCREMENTS)]
+        )
         for number in range(CLIENTS)
     ]
     run = CounterRun(seed)
@@ -128,7 +130,7 @@ async def _live(
     world: StoreWorld,
     process: SimulatedProcess,
     service: type[CounterService],
-    clients: list[Client],
+    clients: list[CounterClient],
     run: CounterRun,
 ) -> None:
     """One life of the service: recover, be checked, serve."""

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Iterator
 
 import segmentstore
-from recovery.harness.history import Call, History, Kind
+from recovery.harness.history import Call, CallKind, History
 from recovery.harness.history_codec import Event, call_begun, call_ended, observed
 from recovery.harness.kills.log_points import open_to_die
 from recovery.harness.kills.orders import FORESEEN, Orders, shared_clock_ns
@@ -109,7 +109,7 @@ async def _look(store: SegmentStore, orders: Orders) -> None:
 
 def _history_from(first_call: int) -> History:
     """A history whose next call has this number; those before it were told by others."""
-    nobody = Call(0, 0, "", Kind.INFO, "", 0)
+    nobody = Call(0, 0, "", CallKind.INFO, "", 0)
     return History(calls=[nobody] * first_call)
 
 

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from recovery.harness.history import History, Kind, Outcome, Violation
+from recovery.harness.history import CallKind, CallOutcome, History, Violation
 from recovery.harness.history_codec import NOBODY
 from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from recovery.harness.kills.orders import shared_clock_ns
@@ -83,7 +83,8 @@ class KillResult:
         self.openings += result.openings
         self.calls += sum(call.client != NOBODY for call in calls)
         self.appends += sum(
-            call.outcome is Outcome.OK and call.kind in {Kind.APPEND, Kind.EVENT} for call in calls
+            call.outcome is CallOutcome.OK and call.kind in {CallKind.APPEND, CallKind.EVENT}
+            for call in calls
         )
         self.longest_recovery_s = max(self.longest_recovery_s, result.longest_recovery_s)
         self.kinds.update(result.kinds)

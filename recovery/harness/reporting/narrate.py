@@ -14,11 +14,11 @@ from typing import Final
 
 from recovery.harness.history import (
     Call,
+    CallKind,
+    CallOutcome,
     History,
-    Kind,
     Life,
     Observation,
-    Outcome,
     SeenSegment,
     Update,
     Violation,
@@ -73,9 +73,9 @@ def answer(call: Call) -> str:
     """How a call ended, in words."""
     if call.ended is None:
         return "never answered"
-    if call.outcome is Outcome.REFUSED:
+    if call.outcome is CallOutcome.REFUSED:
         return f"refused: {call.error}"
-    if call.outcome is Outcome.UNKNOWN:
+    if call.outcome is CallOutcome.UNKNOWN:
         return f"in doubt: {call.error}" if call.error else "in doubt"
     return _answered(call)
 
@@ -180,40 +180,44 @@ def _append(call: Call) -> str:
     return f"append {records}, {call.size:,} bytes, to {call.segment!r}"
 
 
-_ASKED: Final[Mapping[Kind, Callable[[Call], str]]] = {
-    Kind.CREATE: lambda call: f"create {call.segment!r}",
-    Kind.APPEND: _append,
-    Kind.EVENT: lambda call: (
+_ASKED: Final[Mapping[CallKind, Callable[[Call], str]]] = {
+    CallKind.CREATE: lambda call: f"create {call.segment!r}",
+    CallKind.APPEND: _append,
+    CallKind.EVENT: lambda call: (
         f"event {call.event} of writer {call.writer}, {call.size:,} bytes, to {call.segment!r}"
     ),
-    Kind.SEAL: lambda call: f"seal {call.segment!r}",
-    Kind.TRUNCATE: lambda call: f"truncate {call.segment!r} at {call.offset:,}",
-    Kind.MERGE: lambda call: f"merge {call.source!r} into {call.segment!r}",
-    Kind.DELETE: lambda call: f"delete {call.segment!r}",
-    Kind.UPDATE: lambda call: f"update attributes of {call.segment!r}",
-    Kind.READ: lambda call: (
+    CallKind.SEAL: lambda call: f"seal {call.segment!r}",
+    CallKind.TRUNCATE: lambda call: f"truncate {call.segment!r} at {call.offset:,}",
+    CallKind.MERGE: lambda call: f"merge {call.source!r} into {call.segment!r}",
+    CallKind.DELETE: lambda call: f"delete {call.segment!r}",
+    CallKind.UPDATE: lambda call: f"update attributes of {call.segment!r}",
+    CallKind.READ: lambda call: (
         f"read {call.segment!r} from {call.offset:,}, up to {call.max_length:,} bytes"
     ),
-    Kind.INFO: lambda call: f"ask about {call.segment!r}",
-    Kind.ATTRIBUTES: lambda call: f"ask for attributes of {call.segment!r}",
-    Kind.FLUSH: lambda _call: "flush",
-    Kind.CHECKPOINT: lambda _call: "take a checkpoint",
+    CallKind.INFO: lambda call: f"ask about {call.segment!r}",
+    CallKind.ATTRIBUTES: lambda call: f"ask for attributes of {call.segment!r}",
+    CallKind.FLUSH: lambda _call: "flush",
+    CallKind.CHECKPOINT: lambda _call: "take a checkpoint",
 }
 
 
 def _answered(call: Call) -> str:
-    if call.kind is Kind.EVENT and call.result is None:
+    if call.kind is CallKind.EVENT and call.result is None:
         return "it was there already"
-    if call.kind in {Kind.APPEND, Kind.EVENT, Kind.MERGE}:
+    if call.kind in {CallKind.APPEND, CallKind.EVENT, CallKind.MERGE}:
         return "done" if call.result is None else f"done, at {call.result:,}"
-    if call.kind is Kind.READ:
+    if call.kind is CallKind.READ:
         return f"{len(call.data):,} bytes ({hashlib.blake2b(call.data, digest_size=4).hexdigest()})"
-    if call.kind is Kind.ATTRIBUTES:
+    if call.kind is CallKind.ATTRIBUTES:
         return (
             ", ".join(f"{key.int:#x}={value}" for key, value in sorted(call.values.items()))
             or "none"
         )
-    meanings = {Kind.CREATE: "with id", Kind.SEAL: "with length", Kind.INFO: "its length is"}
+    meanings = {
+        CallKind.CREATE: "with id",
+        CallKind.SEAL: "with length",
+        CallKind.INFO: "its length is",
+    }
     if call.result is not None and call.kind in meanings:
         return f"done, {meanings[call.kind]} {call.result:,}"
     return "done"

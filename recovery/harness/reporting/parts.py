@@ -20,7 +20,7 @@ from recovery.harness.mutants.hunting import run_mutants
 from recovery.harness.reporting.page import EnumeratedPart, KillPart, MutantPart, SimulatedPart
 from recovery.harness.runs.directed import directed_plans
 from recovery.harness.runs.races import all_races
-from recovery.harness.runs.simulate import Summary, run_all, run_many
+from recovery.harness.runs.simulate import SimulationSummary, run_all, run_many
 from segmentstore.contracts.runtime import Clock
 
 DIRECTED_ROUNDS: Final = 3
@@ -49,7 +49,7 @@ def simulated(
     """Simulated runs of one workload on all cores until the time is over."""
     begun = clock.time_ms()
 
-    def more(_summary: Summary) -> bool:
+    def more(_summary: SimulationSummary) -> bool:
         return clock.time_ms() - begun < seconds * 1000
 
     summary = run_many(seed, workload, more=more, jobs=jobs)
@@ -69,7 +69,9 @@ def directed(seed: str, *, jobs: int, clock: Clock) -> Shown[SimulatedPart]:
     )
 
 
-def _part(summary: Summary, workload: str, seed: str, seconds: float, jobs: int) -> SimulatedPart:
+def _part(
+    summary: SimulationSummary, workload: str, seed: str, seconds: float, jobs: int
+) -> SimulatedPart:
     return SimulatedPart(
         workload=workload,
         seed=seed,
@@ -86,7 +88,7 @@ def _part(summary: Summary, workload: str, seed: str, seconds: float, jobs: int)
     )
 
 
-def _violations(summary: Summary) -> list[str]:
+def _violations(summary: SimulationSummary) -> list[str]:
     return [
         f"workload {failure.workload}, seed {failure.seed}: {violation}"
         for failure in summary.failures

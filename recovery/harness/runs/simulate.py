@@ -36,7 +36,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Summary:
+class SimulationSummary:
     """What many runs showed."""
 
     runs: int = 0
@@ -86,7 +86,7 @@ class Summary:
                 )
             )
 
-    def add(self, other: Summary) -> None:
+    def add(self, other: SimulationSummary) -> None:
         """Add another summary."""
         self.runs += other.runs
         self.crashes += other.crashes
@@ -120,9 +120,9 @@ def drawn_plans(base: str, workload: str) -> Iterator[Plan]:
     return (draw_plan(f"{base}/{number}", workload) for number in count())
 
 
-def run_plans(plans: Sequence[Plan]) -> Summary:
+def run_plans(plans: Sequence[Plan]) -> SimulationSummary:
     """Several runs, one after another, in this process."""
-    summary = Summary()
+    summary = SimulationSummary()
     for plan in plans:
         summary.take(Scenario(plan).run())
     gc.collect()
@@ -132,16 +132,16 @@ def run_plans(plans: Sequence[Plan]) -> Summary:
 def run_all(
     plans: Iterator[Plan],
     *,
-    more: Callable[[Summary], bool] = lambda _summary: True,
+    more: Callable[[SimulationSummary], bool] = lambda _summary: True,
     jobs: int = 1,
-    on_progress: Callable[[Summary], None] = lambda _summary: None,
-) -> Summary:
+    on_progress: Callable[[SimulationSummary], None] = lambda _summary: None,
+) -> SimulationSummary:
     """Run plan after plan on `jobs` processes, as long as there are some and `more(summary)` says
     so.
 
     What is under way then is ended. Ends early after FAILURES_MAX failures, and when `stop_asked`.
     """
-    summary = Summary()
+    summary = SimulationSummary()
 
     def next_plans() -> list[Plan]:
         return (
@@ -156,7 +156,7 @@ def run_all(
             on_progress(summary)
         return summary
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_settle) as pool:
-        running: set[Future[Summary]] = set()
+        running: set[Future[SimulationSummary]] = set()
         while True:
             while len(running) < jobs + 1 and (batch := next_plans()):
                 with starting_workers():
@@ -173,10 +173,10 @@ def run_many(
     base: str,
     workload: str,
     *,
-    more: Callable[[Summary], bool],
+    more: Callable[[SimulationSummary], bool],
     jobs: int = 1,
-    on_progress: Callable[[Summary], None] = lambda _summary: None,
-) -> Summary:
+    on_progress: Callable[[SimulationSummary], None] = lambda _summary: None,
+) -> SimulationSummary:
     """`run_all` of the drawn plans of a base seed."""
     return run_all(drawn_plans(base, workload), more=more, jobs=jobs, on_progress=on_progress)
 

@@ -27,7 +27,7 @@ from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import Call, History, Kind, Life, Outcome, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Life, Violation
 from recovery.harness.observer import observe
 from recovery.harness.workloads.catalogue import FAULTS
 from recovery.harness.workloads.running import run_workload
@@ -42,7 +42,7 @@ ROUND_CALLS: Final = 150
 PACE: Final = 0.002
 _LOOK_S: Final = 0.02
 _NUMBERS: Final = itertools.count()
-_CHANGES: Final = (Kind.APPEND, Kind.EVENT)
+_CHANGES: Final = (CallKind.APPEND, CallKind.EVENT)
 
 
 class StoreStoppedError(RuntimeError):
@@ -112,7 +112,7 @@ class WorkingStore:
 
     def told(self, what: str, call: Call) -> None:
         """Hear of a call."""
-        if what != "ended" or call.kind not in _CHANGES or call.outcome is not Outcome.OK:
+        if what != "ended" or call.kind not in _CHANGES or call.outcome is not CallOutcome.OK:
             return
         self.acknowledged += 1
         if self._waiting and self.acknowledged >= self._waiting[0][0]:

@@ -32,7 +32,7 @@ from durablelog.bookkeeper.ledger_store import (
     Replication,
 )
 from durablelog.bookkeeper.memory_nodes import NodeTree
-from recovery.harness.simulation.bookkeeper_network import Server, Timeline
+from recovery.harness.simulation.bookkeeper_network import NetworkServer, Timeline
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 READ_FAILED: Final = -1
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
     """Bytes of the ledger up to this entry, included."""
 
 
-class Answer(NamedTuple):
+class BookieAnswer(NamedTuple):
     """Of a bookie."""
 
     code: int
@@ -82,7 +82,7 @@ class Replica:
     wiped: bool = False
 
 
-class Bookie(Server):
+class Bookie(NetworkServer):
     """One bookie. All calls are what a request does when it is there; O(1) but for reads."""
 
     def __init__(self, name: str) -> None:
@@ -96,25 +96,27 @@ class Bookie(Server):
     def replica(self, ledger_id: int) -> Replica:
         return self.replicas.setdefault(ledger_id, Replica())
 
-    def add(self, ledger_id: int, number: int, entry: Entry, *, recovering: bool = False) -> Answer:
+    def add(
+        self, ledger_id: int, number: int, entry: Entry, *, recovering: bool = False
+    ) -> BookieAnswer:
         """Keep an entry, unless the ledger is fenced."""
         replica = self.replica(ledger_id)
         if replica.fenced and not recovering:
-            return Answer(FENCED)
+            return BookieAnswer(FENCED)
         replica.entries[number] = entry
-        return Answer(OK)
+        return BookieAnswer(OK)
 
-    def fence(self, ledger_id: int) -> Answer:
+    def fence(self, ledger_id: int) -> BookieAnswer:
         """Take no more entries of its writer; what of the ledger is known here to be OK."""
         replica = self.replica(ledger_id)
         replica.fenced = True
         if replica.wiped:
-            return Answer(CANNOT_TELL)
-        return Answer(
+            return BookieAnswer(CANNOT_TELL)
+        return BookieAnswer(
             OK, max((entry.confirmed for entry in replica.entries.values()), default=EMPTY)
         )
 
-    def read(self, ledger_id: int, first: int, last: int) -> Answer:
+    def read(self, ledger_id: int, first: int, last: int) -> BookieAnswer:
         """What is here of a range."""
         replica = self.replica(ledger_id)
         found = {
@@ -123,7 +125,7 @@ class Bookie(Server):
             if number in replica.entries
         }
         complete = len(found) == last - first + 1
-        return Answer(CANNOT_TELL if replica.wiped and not complete else OK, EMPTY, found)
+        return BookieAnswer(CANNOT_TELL if replica.wiped and not complete else OK, EMPTY, found)
 
     def wipe(self) -> None:
         """Everything is lost but that there was something."""
@@ -167,7 +169,7 @@ class BookKeeperServers:
     def __init__(self, bookies: int = 3) -> None:
         self.timeline = Timeline()
         self.bookies = tuple(Bookie(f"bookie-{number}") for number in range(bookies))
-        self.zookeeper = Server("zookeeper")
+        self.zookeeper = NetworkServer("zookeeper")
         self.records: dict[int, LedgerRecord] = {}
         self.tree = NodeTree()
         self.writers: dict[int, LedgerTeller] = {}
@@ -175,7 +177,7 @@ class BookKeeperServers:
         self._ledgers_made = 0
 
     @property
-    def servers(self) -> tuple[Server, ...]:
+    def servers(self) -> tuple[NetworkServer, ...]:
         """Bookies by their numbers, then ZooKeeper."""
         return (*self.bookies, self.zookeeper)
 

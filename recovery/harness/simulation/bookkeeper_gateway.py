@@ -31,12 +31,12 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     NOT_ENOUGH_BOOKIES,
     QUORUM_LATE,
     TIMED_OUT,
-    Answer,
+    BookieAnswer,
     BookKeeperServers,
     Entry,
     LedgerRecord,
 )
-from recovery.harness.simulation.bookkeeper_network import LATE, Client, Owner
+from recovery.harness.simulation.bookkeeper_network import LATE, NetworkClient, NetworkProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 ADD_PATIENCE_S: Final = 5.0
@@ -71,10 +71,10 @@ class Answers:
         return self._come.popleft()
 
 
-class Gateway(Client):
+class SimulatedGateway(NetworkClient):
     """One life of the gateway of one process."""
 
-    def __init__(self, servers: BookKeeperServers, owner: Owner) -> None:
+    def __init__(self, servers: BookKeeperServers, owner: NetworkProcess) -> None:
         super().__init__(
             servers.timeline,
             owner,
@@ -190,7 +190,7 @@ class Handle:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SimulatedGateway,
         ledger_id: int,
         record: LedgerRecord,
         on_result: Callable[[AddResult], None],
@@ -255,13 +255,13 @@ class Handle:
         """What closing does in ZooKeeper."""
         return self._gateway.servers.close_ledger(self.ledger_id, self.confirmed, self.length)
 
-    def _answered(self, add: _Add, answer: Answer | str) -> None:
+    def _answered(self, add: _Add, answer: BookieAnswer | str) -> None:
         if self.closed:
             return
-        if isinstance(answer, Answer) and answer.code == OK:
+        if isinstance(answer, BookieAnswer) and answer.code == OK:
             add.acknowledged += 1
             self._advance()
-        elif isinstance(answer, Answer) and answer.code == FENCED:
+        elif isinstance(answer, BookieAnswer) and answer.code == FENCED:
             self._fail(CLOSED if add.done else FENCED)
         else:
             add.failed += 1

@@ -3,8 +3,8 @@ with every fault on the way.
 
 Rules of this file:
 
-- what a process does to the outside is announced (`Owner.effect`) before it is handed to the
-  gateway: there it can die or be stopped, between any two;
+- what a process does to the outside is announced (`NetworkProcess.effect`) before it is handed to
+  the gateway: there it can die or be stopped, between any two;
 - results cross from the gateway to the process a little later; those that had not when the gateway
   was killed are lost, and their entries have an unknown outcome (-19);
 - a gateway that was killed is started again by the next call that needs one.
@@ -37,9 +37,13 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     BookKeeperServers,
     LedgerRecord,
 )
-from recovery.harness.simulation.bookkeeper_gateway import METADATA_PATIENCE_S, Gateway, Handle
-from recovery.harness.simulation.bookkeeper_network import LATE, LOST, Owner
-from recovery.harness.simulation.bookkeeper_recovery import Recovery, read_entries
+from recovery.harness.simulation.bookkeeper_gateway import (
+    METADATA_PATIENCE_S,
+    Handle,
+    SimulatedGateway,
+)
+from recovery.harness.simulation.bookkeeper_network import LATE, LOST, NetworkProcess
+from recovery.harness.simulation.bookkeeper_recovery import LedgerRecovery, read_entries
 from segmentstore.contracts.checksum import Buffer
 
 START_S: Final = (0.5, 3.0)
@@ -52,11 +56,11 @@ _BATCH_ENTRIES: Final = 16
 class SimulatedLedgers(LedgerStore):
     """One process's ledgers, with the faults of the group `bookkeeper.`."""
 
-    def __init__(self, servers: BookKeeperServers, process: Owner) -> None:
+    def __init__(self, servers: BookKeeperServers, process: NetworkProcess) -> None:
         self.process = process
         self._servers = servers
-        self._gateway: Gateway | None = None
-        self._starting: asyncio.Task[Gateway] | None = None
+        self._gateway: SimulatedGateway | None = None
+        self._starting: asyncio.Task[SimulatedGateway] | None = None
         self._started = False
         self._closed = False
 
@@ -77,7 +81,7 @@ class SimulatedLedgers(LedgerStore):
 
     async def recover(self, ledger_id: int) -> LedgerDescription:
         gateway = await self._live("recover")
-        description = await Recovery(gateway, ledger_id, self.effect).run()
+        description = await LedgerRecovery(gateway, ledger_id, self.effect).run()
         self._comes_late("recover")
         return description
 
@@ -152,14 +156,14 @@ class SimulatedLedgers(LedgerStore):
         if self.process.paused:
             await asyncio.sleep(0)
 
-    def meet_gateway_death(self, gateway: Gateway) -> bool:
+    def meet_gateway_death(self, gateway: SimulatedGateway) -> bool:
         """True if the gateway is killed now."""
         if gateway.dead or not self.process.world.strikes("bookkeeper.gateway.killed"):
             return False
         gateway.end()
         return True
 
-    async def _live(self, operation: str) -> Gateway:
+    async def _live(self, operation: str) -> SimulatedGateway:
         """A gateway that runs, started if need be. Raises LedgerError if it is killed just now."""
         if self._closed:
             raise LedgerError(GATEWAY_GONE, operation, "it was closed")
@@ -177,15 +181,17 @@ class SimulatedLedgers(LedgerStore):
             raise LedgerError(GATEWAY_GONE, operation, "the gateway was killed")
         return gateway
 
-    async def _start(self) -> Gateway:
+    async def _start(self) -> SimulatedGateway:
         if self._started:
             least, most = START_S
             await asyncio.sleep(least + (most - least) * self.process.random.random())
         self._started = True
-        self._gateway = Gateway(self._servers, self.process)
+        self._gateway = SimulatedGateway(self._servers, self.process)
         return self._gateway
 
-    async def _metadata(self, gateway: Gateway, operation: str, apply: Callable[[], Any]) -> Any:
+    async def _metadata(
+        self, gateway: SimulatedGateway, operation: str, apply: Callable[[], Any]
+    ) -> Any:
         answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_PATIENCE_S)
         if answer == GATEWAY_GONE:
             raise LedgerError(GATEWAY_GONE, operation, "the gateway was killed")
@@ -208,7 +214,11 @@ class SimulatedWriter(LedgerWriter):
     """The process's end of a handle."""
 
     def __init__(
-        self, ledgers: SimulatedLedgers, gateway: Gateway, ledger_id: int, record: LedgerRecord
+        self,
+        ledgers: SimulatedLedgers,
+        gateway: SimulatedGateway,
+        ledger_id: int,
+        record: LedgerRecord,
     ) -> None:
         self.on_results = _not_listening
         self.on_short = _not_listening

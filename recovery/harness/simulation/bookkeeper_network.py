@@ -37,7 +37,7 @@ time.
 """
 
 
-class Surroundings(Protocol):
+class NetworkWorld(Protocol):
     """What the cluster needs of its world."""
 
     @property
@@ -50,13 +50,13 @@ class Surroundings(Protocol):
         """Count a fault that has come of others."""
 
 
-class Owner(Protocol):
+class NetworkProcess(Protocol):
     """What it needs of a process."""
 
     @property
     def name(self) -> str: ...
     @property
-    def world(self) -> Surroundings: ...
+    def world(self) -> NetworkWorld: ...
     @property
     def random(self) -> random.Random: ...
     @property
@@ -74,7 +74,7 @@ class Timeline:
     def __init__(self) -> None:
         self._ahead: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
-        self._clients: list[Client] = []
+        self._clients: list[NetworkClient] = []
 
     def at(self, due_us: int, action: Callable[[], None], number: int | None = None) -> int:
         """Have `action` done then; its number, which decides among those of one time. O(log n)."""
@@ -97,13 +97,13 @@ class Timeline:
         while ahead and ahead[0][0] <= now_us:
             heapq.heappop(ahead)[2]()
 
-    def attach(self, client: Client) -> None:
+    def attach(self, client: NetworkClient) -> None:
         """A new client: its loop turns the timeline from now on."""
         self._clients.append(client)
         if self._ahead:
             client.wake(self._ahead[0][0])
 
-    def detach(self, client: Client) -> None:
+    def detach(self, client: NetworkClient) -> None:
         """It does so no more."""
         self._clients.remove(client)
 
@@ -113,7 +113,7 @@ class Timeline:
         return self._ahead[0][0] if self._ahead else None
 
 
-class Server:
+class NetworkServer:
     """When somebody listens.
 
     Killed, it loses no data, and connections break; stopped, it answers later.
@@ -165,7 +165,7 @@ class Link:
 
     __slots__ = ("generation", "in_flight", "last_answer_us", "last_due_us", "server")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: NetworkServer) -> None:
         self.server = server
         self.generation = 0
         self.in_flight: dict[Request, None] = {}
@@ -173,7 +173,7 @@ class Link:
         self.last_due_us = self.last_answer_us = 0
 
 
-class Client:
+class NetworkClient:
     """One process's way to the servers, for as long as it lives.
 
     `breaks` and `slows` name the faults of a connection that breaks, or takes long; none: it does
@@ -183,8 +183,8 @@ class Client:
     def __init__(
         self,
         timeline: Timeline,
-        owner: Owner,
-        servers: tuple[Server, ...],
+        owner: NetworkProcess,
+        servers: tuple[NetworkServer, ...],
         *,
         breaks: str = "",
         slows: str = "",

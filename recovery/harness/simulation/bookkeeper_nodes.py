@@ -25,7 +25,7 @@ from durablelog.bookkeeper.metadata_node import (
 )
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
-from recovery.harness.simulation.bookkeeper_network import LATE, LOST, Client, Owner
+from recovery.harness.simulation.bookkeeper_network import LATE, LOST, NetworkClient, NetworkProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 PATIENCE_S: Final = 10.0
@@ -34,11 +34,11 @@ PATIENCE_S: Final = 10.0
 class SimulatedNodes(MetadataNodes):
     """One process's session, with the faults of the group `node.`."""
 
-    def __init__(self, servers: BookKeeperServers, process: Owner) -> None:
+    def __init__(self, servers: BookKeeperServers, process: NetworkProcess) -> None:
         self._tree = servers.tree
         self._servers = servers
         self._process = process
-        self._session: Client | None = None
+        self._session: NetworkClient | None = None
         self._waiting: list[asyncio.Future[Any]] = []
         self._closed = False
         self._held = HeldNodes(servers.tree, lambda: process.dead or process.paused)
@@ -108,7 +108,7 @@ class SimulatedNodes(MetadataNodes):
         if world.strikes("node.away"):
             self._servers.zookeeper.stop(world.time.now_us, chance.uniform(*AWAY_S))
         if self._session is None:
-            self._session = Client(
+            self._session = NetworkClient(
                 self._servers.timeline, self._process, (self._servers.zookeeper,)
             )
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

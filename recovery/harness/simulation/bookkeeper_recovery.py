@@ -30,7 +30,7 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     NO_ENTRY,
     NO_RECOVERY,
     TIMED_OUT,
-    Answer,
+    BookieAnswer,
     Entry,
     LedgerRecord,
 )
@@ -38,7 +38,7 @@ from recovery.harness.simulation.bookkeeper_gateway import (
     ADD_PATIENCE_S,
     METADATA_PATIENCE_S,
     READ_PATIENCE_S,
-    Gateway,
+    SimulatedGateway,
 )
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST
 
@@ -50,11 +50,14 @@ _READ_CODES: Final[Mapping[object, int]] = {
 }
 
 
-class Recovery:
+class LedgerRecovery:
     """One recovery of one ledger. `effect` announces what is about to be done."""
 
     def __init__(
-        self, gateway: Gateway, ledger_id: int, effect: Callable[[str, str], Awaitable[None]]
+        self,
+        gateway: SimulatedGateway,
+        ledger_id: int,
+        effect: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self._gateway = gateway
         self._servers = gateway.servers
@@ -99,7 +102,7 @@ class Recovery:
         for _ in record.bookies:
             number, answer = await answers.next()
             self._check(answer)
-            if isinstance(answer, Answer) and answer.code == OK:
+            if isinstance(answer, BookieAnswer) and answer.code == OK:
                 heard.append(number)
                 confirmed = max(confirmed, answer.confirmed)
                 if self._is_enough(record, heard):
@@ -119,7 +122,7 @@ class Recovery:
             for _ in asked:
                 answer = (await answers.next())[1]
                 self._check(answer)
-                if not isinstance(answer, Answer):
+                if not isinstance(answer, BookieAnswer):
                     continue
                 if number in answer.entries:
                     return answer.entries[number]
@@ -143,7 +146,7 @@ class Recovery:
             for _ in asked:
                 answer = (await answers.next())[1]
                 self._check(answer)
-                written += isinstance(answer, Answer) and answer.code == OK
+                written += isinstance(answer, BookieAnswer) and answer.code == OK
                 if written >= record.replication.ack_quorum:
                     return
         finally:
@@ -193,7 +196,7 @@ class Recovery:
 
 
 async def read_entries(
-    gateway: Gateway, record: LedgerRecord, ledger_id: int, first: int, last: int
+    gateway: SimulatedGateway, record: LedgerRecord, ledger_id: int, first: int, last: int
 ) -> list[bytes]:
     """Entries of a range, from one bookie after another until all are there.
 
@@ -208,7 +211,7 @@ async def read_entries(
         answer = await gateway.ask_one(
             number, partial(bookie.read, ledger_id, first, last), READ_PATIENCE_S
         )
-        if isinstance(answer, Answer):
+        if isinstance(answer, BookieAnswer):
             found.update(answer.entries)
         else:
             code = _READ_CODES[answer]

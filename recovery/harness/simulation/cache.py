@@ -17,7 +17,7 @@ from typing import Final
 
 from readindex.cache_storage import CacheStatistics, CacheStorage
 from readindex.memory_cache import MemoryCache
-from recovery.harness.simulation.object_storage import Owner
+from recovery.harness.simulation.object_storage import StorageProcess
 from segmentstore.contracts.checksum import Buffer
 
 LATENCY_S: Final = (0.000_020, 0.000_200)
@@ -29,7 +29,7 @@ class SimulatedCache(CacheStorage):
     A call takes LATENCY_S of virtual time.
     """
 
-    def __init__(self, process: Owner, bytes_max: int) -> None:
+    def __init__(self, process: StorageProcess, bytes_max: int) -> None:
         self._world = process.world
         self._random = process.random
         self._memory = MemoryCache(bytes_max)

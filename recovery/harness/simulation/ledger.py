@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
-from recovery.harness.simulation.object_storage import Owner
+from recovery.harness.simulation.object_storage import StorageProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -84,7 +84,7 @@ class _Ledger:
         self.next_sequence = 1
         self.in_flight: deque[_Flight] = deque()
         """Frames of the owner on their way, in the order they are due."""
-        self.owner: Owner | None = None
+        self.owner: StorageProcess | None = None
         self.settled_death = False
 
     def send(self, epoch: int, flight: _Flight) -> None:
@@ -103,7 +103,7 @@ class _Ledger:
         while in_flight and in_flight[0].due_us <= now_us:
             self._arrive(in_flight.popleft())
 
-    def fence(self, now_us: int, owner: Owner) -> int:
+    def fence(self, now_us: int, owner: StorageProcess) -> int:
         """Make `owner` the owner; its epoch."""
         self.settle(now_us)
         self.in_flight.clear()
@@ -195,7 +195,11 @@ class SimulatedLedgerLog(DurableDataLog):
     """
 
     def __init__(
-        self, store: SimulatedLedgerStore, container_id: int, process: Owner, payload_bytes_max: int
+        self,
+        store: SimulatedLedgerStore,
+        container_id: int,
+        process: StorageProcess,
+        payload_bytes_max: int,
     ) -> None:
         if payload_bytes_max < 1:
             raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be positive")

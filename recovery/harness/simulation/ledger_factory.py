@@ -7,7 +7,7 @@ from typing import ClassVar
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import DurableDataLogFactory, LogOptions, StoredLogs
 from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
-from recovery.harness.simulation.object_storage import Owner
+from recovery.harness.simulation.object_storage import StorageProcess
 from segmentstore.contracts.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ class SimulatedLedgerFactory(DurableDataLogFactory):
 
     place: ClassVar[str] = "in the simulated service"
 
-    def __init__(self, store: SimulatedLedgerStore, process: Owner) -> None:
+    def __init__(self, store: SimulatedLedgerStore, process: StorageProcess) -> None:
         self._store = store
         self._process = process
 

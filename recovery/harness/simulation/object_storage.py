@@ -65,7 +65,7 @@ takes less.
 """
 
 
-class Surroundings(Protocol):
+class StorageWorld(Protocol):
     """What the services around a process need of its world."""
 
     @property
@@ -75,13 +75,13 @@ class Surroundings(Protocol):
         """True if the fault of this name happens now."""
 
 
-class Owner(Protocol):
+class StorageProcess(Protocol):
     """What they need of the process itself."""
 
     @property
     def name(self) -> str: ...
     @property
-    def world(self) -> Surroundings: ...
+    def world(self) -> StorageWorld: ...
     @property
     def random(self) -> random.Random: ...
     @property
@@ -109,7 +109,7 @@ class _Change:
     name: str
     data: bytes | None
     unique_id: bytes
-    owner: Owner | None
+    owner: StorageProcess | None
     """Who sent it and still waits for it; None if it lands whatever becomes of its sender."""
     survives: bool
     """What chance decided for the case that its sender dies before it is due."""
@@ -134,7 +134,7 @@ class _Weather:
         self._away_until = self._burst_until = self._throttled_until = 0
         self._rate = self._second = self._passed = 0
 
-    def refusal(self, owner: Owner) -> str | None:
+    def refusal(self, owner: StorageProcess) -> str | None:
         """Why the service refuses a request of now; None if it takes it.
 
         The request that brings a time on is its first.
@@ -292,7 +292,7 @@ class SimulatedObjectStorage(ObjectStorage):
     """
 
     def __init__(
-        self, bucket: SimulatedBucket, process: Owner, *, page_objects: int = PAGE_OBJECTS
+        self, bucket: SimulatedBucket, process: StorageProcess, *, page_objects: int = PAGE_OBJECTS
     ) -> None:
         self.bucket = bucket
         self._process = process

@@ -30,7 +30,7 @@ from durablelog.bookkeeper.gateway.handshake import connect
 from durablelog.bookkeeper.gateway.shared_gateway import (
     DEATHS_MAX,
     DEATHS_WITHIN_S,
-    Deaths,
+    GatewayDeaths,
     OwnGateway,
 )
 from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerState, Replication
@@ -224,7 +224,7 @@ def test_a_gateway_that_does_not_start_says_why(
 
 
 def test_one_that_dies_again_and_again_is_left_alone_for_a_while() -> None:
-    deaths = Deaths()
+    deaths = GatewayDeaths()
     for number in range(DEATHS_MAX):
         deaths.add(100.0 + number)
     for now in (100.0 + DEATHS_MAX, 99.9 + DEATHS_WITHIN_S):

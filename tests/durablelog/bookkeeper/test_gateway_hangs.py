@@ -32,7 +32,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TIMEOUT,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.shared_gateway import Deaths, OwnGateway
+from durablelog.bookkeeper.gateway.shared_gateway import GatewayDeaths, OwnGateway
 from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.pausing import pause_process
@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperClus
 
 @pytest.fixture(autouse=True)
 def _no_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_gateway._state, "deaths", Deaths())
+    monkeypatch.setattr(shared_gateway._state, "deaths", GatewayDeaths())
 
 
 def pid_of_gateway() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import Call, History, Kind, SeenSegment, Update
+from recovery.harness.history import Call, CallKind, History, SeenSegment, Update
 from tests.harness.checkers.small_store import SmallStore
 
 COUNTER = UUID(int=1 << 100)
@@ -30,18 +30,18 @@ def good() -> SmallStore:
         store.event("e", 1, number)
     store.observe()
     store.append("m#1", 6)
-    store.call(Kind.MERGE, "m", source="m#1")
-    store.call(Kind.TRUNCATE, "b", offset=store.history.calls[7].size)
+    store.call(CallKind.MERGE, "m", source="m#1")
+    store.call(CallKind.TRUNCATE, "b", offset=store.history.calls[7].size)
     store.append("d", 20)
-    store.call(Kind.DELETE, "d")
+    store.call(CallKind.DELETE, "d")
     store.create("d")
     store.append("d", 25)
     for value in (1, 2, 3):
-        store.call(Kind.UPDATE, "a", updates=(Update(COUNTER, "ACCUMULATE", value),))
+        store.call(CallKind.UPDATE, "a", updates=(Update(COUNTER, "ACCUMULATE", value),))
     store.append("a", 10, updates=(Update(VALUE, "REPLACE", 7),))
-    store.call(Kind.READ, "a", offset=0, max_length=30)
-    store.call(Kind.INFO, "a")
-    store.call(Kind.SEAL, "b")
+    store.call(CallKind.READ, "a", offset=0, max_length=30)
+    store.call(CallKind.INFO, "a")
+    store.call(CallKind.SEAL, "b")
     store.lost("a", 11)
     store.lost("a", 12)
     store.reopen(1)
@@ -79,7 +79,7 @@ def see_from(store: SmallStore, first: int, name: str, **changes: Any) -> None:
         see(store, number, name, **changes)
 
 
-def calls_of(store: SmallStore, kind: Kind, name: str) -> list[Call]:
+def calls_of(store: SmallStore, kind: CallKind, name: str) -> list[Call]:
     return [call for call in store.history.calls if call.kind is kind and call.segment == name]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from uuid import UUID
 
-from recovery.harness.history import Call, History, Kind, Outcome, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Update
 from tests.harness.checkers.small_store import Owner, SmallStore, event_length
 
 PLAIN = ("a", "b")
@@ -75,7 +75,7 @@ class Schedule:
         if owner.answers:
             number = self.chance.choice(list(owner.answers))
             call, outcome, _ = owner.answers[number]
-            if call.kind is Kind.EVENT and outcome is Outcome.REFUSED:
+            if call.kind is CallKind.EVENT and outcome is CallOutcome.REFUSED:
                 self.sessions[owner.life.number, call.segment, call.writer] = -2
             self.store.finish(number, owner)
 
@@ -89,32 +89,34 @@ class Schedule:
         elif what < 0.6:
             self.event(owner, name, chance.randrange(2) + (10 if name in SOURCES else 0), client)
         elif what < 0.7:
-            self.begin(owner, Kind.UPDATE, name, client, updates=self.updates())
+            self.begin(owner, CallKind.UPDATE, name, client, updates=self.updates())
         elif what < 0.82:
             offset = chance.randrange(400)
-            kind = chance.choice((Kind.READ, Kind.READ, Kind.INFO, Kind.ATTRIBUTES))
+            kind = chance.choice((CallKind.READ, CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
             self.begin(
                 owner, kind, name, client, offset=offset, max_length=chance.choice((1, 50, 1000))
             )
         elif what < 0.88 and name not in SOURCES:
-            self.begin(owner, Kind.TRUNCATE, name, client, offset=chance.randrange(300))
+            self.begin(owner, CallKind.TRUNCATE, name, client, offset=chance.randrange(300))
         elif what < 0.93:
             self.begin(
                 owner,
-                Kind.MERGE,
+                CallKind.MERGE,
                 TARGET,
                 client,
                 source=chance.choice(SOURCES),
                 updates=self.updates(),
             )
         elif what < 0.97:
-            removing = chance.choice((Kind.DELETE, Kind.CREATE))
+            removing = chance.choice((CallKind.DELETE, CallKind.CREATE))
             self.begin(owner, removing, chance.choice((DELETED, DELETED, *SOURCES)), client)
-            self.begin(owner, Kind.CREATE, chance.choice(SOURCES), client)
+            self.begin(owner, CallKind.CREATE, chance.choice(SOURCES), client)
         elif what < 0.975:
-            self.begin(owner, Kind.SEAL, name, client)
+            self.begin(owner, CallKind.SEAL, name, client)
 
-    def begin(self, owner: Owner, kind: Kind, name: str, client: str, **arguments: object) -> Call:
+    def begin(
+        self, owner: Owner, kind: CallKind, name: str, client: str, **arguments: object
+    ) -> Call:
         return self.store.begin(kind, name, client, owner, **arguments)
 
     def append(self, owner: Owner, name: str, client: str) -> None:
@@ -127,7 +129,13 @@ class Schedule:
             expected = len(owner.taken[name].content) - chance.choice((0, 0, 28))
         updates = self.updates() if chance.random() < 0.3 else ()
         self.begin(
-            owner, Kind.APPEND, name, client, lengths=lengths, expected=expected, updates=updates
+            owner,
+            CallKind.APPEND,
+            name,
+            client,
+            lengths=lengths,
+            expected=expected,
+            updates=updates,
         )
 
     def updates(self) -> tuple[Update, ...]:
@@ -153,7 +161,9 @@ class Schedule:
         number = last + 1
         self.sessions[session] = number
         lengths = (event_length(writer, number),)
-        self.begin(owner, Kind.EVENT, name, client, writer=writer, event=number, lengths=lengths)
+        self.begin(
+            owner, CallKind.EVENT, name, client, writer=writer, event=number, lengths=lengths
+        )
 
 
 def random_history(chance: random.Random, steps: int) -> History:

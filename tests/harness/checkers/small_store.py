@@ -15,11 +15,11 @@ from uuid import UUID
 from recovery.harness.checkers.registers import way_of
 from recovery.harness.history import (
     Call,
+    CallKind,
+    CallOutcome,
     History,
-    Kind,
     Life,
     Observation,
-    Outcome,
     SeenSegment,
     Update,
 )
@@ -50,7 +50,7 @@ class Owner:
         self.life = life
         self.taken = self.durable = state
         self.queue: list[tuple[Call, int | None, State]] = []
-        self.answers: dict[int, tuple[Call, Outcome, Any]] = {}
+        self.answers: dict[int, tuple[Call, CallOutcome, Any]] = {}
         self.fenced = False
 
 
@@ -93,7 +93,7 @@ class SmallStore:
 
     def begin(
         self,
-        kind: Kind,
+        kind: CallKind,
         segment: str,
         client: str = "one",
         owner: Owner | None = None,
@@ -111,18 +111,18 @@ class SmallStore:
             history.next_stamp(),
             **arguments,
         )
-        if kind in {Kind.APPEND, Kind.EVENT}:
+        if kind in {CallKind.APPEND, CallKind.EVENT}:
             call.size = sum(call.lengths) + HEADER_BYTES * len(call.lengths)
         history.calls.append(call)
         try:
-            if kind in {Kind.READ, Kind.INFO, Kind.ATTRIBUTES}:
-                owner.answers[call.number] = (call, Outcome.OK, self._look(owner.durable, call))
+            if kind in {CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES}:
+                owner.answers[call.number] = (call, CallOutcome.OK, self._look(owner.durable, call))
             else:
                 result, after = self._take(owner.taken, call)
                 owner.taken = after
                 owner.queue.append((call, result, after))
         except RefusedError as error:
-            owner.answers[call.number] = (call, Outcome.REFUSED, str(error))
+            owner.answers[call.number] = (call, CallOutcome.REFUSED, str(error))
         return call
 
     def commit(self, count: int, owner: Owner | None = None) -> None:
@@ -133,23 +133,23 @@ class SmallStore:
         for _ in range(min(count, len(owner.queue))):
             call, result, after = owner.queue.pop(0)
             owner.durable = self.state = after
-            owner.answers[call.number] = (call, Outcome.OK, result)
+            owner.answers[call.number] = (call, CallOutcome.OK, result)
 
     def finish(self, number: int, owner: Owner | None = None) -> None:
         """Give the answer of a call."""
         call, outcome, answer = (owner or self.owner).answers.pop(number)
         call.outcome = outcome
         call.ended = self.history.next_stamp()
-        if outcome is Outcome.REFUSED:
+        if outcome is CallOutcome.REFUSED:
             call.error = answer
-        elif call.kind is Kind.READ:
+        elif call.kind is CallKind.READ:
             call.data = answer
-        elif call.kind is Kind.ATTRIBUTES:
+        elif call.kind is CallKind.ATTRIBUTES:
             call.values = answer
         else:
             call.result = answer
 
-    def call(self, kind: Kind, segment: str, client: str = "one", **arguments: Any) -> Call:
+    def call(self, kind: CallKind, segment: str, client: str = "one", **arguments: Any) -> Call:
         """Ask and wait for the answer."""
         call = self.begin(kind, segment, client, **arguments)
         self.commit(len(self.owner.queue))
@@ -159,19 +159,23 @@ class SmallStore:
     # --- short forms ------------------------------------------------------------------------------
 
     def create(self, name: str, *updates: Update) -> Call:
-        return self.call(Kind.CREATE, name, updates=updates)
+        return self.call(CallKind.CREATE, name, updates=updates)
 
     def append(self, name: str, *lengths: int, **arguments: Any) -> Call:
-        return self.call(Kind.APPEND, name, lengths=lengths or (10,), **arguments)
+        return self.call(CallKind.APPEND, name, lengths=lengths or (10,), **arguments)
 
     def event(self, name: str, writer: int, number: int) -> Call:
         return self.call(
-            Kind.EVENT, name, writer=writer, event=number, lengths=(event_length(writer, number),)
+            CallKind.EVENT,
+            name,
+            writer=writer,
+            event=number,
+            lengths=(event_length(writer, number),),
         )
 
     def lost(self, name: str, *lengths: int, **arguments: Any) -> Call:
         """An append that nobody hears of again. `reopen(1)` lets it land."""
-        return self.begin(Kind.APPEND, name, lengths=lengths or (10,), **arguments)
+        return self.begin(CallKind.APPEND, name, lengths=lengths or (10,), **arguments)
 
     def observe(self, *, again: bool = False, findings: Sequence[str] = ()) -> Observation:
         history = self.history
@@ -205,9 +209,9 @@ class SmallStore:
 
     def _look(self, state: State, call: Call) -> Any:
         segment = _find(state, call.segment)
-        if call.kind is Kind.INFO:
+        if call.kind is CallKind.INFO:
             return len(segment.content)
-        if call.kind is Kind.ATTRIBUTES:
+        if call.kind is CallKind.ATTRIBUTES:
             return {UUID(bytes=key): value for key, value in segment.attributes.items()}
         if call.offset < segment.start:
             raise RefusedError("SegmentTruncatedError")
@@ -219,7 +223,7 @@ class SmallStore:
 
     def _take(self, state: State, call: Call) -> tuple[int | None, State]:
         name = call.segment
-        if call.kind is Kind.CREATE:
+        if call.kind is CallKind.CREATE:
             if name in state:
                 raise RefusedError("SegmentExistsError")
             attributes = _resolve(call.updates, {})
@@ -227,39 +231,39 @@ class SmallStore:
             return self.ids, {**state, name: Segment(self.ids, attributes=attributes)}
         segment = _find(state, name)
         length = len(segment.content)
-        if call.kind is Kind.DELETE:
+        if call.kind is CallKind.DELETE:
             return None, {found: other for found, other in state.items() if found != name}
-        if call.kind is Kind.TRUNCATE:
+        if call.kind is CallKind.TRUNCATE:
             if not segment.start <= call.offset <= length:
                 raise RefusedError("BadOffsetError")
             return None, {**state, name: replace(segment, start=call.offset)}
         if segment.sealed:
             raise RefusedError("SegmentSealedError")
-        if call.kind is Kind.SEAL:
+        if call.kind is CallKind.SEAL:
             return length, {**state, name: replace(segment, sealed=True)}
         data, rest = b"", state
         attributes = dict(segment.attributes)
-        if call.kind is Kind.EVENT:
+        if call.kind is CallKind.EVENT:
             key = UUID(int=call.writer).bytes
             if call.event <= attributes.get(key, -1):
                 return None, state
             attributes[key] = call.event
             data = event_record(call.writer, call.event, call.lengths[0])
         attributes |= _resolve(call.updates, segment.attributes)
-        if call.kind is Kind.APPEND:
+        if call.kind is CallKind.APPEND:
             if call.expected not in {None, length}:
                 raise RefusedError("BadOffsetError")
             data = b"".join(
                 append_record(call.number, item, size) for item, size in enumerate(call.lengths)
             )
-        elif call.kind is Kind.MERGE:
+        elif call.kind is CallKind.MERGE:
             source = _find(state, call.source)
             if source.start:
                 raise RefusedError("SegmentTruncatedError")
             data = source.content
             rest = {found: other for found, other in state.items() if found != call.source}
         changed = replace(segment, content=segment.content + data, attributes=attributes)
-        return None if call.kind is Kind.UPDATE else length, {**rest, name: changed}
+        return None if call.kind is CallKind.UPDATE else length, {**rest, name: changed}
 
 
 def event_length(writer: int, number: int) -> int:

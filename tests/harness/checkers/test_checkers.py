@@ -8,7 +8,7 @@ import pytest
 
 from recovery.harness.checkers.all_checks import CHECKERS, check_history, judge
 from recovery.harness.checkers.search import WINDOW_MAX
-from recovery.harness.history import Call, History, Kind, Observation, Outcome, Update
+from recovery.harness.history import Call, CallKind, CallOutcome, History, Observation, Update
 from tests.harness.checkers.histories import COUNTER, VALUE, content, good, see, told
 from tests.harness.checkers.small_store import SmallStore, event_length
 
@@ -27,7 +27,8 @@ def test_what_the_search_for_an_order_leaves_alone_is_counted() -> None:
         store.create("a")
         store.append("a", 10, expected=0)
         calls = [
-            store.begin(Kind.APPEND, "a", f"c{n}", lengths=(10,), expected=7) for n in range(count)
+            store.begin(CallKind.APPEND, "a", f"c{n}", lengths=(10,), expected=7)
+            for n in range(count)
         ]
         store.commit(9)
         for call in calls:
@@ -56,19 +57,19 @@ def test_an_append_after_a_seal_is_told() -> None:
 def test_a_seal_after_a_seal_is_told() -> None:
     store = SmallStore()
     store.create("a")
-    first = store.call(Kind.SEAL, "a")
-    second = store.call(Kind.SEAL, "a")
-    second.outcome, second.result, second.error = Outcome.OK, first.result, ""
+    first = store.call(CallKind.SEAL, "a")
+    second = store.call(CallKind.SEAL, "a")
+    second.outcome, second.result, second.error = CallOutcome.OK, first.result, ""
     assert "by each of the calls" in str(told(store.history)["sealed"])
 
 
 def test_a_read_below_a_truncation_is_told() -> None:
     store = good()
     seen = store.history.observations[0].segments["b"]
-    call = store.call(Kind.READ, "b", offset=0, max_length=10)
+    call = store.call(CallKind.READ, "b", offset=0, max_length=10)
     assert call.error == "SegmentTruncatedError"
     assert told(store.history) == {}
-    call.outcome, call.data, call.error = Outcome.OK, seen.content[:10], ""
+    call.outcome, call.data, call.error = CallOutcome.OK, seen.content[:10], ""
     assert "before it began" in str(told(store.history)["truncated"])
 
 
@@ -78,8 +79,8 @@ def test_a_refusal_at_the_right_offset_is_told() -> None:
     store.append("a", 10)
     call = store.append("a", 10, expected=38)
     store.history.observations.clear()
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "BadOffsetError"
-    after = store.call(Kind.INFO, "a")
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "BadOffsetError"
+    after = store.call(CallKind.INFO, "a")
     after.result = 38
     found = told(store.history)
     assert "its length all the time" in str(found["conditional"])
@@ -90,14 +91,15 @@ def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
     store = SmallStore()
     store.create("a")
     calls = [
-        store.begin(Kind.APPEND, "a", client, lengths=(10,), expected=0) for client in ("x", "y")
+        store.begin(CallKind.APPEND, "a", client, lengths=(10,), expected=0)
+        for client in ("x", "y")
     ]
     store.commit(9)
     for call in calls:
         store.finish(call.number)
     assert told(store.history) == {}
-    assert [call.outcome for call in calls] == [Outcome.OK, Outcome.REFUSED]
-    calls[0].outcome, calls[0].result, calls[0].error = Outcome.REFUSED, None, "BadOffsetError"
+    assert [call.outcome for call in calls] == [CallOutcome.OK, CallOutcome.REFUSED]
+    calls[0].outcome, calls[0].result, calls[0].error = CallOutcome.REFUSED, None, "BadOffsetError"
     assert list(told(store.history)) == ["linearizability"]
 
 
@@ -138,23 +140,23 @@ def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_told(
 def test_a_seal_that_no_order_explains_is_told() -> None:
     store = SmallStore()
     store.create("a")
-    first = store.begin(Kind.SEAL, "a")
-    second = store.begin(Kind.APPEND, "a", lengths=(10,), expected=0)
+    first = store.begin(CallKind.SEAL, "a")
+    second = store.begin(CallKind.APPEND, "a", lengths=(10,), expected=0)
     store.commit(9)
     store.finish(first.number)
     store.finish(second.number)
     assert told(store.history) == {}
-    first.outcome, first.result, first.error = Outcome.UNKNOWN, None, ""
+    first.outcome, first.result, first.error = CallOutcome.UNKNOWN, None, ""
     assert told(store.history) == {}
-    first.outcome, first.error = Outcome.REFUSED, "SegmentSealedError"
+    first.outcome, first.error = CallOutcome.REFUSED, "SegmentSealedError"
     assert "linearizability" in told(store.history)
 
 
 def test_an_attribute_refusal_without_reason_is_told() -> None:
     store = SmallStore()
     store.create("a", Update(VALUE, "REPLACE", 3))
-    call = store.call(Kind.UPDATE, "a", updates=(Update(VALUE, "REPLACE_IF_GREATER", 3),))
-    assert call.outcome is Outcome.REFUSED
+    call = store.call(CallKind.UPDATE, "a", updates=(Update(VALUE, "REPLACE_IF_GREATER", 3),))
+    assert call.outcome is CallOutcome.REFUSED
     assert told(store.history) == {}
     call.updates = (Update(VALUE, "REPLACE_IF_GREATER", 4),)
     assert "linearizability" in told(store.history)
@@ -163,10 +165,10 @@ def test_an_attribute_refusal_without_reason_is_told() -> None:
 def test_a_refused_update_that_took_effect_is_told() -> None:
     store = SmallStore()
     store.create("a")
-    store.call(Kind.UPDATE, "a", updates=(Update(VALUE, "REPLACE", 3),))
-    call = store.call(Kind.UPDATE, "a", updates=(Update(VALUE, "REPLACE", 4),))
+    store.call(CallKind.UPDATE, "a", updates=(Update(VALUE, "REPLACE", 3),))
+    call = store.call(CallKind.UPDATE, "a", updates=(Update(VALUE, "REPLACE", 4),))
     store.observe()
-    call.outcome, call.error = Outcome.REFUSED, "SegmentSealedError"
+    call.outcome, call.error = CallOutcome.REFUSED, "SegmentSealedError"
     assert "it is 4" in str(told(store.history)["attributes"])
 
 
@@ -174,12 +176,12 @@ def test_two_compare_and_sets_from_one_value_are_told() -> None:
     store = SmallStore()
     store.create("a")
     update = Update(VALUE, "REPLACE_IF_EQUALS", 1)
-    calls = [store.begin(Kind.UPDATE, "a", client, updates=(update,)) for client in ("x", "y")]
+    calls = [store.begin(CallKind.UPDATE, "a", client, updates=(update,)) for client in ("x", "y")]
     store.commit(9)
     for call in calls:
         store.finish(call.number)
     assert told(store.history) == {}
-    calls[1].outcome, calls[1].error = Outcome.OK, ""
+    calls[1].outcome, calls[1].error = CallOutcome.OK, ""
     assert "no order of the calls" in str(told(store.history)["attributes"])
 
 
@@ -189,7 +191,7 @@ def test_a_sum_beyond_the_unknown_ones_is_told() -> None:
         store.create("a")
         calls = [
             store.begin(
-                Kind.UPDATE,
+                CallKind.UPDATE,
                 "a",
                 f"client-{number % 3}",
                 updates=(Update(COUNTER, "ACCUMULATE", 1),),
@@ -201,7 +203,10 @@ def test_a_sum_beyond_the_unknown_ones_is_told() -> None:
             store.finish(call.number)
         for number in range(3):
             store.begin(
-                Kind.UPDATE, "a", f"client-{number}", updates=(Update(COUNTER, "ACCUMULATE", 1),)
+                CallKind.UPDATE,
+                "a",
+                f"client-{number}",
+                updates=(Update(COUNTER, "ACCUMULATE", 1),),
             )
         store.reopen(3)
         store.observe()
@@ -227,13 +232,13 @@ def overtaken(*, lands: bool) -> tuple[SmallStore, Call]:
     store.create("a")
     store.append("a", 10)
     old = store.owner
-    call = store.begin(Kind.APPEND, "a", lengths=(20,))
+    call = store.begin(CallKind.APPEND, "a", lengths=(20,))
     store.open(1 if lands else 0)
     store.observe()
     if lands:
         store.finish(call.number, old)
     else:
-        call.outcome, call.result, call.ended = Outcome.OK, 38, store.history.next_stamp()
+        call.outcome, call.result, call.ended = CallOutcome.OK, 38, store.history.next_stamp()
     return store, call
 
 
@@ -252,16 +257,18 @@ def test_an_acknowledgement_of_a_call_made_after_a_takeover_is_told() -> None:
     assert "began after life 1 had opened" in str(told(store.history)["owners"])
 
 
-@pytest.mark.parametrize("kind", [Kind.CREATE, Kind.SEAL, Kind.TRUNCATE])
-def test_other_acknowledgements_after_a_takeover_that_are_not_there_are_told(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [CallKind.CREATE, CallKind.SEAL, CallKind.TRUNCATE])
+def test_other_acknowledgements_after_a_takeover_that_are_not_there_are_told(
+    kind: CallKind,
+) -> None:
     store = SmallStore()
     store.create("a")
     store.append("a", 10)
-    call = store.begin(kind, "new" if kind is Kind.CREATE else "a", offset=38)
+    call = store.begin(kind, "new" if kind is CallKind.CREATE else "a", offset=38)
     store.open()
     store.observe()
-    call.outcome, call.ended = Outcome.OK, store.history.next_stamp()
-    call.result = {Kind.CREATE: 99, Kind.SEAL: 38, Kind.TRUNCATE: None}[kind]
+    call.outcome, call.ended = CallOutcome.OK, store.history.next_stamp()
+    call.result = {CallKind.CREATE: 99, CallKind.SEAL: 38, CallKind.TRUNCATE: None}[kind]
     assert "does not have it" in str(told(store.history)["owners"])
 
 
@@ -272,7 +279,7 @@ def test_a_stale_owners_reader_proves_nothing() -> None:
     old = store.owner
     store.open()
     store.append("a", 10)
-    call = store.begin(Kind.READ, "a", owner=old, offset=38, max_length=10)
+    call = store.begin(CallKind.READ, "a", owner=old, offset=38, max_length=10)
     store.finish(call.number, old)
     assert call.data == b""
     assert told(store.history) == {}
@@ -286,7 +293,7 @@ def test_a_truncation_inside_a_record_leaves_its_tail() -> None:
     store.create("a")
     store.append("a", 100)
     store.append("a", 10)
-    store.call(Kind.TRUNCATE, "a", offset=70)
+    store.call(CallKind.TRUNCATE, "a", offset=70)
     store.observe()
     assert told(store.history) == {}
     data = content(store, 0, "a")
@@ -301,7 +308,7 @@ def test_what_was_truncated_before_it_was_seen_is_explained() -> None:
     store.append("a", 10, 10, 10)
     store.event("a", 5, 0)
     store.append("a", 10)
-    store.call(Kind.TRUNCATE, "a", offset=40)
+    store.call(CallKind.TRUNCATE, "a", offset=40)
     store.observe()
     assert told(store.history) == {}
 
@@ -311,7 +318,7 @@ def test_a_resent_event_after_a_loss_is_no_violation() -> None:
     store.create("e")
     store.event("e", 1, 0)
     for number in (1, 2, 3):
-        store.begin(Kind.EVENT, "e", writer=1, event=number, lengths=(event_length(1, number),))
+        store.begin(CallKind.EVENT, "e", writer=1, event=number, lengths=(event_length(1, number),))
     store.reopen(2)
     for number in range(5):
         store.event("e", 1, number)
@@ -326,7 +333,7 @@ def test_an_unknown_merge_may_have_happened_or_not() -> None:
             store.create(name)
             store.append(name, 10)
         store.observe()
-        store.begin(Kind.MERGE, "m", source="m#1")
+        store.begin(CallKind.MERGE, "m", source="m#1")
         store.reopen(keep)
         seen: Observation = store.observe()
         assert ("m#1" in seen.segments) is (keep == 0)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from recovery.harness.history import Kind, Outcome
+from recovery.harness.history import CallKind, CallOutcome
 from recovery.harness.records import append_record, event_record
 from tests.harness.checkers.histories import (
     COUNTER,
@@ -46,7 +46,7 @@ def short_read(store: SmallStore) -> None:
 
 
 def last_append_gone(store: SmallStore) -> None:
-    size = calls_of(store, Kind.APPEND, "a")[-1].size
+    size = calls_of(store, CallKind.APPEND, "a")[-1].size
     see_from(store, 2, "a", content=content(store, 2, "a")[:-size])
 
 
@@ -59,12 +59,12 @@ def never_submitted(store: SmallStore) -> None:
 
 
 def wrong_length(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "a")[-3]
+    call = calls_of(store, CallKind.APPEND, "a")[-3]
     see(store, 3, "a", content=content(store, 3, "a") + append_record(call.number, 0, 99))
 
 
 def of_another_segment(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "m")[0]
+    call = calls_of(store, CallKind.APPEND, "m")[0]
     see(store, 3, "a", content=content(store, 3, "a") + append_record(call.number, 0, 12))
 
 
@@ -73,7 +73,7 @@ def unknown_event(store: SmallStore) -> None:
 
 
 def twice_in_one(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "a")[-1]
+    call = calls_of(store, CallKind.APPEND, "a")[-1]
     see(store, 3, "a", content=content(store, 3, "a") + append_record(call.number, 0, 13))
 
 
@@ -92,42 +92,42 @@ def batch_cut(store: SmallStore) -> None:
 
 
 def batch_interleaved(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "b")[-1]
+    call = calls_of(store, CallKind.APPEND, "b")[-1]
     data, size = content(store, 3, "b"), call.size
     see(store, 3, "b", content=data[: 58 - size] + data[-58:] + data[-91:-58])
 
 
 def batch_without_head(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "b")[-1]
+    call = calls_of(store, CallKind.APPEND, "b")[-1]
     see(store, 3, "a", content=append_record(call.number, 1, 5) + content(store, 3, "a"))
 
 
 def merged_nowhere(store: SmallStore) -> None:
-    target = calls_of(store, Kind.APPEND, "m")[0]
+    target = calls_of(store, CallKind.APPEND, "m")[0]
     see_from(store, 1, "m", content=append_record(target.number, 0, 12))
 
 
 def merged_by_an_unknown_merge_into_nothing(store: SmallStore) -> None:
-    merge = calls_of(store, Kind.MERGE, "m")[0]
-    merge.outcome, merge.result = Outcome.UNKNOWN, None
+    merge = calls_of(store, CallKind.MERGE, "m")[0]
+    merge.outcome, merge.result = CallOutcome.UNKNOWN, None
     merged_nowhere(store)
 
 
 def refused_and_there(store: SmallStore) -> None:
-    call = calls_of(store, Kind.APPEND, "a")[0]
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "BadOffsetError"
+    call = calls_of(store, CallKind.APPEND, "a")[0]
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "BadOffsetError"
 
 
 def refused_event_there(store: SmallStore) -> None:
-    call = calls_of(store, Kind.EVENT, "e")[0]
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "TierUnavailableError"
+    call = calls_of(store, CallKind.EVENT, "e")[0]
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "TierUnavailableError"
 
 
 def landed_after_its_life(store: SmallStore) -> None:
     lost = next(
         call
         for call in store.history.calls
-        if call.outcome is Outcome.UNKNOWN and call.lengths == (12,)
+        if call.outcome is CallOutcome.UNKNOWN and call.lengths == (12,)
     )
     see_from(store, 3, "a", content=content(store, 3, "a") + append_record(lost.number, 0, 12))
 
@@ -158,8 +158,8 @@ def event_number_never_sent(store: SmallStore) -> None:
 
 
 def repeated_event_missing(store: SmallStore) -> None:
-    for call in calls_of(store, Kind.EVENT, "e")[3:4]:
-        call.outcome, call.result, call.ended = Outcome.UNKNOWN, None, None
+    for call in calls_of(store, CallKind.EVENT, "e")[3:4]:
+        call.outcome, call.result, call.ended = CallOutcome.UNKNOWN, None, None
     sizes = [28 + event_length(1, number) for number in range(5)]
     data = content(store, 3, "e")
     without = data[: sum(sizes[:3])] + data[sum(sizes[:4]) :]
@@ -181,12 +181,12 @@ def sealed_by_nobody(store: SmallStore) -> None:
 
 
 def sealed_at_another_length(store: SmallStore) -> None:
-    calls_of(store, Kind.SEAL, "b")[0].result = 3
+    calls_of(store, CallKind.SEAL, "b")[0].result = 3
 
 
 def sealed_for_nobody(store: SmallStore) -> None:
     call = store.append("m", 10)
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "SegmentSealedError"
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "SegmentSealedError"
 
 
 def start_went_back(store: SmallStore) -> None:
@@ -267,7 +267,7 @@ def another_id_without_removal(store: SmallStore) -> None:
 
 
 def in_two_incarnations(store: SmallStore) -> None:
-    first, second = calls_of(store, Kind.APPEND, "d")
+    first, second = calls_of(store, CallKind.APPEND, "d")
     segments = store.history.observations[0].segments
     segments["d"] = replace(segments["d"], content=append_record(second.number, 0, 25), length=53)
     assert first.number < second.number
@@ -279,44 +279,44 @@ def finding(store: SmallStore) -> None:
 
 
 def read_something_else(store: SmallStore) -> None:
-    call = calls_of(store, Kind.READ, "a")[0]
+    call = calls_of(store, CallKind.READ, "a")[0]
     call.data = b"?" + call.data[1:]
 
 
 def read_too_much(store: SmallStore) -> None:
-    calls_of(store, Kind.READ, "a")[0].max_length = 5
+    calls_of(store, CallKind.READ, "a")[0].max_length = 5
 
 
 def read_what_is_lost(store: SmallStore) -> None:
-    call = calls_of(store, Kind.READ, "a")[0]
+    call = calls_of(store, CallKind.READ, "a")[0]
     call.offset, call.data, call.max_length = 100, content(store, 1, "a")[100:] + b"dirty", 1000
 
 
 def read_nothing(store: SmallStore) -> None:
-    calls_of(store, Kind.READ, "a")[0].data = b""
+    calls_of(store, CallKind.READ, "a")[0].data = b""
 
 
 def read_at_an_end_before_the_end(store: SmallStore) -> None:
-    call = calls_of(store, Kind.READ, "a")[0]
-    call.outcome, call.data, call.error = Outcome.REFUSED, b"", "EndOfSegmentError"
+    call = calls_of(store, CallKind.READ, "a")[0]
+    call.outcome, call.data, call.error = CallOutcome.REFUSED, b"", "EndOfSegmentError"
 
 
 def length_behind(store: SmallStore) -> None:
-    calls_of(store, Kind.INFO, "a")[0].result = 3
+    calls_of(store, CallKind.INFO, "a")[0].result = 3
 
 
 def same_offset_twice(store: SmallStore) -> None:
-    calls = calls_of(store, Kind.APPEND, "a")
+    calls = calls_of(store, CallKind.APPEND, "a")
     calls[1].result = calls[0].result
 
 
 def unexplained_hole(store: SmallStore) -> None:
     store.history.observations.clear()
-    calls_of(store, Kind.APPEND, "a")[-1].result = 9_000
+    calls_of(store, CallKind.APPEND, "a")[-1].result = 9_000
 
 
 def landed_before_an_earlier_one(store: SmallStore) -> None:
-    calls = calls_of(store, Kind.APPEND, "a")
+    calls = calls_of(store, CallKind.APPEND, "a")
     calls[0].result, calls[1].result = calls[1].result, calls[0].result
 
 
@@ -326,18 +326,18 @@ def conditional_elsewhere(store: SmallStore) -> None:
 
 def exists_for_nobody(store: SmallStore) -> None:
     call = store.create("new")
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "SegmentExistsError"
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "SegmentExistsError"
 
 
 def not_found(store: SmallStore) -> None:
     call = store.append("m", 10)
-    call.outcome, call.result, call.error = Outcome.REFUSED, None, "SegmentNotFoundError"
+    call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "SegmentNotFoundError"
 
 
 def created_twice(store: SmallStore) -> None:
-    first = calls_of(store, Kind.CREATE, "a")[0]
+    first = calls_of(store, CallKind.CREATE, "a")[0]
     call = store.create("new")
-    call.segment, call.outcome, call.result = "a", Outcome.OK, first.result
+    call.segment, call.outcome, call.result = "a", CallOutcome.OK, first.result
 
 
 PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (

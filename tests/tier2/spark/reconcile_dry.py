@@ -15,7 +15,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.spark.common.arrow_rows import ddl
 from tier2.spark.common.frames import partition_of
 from tier2.spark.reconcile.coverage import broken_segments
-from tier2.spark.reconcile.findings import FINDINGS, Place
+from tier2.spark.reconcile.findings import FINDINGS, StoreFacts
 from tier2.spark.reconcile.job import ReconcileResult, reconcile
 from tier2.spark.reconcile.marks import HASHES
 from tier2.spark.reconcile.plan import coverage_work, look_work
@@ -70,7 +70,7 @@ def dry_run(
         survey_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED
     )
     after = between() if between is not None else before
-    place = Place(
+    place = StoreFacts(
         epochs={
             number: after[number].epoch if number in after and number in before else None
             for number in world.metadata

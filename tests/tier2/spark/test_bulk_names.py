@@ -15,7 +15,7 @@ from tier2.object_names import (
     engine_folder,
 )
 from tier2.object_storage import StoredObject
-from tier2.spark.reconcile.findings import Kind, Place, judge_shard
+from tier2.spark.reconcile.findings import FindingKind, StoreFacts, judge_shard
 from tier2.spark.reconcile.folders import judge_names
 from tier2.spark.reconcile.listing import is_known_prefix, listing_table, shards_of
 
@@ -34,10 +34,10 @@ def listed(names: list[str]) -> pa.Table:
     return listing_table([StoredObject(name, 1, 0) for name in names])
 
 
-def place_of(names: list[str]) -> Place:
+def place_of(names: list[str]) -> StoreFacts:
     """A store that has all the containers which the names speak of."""
     parts = [each for each in map(classify_name, names) if isinstance(each, ObjectName)]
-    return Place({each.container_id: 2**64 - 1 for each in parts}, NOW_MS, 0)
+    return StoreFacts({each.container_id: 2**64 - 1 for each in parts}, NOW_MS, 0)
 
 
 @settings(deadline=None)
@@ -62,10 +62,10 @@ def test_what_is_listed_neither_by_shard_nor_by_folder_is_foreign(name: str) -> 
 def test_of_a_shard_those_are_foreign_that_the_authority_calls_so(names: list[str]) -> None:
     found = judge_shard(NO_OBJECTS, listed(names), NO_OBJECTS, place_of(names)).to_pylist()
     classes = {name: classify_name(name) for name in names}
-    assert {row["object"] for row in found if row["kind"] == Kind.FOREIGN} == {
+    assert {row["object"] for row in found if row["kind"] == FindingKind.FOREIGN} == {
         name for name, parts in classes.items() if parts == ForeignName(None)
     }
-    assert {row["object"] for row in found if row["kind"] != Kind.FOREIGN} == {
+    assert {row["object"] for row in found if row["kind"] != FindingKind.FOREIGN} == {
         name for name, parts in classes.items() if isinstance(parts, ObjectName)
     }
 

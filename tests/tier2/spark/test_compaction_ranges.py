@@ -25,7 +25,7 @@ from tier2.spark.compact import ranges as compaction_ranges
 from tier2.spark.compact.job import compact, plan_compaction
 from tier2.spark.compact.options import CompactionOptions
 from tier2.spark.compact.ranges import (
-    Range,
+    ChunkRange,
     dead_rows,
     left_rows,
     outlines_of,
@@ -122,8 +122,8 @@ def test_one_range_is_the_plan_itself_and_travels_whole(
     chosen = options(target=1000, **CHOSEN)
 
     async def at_once(storage: ObjectStorage, manifest: Manifest) -> Any:
-        assert list(ranges_of([manifest])) == [Range(3, 0, 1)]
-        return await plan_range(storage, manifest, Range(3, 0, 1), chosen)
+        assert list(ranges_of([manifest])) == [ChunkRange(3, 0, 1)]
+        return await plan_range(storage, manifest, ChunkRange(3, 0, 1), chosen)
 
     plan = exported(tmp_path, c, at_once)
     assert starts(plan) == starts(c.plan(chosen))

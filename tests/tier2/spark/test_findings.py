@@ -18,10 +18,10 @@ from tier2.object_names import ENGINE_PREFIXES, object_name, parse_object_name
 from tier2.spark.reconcile.findings import (
     FINDINGS,
     SEVERITIES,
-    Finding,
-    Kind,
-    Place,
+    FindingKind,
+    FindingRow,
     Severity,
+    StoreFacts,
     find_suspects,
     findings_table,
     judge_shard,
@@ -101,8 +101,8 @@ def listing(listed: Sequence[Listed]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LISTING)
 
 
-def place(**changes: Any) -> Place:
-    return Place({1: 7, 2: 7, 3: None}, NOW_MS, 72 * HOUR_MS)._replace(**changes)
+def place(**changes: Any) -> StoreFacts:
+    return StoreFacts({1: 7, 2: 7, 3: None}, NOW_MS, 72 * HOUR_MS)._replace(**changes)
 
 
 def judged(
@@ -291,8 +291,8 @@ def test_a_listing_that_names_an_object_twice_changes_nothing() -> None:
 
 
 def test_every_kind_has_a_severity() -> None:
-    table = findings_table([Finding(kind, "why") for kind in Kind])
-    assert table["severity"].to_pylist() == [SEVERITIES[kind] for kind in Kind]
+    table = findings_table([FindingRow(kind, "why") for kind in FindingKind])
+    assert table["severity"].to_pylist() == [SEVERITIES[kind] for kind in FindingKind]
     assert findings_table([]).schema.equals(FINDINGS)
 
 
@@ -325,7 +325,7 @@ def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
 
 
 def reference(
-    before: Sequence[Known], listed: Sequence[Listed], after: Sequence[Known], where: Place
+    before: Sequence[Known], listed: Sequence[Listed], after: Sequence[Known], where: StoreFacts
 ) -> set[Any]:
     """What docs/reconciliation.md says, object by object."""
     a, b = ({each.name: each for each in rows} for rows in (before, after))

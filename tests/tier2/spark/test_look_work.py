@@ -16,7 +16,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.tier2.spark.reconcile_world import World
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
-from tier2.spark.reconcile.findings import Place
+from tier2.spark.reconcile.findings import StoreFacts
 from tier2.spark.reconcile.plan import (
     BYTES_PER_TASK,
     TASKS_MAX,
@@ -120,7 +120,11 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
     manifests = world.snapshot()
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
     by = Judge(
-        manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False
+        manifests,
+        manifests,
+        StoreFacts({0: 3, 1: 3}, world.now_ms, 0),
+        site.run_id,
+        confirm_all=False,
     )
     rows = pa.Table.from_pylist(list(look_work(8)), schema=WORK)
     opened = Opened(monkeypatch)
@@ -145,7 +149,11 @@ def test_a_task_that_fails_closes_its_storage(
         world.lose(manifest.tables["objects"].object)
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
     by = Judge(
-        manifests, manifests, Place({0: 3, 1: 3}, world.now_ms, 0), site.run_id, confirm_all=False
+        manifests,
+        manifests,
+        StoreFacts({0: 3, 1: 3}, world.now_ms, 0),
+        site.run_id,
+        confirm_all=False,
     )
     opened = Opened(monkeypatch)
     rows = pa.Table.from_pylist(list(look_work(1)), schema=WORK)

@@ -29,7 +29,7 @@ from tier2.object_names import MessageKey, new_tagged_id, object_name, store_tag
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import found_classes, orphan_requests, second_survey
 from tier2.spark.reconcile import job as reconcile_job
-from tier2.spark.reconcile.findings import Finding, Kind, findings_table
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, findings_table
 from tier2.spark.reconcile.job import reconcile
 from tier2.spark.reconcile.orphan_requests import (
     ASKED,
@@ -65,12 +65,15 @@ class Beside:
 
     async def ask(self, orphans: dict[int, int], names: int = 65_536) -> list[dict[str, Any]]:
         findings = findings_table(
-            Finding(Kind.ORPHAN, "", number, f"{number}-{each:06d}")
+            FindingRow(FindingKind.ORPHAN, "", number, f"{number}-{each:06d}")
             for number, count in orphans.items()
             for each in range(count)
         )
         other = findings_table(
-            [Finding(Kind.FOREIGN, "", None, "readme.txt"), Finding(Kind.MISSING, "", 0, "x")]
+            [
+                FindingRow(FindingKind.FOREIGN, "", None, "readme.txt"),
+                FindingRow(FindingKind.MISSING, "", 0, "x"),
+            ]
         )
         asking = Asking("t", 77, "", names)
         return await ask_owners(

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import ConfigError
 from tier2.spark.common.arrow_rows import pack, unpack
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile.findings import FINDINGS, Finding, Kind, Severity, findings_table
+from tier2.spark.reconcile.findings import (
+    FINDINGS,
+    FindingKind,
+    FindingRow,
+    Severity,
+    findings_table,
+)
 from tier2.spark.reconcile.found_classes import count_classes
 from tier2.spark.reconcile.options import ReconcileOptions, parse_age
 from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned
@@ -28,7 +34,7 @@ from tier2.spark.reconcile.plan import (
     task_count,
 )
 from tier2.spark.reconcile.report import (
-    Summary,
+    ReconcileSummary,
     count_kinds,
     summary_json,
     summary_text,
@@ -151,15 +157,15 @@ def test_a_packed_table_has_the_bytes_of_its_rows_alone() -> None:
     assert unpack(packed).to_pylist() == some.to_pylist()
 
 
-def table(*findings: Finding) -> pa.Table:
+def table(*findings: FindingRow) -> pa.Table:
     return findings_table(findings, "run")
 
 
-ORPHAN = Finding(Kind.ORPHAN, "in neither snapshot", 1, "ab/x")
-WAITING = Finding(Kind.WAITING_FOR_DELETION, "garbage", 1, "ab/y")
-MISSING = Finding(Kind.MISSING, "live in both", 1, "ab/z", "3 bytes", "not there")
-UNKNOWN = Finding(
-    Kind.IN_FLIGHT, "container 2: its owner did not answer", 2, severity=Severity.UNKNOWN
+ORPHAN = FindingRow(FindingKind.ORPHAN, "in neither snapshot", 1, "ab/x")
+WAITING = FindingRow(FindingKind.WAITING_FOR_DELETION, "garbage", 1, "ab/y")
+MISSING = FindingRow(FindingKind.MISSING, "live in both", 1, "ab/z", "3 bytes", "not there")
+UNKNOWN = FindingRow(
+    FindingKind.IN_FLIGHT, "container 2: its owner did not answer", 2, severity=Severity.UNKNOWN
 )
 
 
@@ -181,11 +187,11 @@ def condemned(verdict: str) -> Condemned:
         ([MISSING, UNKNOWN], [], Exit.COULD_NOT_TELL),
     ],
 )
-def test_verdicts(findings: list[Finding], asked: list[str], code: Exit) -> None:
+def test_verdicts(findings: list[FindingRow], asked: list[str], code: Exit) -> None:
     assert verdict_of(table(*findings), [condemned(verdict) for verdict in asked]) == code
 
 
-def summary(findings: pa.Table, **changed: Any) -> Summary:
+def summary(findings: pa.Table, **changed: Any) -> ReconcileSummary:
     fields: dict[str, Any] = {
         "run_id": "00000000000000ab",
         "url": "file:///store",
@@ -205,11 +211,13 @@ def summary(findings: pa.Table, **changed: Any) -> Summary:
         "delete_orphans": "no",
         "verdict": verdict_of(findings, ()),
     } | changed
-    return Summary(**fields)
+    return ReconcileSummary(**fields)
 
 
 def test_a_foreign_name_never_reaches_a_terminal_as_it_is() -> None:
-    [counted] = count_kinds(table(Finding(Kind.FOREIGN, "no name of ours", None, "a\x1b[2J\nb é")))
+    [counted] = count_kinds(
+        table(FindingRow(FindingKind.FOREIGN, "no name of ours", None, "a\x1b[2J\nb é"))
+    )
     assert counted.example == "a\\x1b[2J\\nb é: no name of ours"
 
 

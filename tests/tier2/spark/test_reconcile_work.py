@@ -15,7 +15,7 @@ from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.spark.common.arrow_rows import is_text
-from tier2.spark.reconcile.findings import Place
+from tier2.spark.reconcile.findings import StoreFacts
 from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
 from tier2.spark.reconcile.tasks import Judge, judge_gone
 from tier2.spark.reconcile.work import Listers, shards_of_part, with_storage
@@ -269,7 +269,7 @@ def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: Wor
     assert (found(findings), counters["gone"]) == (set(), 2)
     before = world.snapshot()
     after = world.snapshot()
-    place = Place({0: 3, 1: 3}, world.now_ms, 0)
+    place = StoreFacts({0: 3, 1: 3}, world.now_ms, 0)
     by = Judge(before, after, place, "run", confirm_all=True)
     third = with_storage(world.url, lambda storage: judge_gone(storage, [lost, replaced, kept], by))
     assert found(third) == {("missing", lost)}

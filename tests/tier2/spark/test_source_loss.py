@@ -25,10 +25,10 @@ from tier2.spark.source.errors import DataLossError
 from tier2.spark.source.offsets import (
     OffsetFormatError,
     Position,
-    Progress,
     SegmentKey,
+    SegmentStep,
     StreamOffset,
-    Waiting,
+    WaitingSegment,
     next_offset,
     parse_offset,
     steps_between,
@@ -470,11 +470,13 @@ def test_a_limited_stream_tells_exactly_what_is_lost(world: MergingWorld, seed: 
 # --- offsets alone --------------------------------------------------------------------------------
 
 KEYS = st.builds(SegmentKey, st.integers(0, 3), st.integers(1, 5))
-LEFT = st.builds(Waiting, st.integers(0, 2**62), st.text(), st.none() | st.integers(1, 2**62))
+LEFT = st.builds(
+    WaitingSegment, st.integers(0, 2**62), st.text(), st.none() | st.integers(1, 2**62)
+)
 
 
 @given(st.dictionaries(KEYS, LEFT))
-def test_what_waits_comes_back_from_its_text(waiting: dict[SegmentKey, Waiting]) -> None:
+def test_what_waits_comes_back_from_its_text(waiting: dict[SegmentKey, WaitingSegment]) -> None:
     offset = StreamOffset(dict.fromkeys(waiting, 3), {}, {}, waiting)
     assert parse_offset(json.loads(json.dumps(offset.to_json()))) == offset
 
@@ -498,9 +500,9 @@ def test_what_waits_is_refused_if_it_is_no_such_thing(waiting: object) -> None:
 
 def test_an_offset_is_another_when_something_else_waits() -> None:
     one, two = SegmentKey(0, 1), SegmentKey(1, 2)
-    before = StreamOffset({one: 5}, {}, {0: Position(1, 1)}, {one: Waiting(9, "a")})
-    waiting = {one: Waiting(9, "a"), two: Waiting(20, "b")}
-    steps = {one: Progress(5, 5), two: Progress(10, 10)}
+    before = StreamOffset({one: 5}, {}, {0: Position(1, 1)}, {one: WaitingSegment(9, "a")})
+    waiting = {one: WaitingSegment(9, "a"), two: WaitingSegment(20, "b")}
+    steps = {one: SegmentStep(5, 5), two: SegmentStep(10, 10)}
     now = {0: Position(1, 2), 1: Position(1, 3)}
     after = next_offset(before, steps, frozenset(), now, waiting)
     assert after == StreamOffset(

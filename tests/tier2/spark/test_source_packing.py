@@ -39,7 +39,7 @@ from tier2.spark.source.group import group_runs, groups
 from tier2.spark.source.options import SourceOptions, parse_options
 from tier2.spark.source.packing import OBJECT_BYTES, RANGE_BYTES, Chunks, plan_parts
 from tier2.spark.source.partition import SegmentPartition
-from tier2.spark.source.plan import Part, RowRange, SourceSegment
+from tier2.spark.source.plan import RowPart, RowRange, SourceSegment
 
 SEGMENTS = int(os.environ.get("SPARK_PLAN_SEGMENTS", "10000"))
 NUMBERS = itertools.count()
@@ -241,7 +241,7 @@ def test_every_row_is_in_one_partition_and_comes_back_whole(
 def test_groups_are_bounded_and_in_order() -> None:
     ranges, chunks = flushed(300, 2, 30_000, 50)
     parts = [
-        Part(rows, chunks[0][0].table, *chunks[0][rows.segment.segment_id].span(0, rows.end))
+        RowPart(rows, chunks[0][0].table, *chunks[0][rows.segment.segment_id].span(0, rows.end))
         for rows in ranges
     ]
     found = list(groups(SegmentPartition(parts).ranges))

@@ -22,8 +22,8 @@ from tier2.spark.source.errors import DataLossError, SegmentFramingError, Source
 from tier2.spark.source.offsets import (
     OffsetFormatError,
     Position,
-    Progress,
     SegmentKey,
+    SegmentStep,
     StreamOffset,
     admit,
     fill,
@@ -124,14 +124,15 @@ def test_steps_are_told_from_two_offsets_alone() -> None:
     before = StreamOffset({one: 5, three: 7})
     after = next_offset(
         before,
-        {one: Progress(5, 9), two: Progress(100, 200)},
+        {one: SegmentStep(5, 9), two: SegmentStep(100, 200)},
         frozenset({three}),
         {0: Position(1, 2)},
     )
     assert after == StreamOffset({one: 9, two: 200}, {two: 100}, {0: Position(1, 2)})
-    assert steps_between(before, after) == {one: Progress(5, 9), two: Progress(100, 200)}
+    assert steps_between(before, after) == {one: SegmentStep(5, 9), two: SegmentStep(100, 200)}
     assert (
-        next_offset(after, {one: Progress(9, 9)}, frozenset({three}), {0: Position(1, 3)}) is after
+        next_offset(after, {one: SegmentStep(9, 9)}, frozenset({three}), {0: Position(1, 3)})
+        is after
     )
 
 

@@ -17,7 +17,7 @@ from tests.tier2.spark.reconcile_world import PAYLOAD, SEGMENTS, World
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_storage import StorageUnavailableError
-from tier2.spark.reconcile.findings import Kind, Severity
+from tier2.spark.reconcile.findings import FindingKind, Severity
 from tier2.spark.reconcile.verify import (
     ATTEMPTS,
     FAILURES_IN_A_ROW_MAX,
@@ -37,7 +37,7 @@ def check(world: World, **options: Any) -> ObjectsCheck:
     return with_storage(world.url, lambda storage: verify_objects(storage, [objects], **options))
 
 
-def kinds(checked: ObjectsCheck) -> list[tuple[Kind, str | None]]:
+def kinds(checked: ObjectsCheck) -> list[tuple[FindingKind, str | None]]:
     return [(finding.kind, finding.object) for finding in checked.findings]
 
 
@@ -69,7 +69,11 @@ def test_a_changed_byte_of_a_body_is_found_by_reading_bodies_alone(
     world.flip(name, chunk.block_offset + header.block_length - 1)
     assert check(world, bodies=False).findings == []
     (finding,) = check(world).findings
-    assert (finding.kind, finding.object, finding.container_id) == (Kind.BAD_CHECKSUM, name, 0)
+    assert (finding.kind, finding.object, finding.container_id) == (
+        FindingKind.BAD_CHECKSUM,
+        name,
+        0,
+    )
     assert (finding.segment_id, finding.start_offset, finding.length) == (
         segment_id,
         chunk.start_offset,
@@ -96,7 +100,7 @@ def test_a_block_of_somebody_else_has_a_wrong_identity(
     world.mistake(name, **wrong)
     (finding,) = check(world, bodies=bodies).findings
     assert (finding.kind, finding.object, finding.segment_id) == (
-        Kind.WRONG_IDENTITY,
+        FindingKind.WRONG_IDENTITY,
         name,
         SEGMENTS[0],
     )
@@ -112,13 +116,13 @@ def test_what_is_no_block_is_unreadable_and_the_next_ones_are_looked_at_all_the_
     (_, _), (_, second), (_, _) = world.chunks_of(0, name)
     world.flip(name, second.block_offset + 600)
     checked = check(world)
-    assert kinds(checked) == [(Kind.UNREADABLE, name), (Kind.BAD_CHECKSUM, name)]
+    assert kinds(checked) == [(FindingKind.UNREADABLE, name), (FindingKind.BAD_CHECKSUM, name)]
 
 
 def test_a_changed_header_has_a_bad_checksum(world: World) -> None:
     name = world.names()[1]
     world.flip(name, 40)
-    assert kinds(check(world, bodies=False)) == [(Kind.BAD_CHECKSUM, name)]
+    assert kinds(check(world, bodies=False)) == [(FindingKind.BAD_CHECKSUM, name)]
 
 
 def test_an_object_that_is_cut_has_a_wrong_size_and_no_other_finding(world: World) -> None:
@@ -127,7 +131,7 @@ def test_an_object_that_is_cut_has_a_wrong_size_and_no_other_finding(world: Worl
     world.cut(name, chunks[1][1].block_offset + 500)
     (finding,) = check(world).findings
     size = world.metadata[0].objects[name].record.size
-    assert (finding.kind, finding.object) == (Kind.WRONG_SIZE, name)
+    assert (finding.kind, finding.object) == (FindingKind.WRONG_SIZE, name)
     assert (finding.expected, finding.actual) == (
         f"{size} bytes",
         f"{chunks[1][1].block_offset + 500} bytes",
@@ -146,7 +150,7 @@ def test_a_fault_where_no_chunk_lies_is_a_note(world: World) -> None:
     world.flip(name, dropped.block_offset + 600)
     (finding,) = check(world).findings
     assert (finding.kind, finding.severity, finding.segment_id) == (
-        Kind.BAD_CHECKSUM,
+        FindingKind.BAD_CHECKSUM,
         Severity.NOTE,
         None,
     )
@@ -213,7 +217,7 @@ def test_an_object_that_cannot_be_had_is_unreadable_and_not_known_to_be_lost(wor
     checked = check_failing(world, [name], 1000)
     (finding,) = checked.findings
     assert (finding.kind, finding.object, finding.severity) == (
-        Kind.UNREADABLE,
+        FindingKind.UNREADABLE,
         name,
         Severity.UNKNOWN,
     )

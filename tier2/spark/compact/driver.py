@@ -28,7 +28,7 @@ from tier2.object_storage import ObjectStorage
 from tier2.spark.compact.group import GROUP_ID_DIGITS
 from tier2.spark.compact.options import CompactionOptions
 from tier2.spark.compact.plan import PlanOutline
-from tier2.spark.compact.ranges import LEFT, Range, dead_rows, left_rows, plan_range
+from tier2.spark.compact.ranges import LEFT, ChunkRange, dead_rows, left_rows, plan_range
 from tier2.spark.reconcile.owners import Owners
 
 MESSAGES_AT_ONCE: Final = 8
@@ -69,7 +69,7 @@ async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) 
 async def planned_here(
     storage: ObjectStorage,
     manifests: Mapping[int, Manifest],
-    ranges: Sequence[Range],
+    ranges: Sequence[ChunkRange],
     options: CompactionOptions,
 ) -> Iterable[PlanOutline]:
     """The plans of these ranges without Spark, one after another.

@@ -38,7 +38,7 @@ from tier2.spark.compact.driver import Prepared, planned_here, prepare, read_pro
 from tier2.spark.compact.options import CompactionOptions
 from tier2.spark.compact.overtaken import overtaken_sources
 from tier2.spark.compact.plan import PlannedGroup, PlanOutline
-from tier2.spark.compact.ranges import LEFT, PLANNED, RANGES, Range, outlines_of, ranges_of
+from tier2.spark.compact.ranges import LEFT, PLANNED, RANGES, ChunkRange, outlines_of, ranges_of
 from tier2.spark.compact.report import (
     CompactionSummary,
     GroupRow,
@@ -156,7 +156,7 @@ class _Plans:
         self.outlines.append(outline._replace(groups=taken))
         return taken
 
-    def pass_over(self, wave: Iterable[Range], prepared: Prepared) -> None:
+    def pass_over(self, wave: Iterable[ChunkRange], prepared: Prepared) -> None:
         """These are left for a later run."""
         rows = (
             prepared.manifests[where.container_id].tables["chunks"].rows
@@ -233,11 +233,11 @@ class _Run:
         return plans
 
     def _planned_here(
-        self, prepared: Prepared, wave: list[Range]
+        self, prepared: Prepared, wave: list[ChunkRange]
     ) -> Callable[[ObjectStorage], Coroutine[Any, Any, Iterable[PlanOutline]]]:
         return lambda storage: planned_here(storage, prepared.manifests, wave, self.options)
 
-    def _waves(self, prepared: Prepared) -> Iterator[list[Range]]:
+    def _waves(self, prepared: Prepared) -> Iterator[list[ChunkRange]]:
         wanted = [
             each
             for number, each in prepared.manifests.items()
@@ -246,7 +246,7 @@ class _Run:
         return waves_of(ranges_of(wanted), prepared.manifests)
 
     def _planned_by_tasks(
-        self, spark: SparkSession, prepared: Prepared, wave: list[Range], *, with_data: bool
+        self, spark: SparkSession, prepared: Prepared, wave: list[ChunkRange], *, with_data: bool
     ) -> Iterator[tuple[PlanOutline, Mapping[str, bytes]]]:
         """The plans of some ranges: one query, a task a range."""
         site = self._site()

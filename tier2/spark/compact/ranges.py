@@ -77,7 +77,7 @@ the plan's shares.
 """
 
 
-class Range(NamedTuple):
+class ChunkRange(NamedTuple):
     """One of `parts` ranges of a container's chunks."""
 
     container_id: int
@@ -85,16 +85,16 @@ class Range(NamedTuple):
     parts: int
 
 
-def ranges_of(manifests: Iterable[Manifest]) -> Iterator[Range]:
+def ranges_of(manifests: Iterable[Manifest]) -> Iterator[ChunkRange]:
     """The ranges of some containers. Reads nothing: how many rows there are the manifests say."""
     for manifest in manifests:
         parts = max(1, -(-manifest.tables["chunks"].rows // CHUNKS_PER_RANGE))
         for part in range(parts):
-            yield Range(manifest.container_id, part, parts)
+            yield ChunkRange(manifest.container_id, part, parts)
 
 
 async def read_range(
-    storage: ObjectStorage, manifest: Manifest, where: Range, options: CompactionOptions
+    storage: ObjectStorage, manifest: Manifest, where: ChunkRange, options: CompactionOptions
 ) -> tuple[pa.Table, pa.Table]:
     """Segments and chunks of a range, its cells whole.
 
@@ -152,7 +152,7 @@ async def _to_the_end_of_its_cell(
 
 
 async def left_rows(
-    storage: ObjectStorage, manifest: Manifest, where: Range, options: CompactionOptions
+    storage: ObjectStorage, manifest: Manifest, where: ChunkRange, options: CompactionOptions
 ) -> pa.Table:
     """LEFT of one range."""
     segments, chunks = await read_range(storage, manifest, where, options)
@@ -192,7 +192,7 @@ def dead_rows(left: pa.Table, options: CompactionOptions) -> pa.Table:
 async def plan_range(
     storage: ObjectStorage,
     manifest: Manifest,
-    where: Range,
+    where: ChunkRange,
     options: CompactionOptions,
     dead: Sequence[int] = (),
 ) -> CompactionPlan:

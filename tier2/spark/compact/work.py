@@ -38,7 +38,7 @@ from tier2.spark.compact.plan import PlannedGroup
 from tier2.spark.compact.ranges import (
     LEFT,
     RANGES,
-    Range,
+    ChunkRange,
     dead_rows,
     left_rows,
     plan_range,
@@ -157,11 +157,13 @@ def rounds_of(groups: Iterable[Worked]) -> Iterator[list[Worked]]:
         yield held
 
 
-def waves_of(ranges: Iterable[Range], manifests: Mapping[int, Manifest]) -> Iterator[list[Range]]:
+def waves_of(
+    ranges: Iterable[ChunkRange], manifests: Mapping[int, Manifest]
+) -> Iterator[list[ChunkRange]]:
     """Whole containers, as many as have about WAVE_CHUNKS chunks: what is planned, and then worked
     at, together.
     """
-    held: list[Range] = []
+    held: list[ChunkRange] = []
     chunks = 0
     for where in ranges:
         rows = manifests[where.container_id].tables["chunks"].rows
@@ -201,7 +203,7 @@ def work_table(groups: Sequence[Worked], bins: int) -> pa.Table:
 # --- planning -------------------------------------------------------------------------------------
 
 
-def ranges_table(ranges: Sequence[Range]) -> pa.Table:
+def ranges_table(ranges: Sequence[ChunkRange]) -> pa.Table:
     """RANGES: a bin each."""
     rows = [{"bin": number, **where._asdict()} for number, where in enumerate(ranges)]
     return pa.Table.from_pylist(rows, schema=RANGES)
@@ -247,15 +249,15 @@ def plan_task(
     return run
 
 
-def _ranges_in(batches: Batches) -> Iterator[tuple[Range, list[int]]]:
+def _ranges_in(batches: Batches) -> Iterator[tuple[ChunkRange, list[int]]]:
     """Each range, with the objects in its rows."""
-    held: tuple[Range, list[int]] | None = None
+    held: tuple[ChunkRange, list[int]] | None = None
     for batch in batches:
         columns: list[list[Any]] = [
-            batch.column(name).to_pylist() for name in (*Range._fields, "object")
+            batch.column(name).to_pylist() for name in (*ChunkRange._fields, "object")
         ]
         for container_id, part, parts, number in zip(*columns, strict=True):
-            where = Range(container_id, part, parts)
+            where = ChunkRange(container_id, part, parts)
             if held is None or held[0] != where:
                 if held is not None:
                     yield held

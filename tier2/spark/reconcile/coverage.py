@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tier2.spark.reconcile.findings import Finding, Kind, findings_table
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, findings_table
 
 _Numbers = NDArray[np.int64]
 
@@ -170,39 +170,45 @@ class SegmentWalk:
         ours = _segments(segment)
         return cls(int(ours.floor[0]), int(ours.ceiling[0]))
 
-    def see_rows(self, chunks: pa.Table) -> Iterator[tuple[Finding, int | None]]:
+    def see_rows(self, chunks: pa.Table) -> Iterator[tuple[FindingRow, int | None]]:
         """As `see`, of rows of the segment with start_offset and length."""
         return self.see(_chunks(chunks))
 
-    def see(self, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+    def see(self, chunks: _Chunks) -> Iterator[tuple[FindingRow, int | None]]:
         """What is wrong with the next chunks, each with its row."""
         ceiling = self._ceiling
         for start, end, row in zip(
             chunks.starts.tolist(), chunks.ends.tolist(), chunks.rows.tolist(), strict=True
         ):
             if end <= start:
-                yield _finding(Kind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end), row
+                yield (
+                    _finding(FindingKind.WRONG_SIZE, f"a chunk of {end - start} bytes", start, end),
+                    row,
+                )
                 continue
             if min(start, ceiling) > self._reached:
                 evidence = "no chunk holds these bytes, the named one is behind them"
-                yield _finding(Kind.GAP, evidence, self._reached, min(start, ceiling)), row
+                yield _finding(FindingKind.GAP, evidence, self._reached, min(start, ceiling)), row
             if self._last_end is not None and start < self._last_end:
                 evidence = f"a chunk begins at {start}, and earlier ones reach {self._last_end}"
-                yield _finding(Kind.OVERLAP, evidence, start, min(end, self._last_end)), row
+                yield _finding(FindingKind.OVERLAP, evidence, start, min(end, self._last_end)), row
             if self.beyond is None and end > ceiling:
                 self.beyond = max(start, ceiling), row
             self._reached = max(self._reached, end)
             self._last_end = end if self._last_end is None else max(self._last_end, end)
 
-    def end(self) -> Iterator[tuple[Finding, int | None]]:
+    def end(self) -> Iterator[tuple[FindingRow, int | None]]:
         """What is wrong with the segment's end."""
         ceiling = self._ceiling
         if self._reached < ceiling:
             evidence = "no chunk holds these bytes, up to the storage length"
-            yield _finding(Kind.GAP, evidence, self._reached, ceiling), None
+            yield _finding(FindingKind.GAP, evidence, self._reached, ceiling), None
         elif self.beyond is not None and self._last_end is not None:
             evidence = f"chunks reach {self._last_end}, and the storage length is {ceiling}"
-            yield _finding(Kind.OVERLAP, evidence, self.beyond[0], self._last_end), self.beyond[1]
+            yield (
+                _finding(FindingKind.OVERLAP, evidence, self.beyond[0], self._last_end),
+                self.beyond[1],
+            )
 
 
 def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
@@ -231,8 +237,8 @@ def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> 
         name = objects["name"][int(parents[one])].as_py()
         length = int(end - starts[other])
         findings.append(
-            Finding(
-                Kind.OVERLAP,
+            FindingRow(
+                FindingKind.OVERLAP,
                 evidence,
                 container_id,
                 name,
@@ -268,7 +274,7 @@ def _chunks(table: pa.Table) -> _Chunks:
     return _Chunks(ids, starts, starts + lengths, rows)
 
 
-def _judge(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[Finding, int | None]]:
+def _judge(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[FindingRow, int | None]]:
     """Findings by segment, each with the row of the chunk it is about."""
     first = np.searchsorted(chunks.ids, segments.ids, "left")
     behind = np.searchsorted(chunks.ids, segments.ids, "right")
@@ -298,7 +304,7 @@ def _suspicious(
 
 def _judge_segment(
     floor: int, ceiling: int, chunks: _Chunks
-) -> Iterator[tuple[Finding, int | None]]:
+) -> Iterator[tuple[FindingRow, int | None]]:
     """One segment, and all of its chunks."""
     walk = SegmentWalk(floor, ceiling)
     yield from walk.see(chunks)
@@ -319,14 +325,16 @@ def _border(segments: _Segments, chunks: _Chunks, part: int, segment_id: int) ->
 
 def _of_unknown_segments(
     segments: _Segments, chunks: _Chunks
-) -> Iterator[tuple[Finding, int | None]]:
+) -> Iterator[tuple[FindingRow, int | None]]:
     """One finding a segment, about its first chunk."""
     strange = np.flatnonzero(~np.isin(chunks.ids, segments.ids))
     ids, first, counts = np.unique(chunks.ids[strange], return_index=True, return_counts=True)
     for segment_id, place, count in zip(
         ids.tolist(), strange[first].tolist(), counts.tolist(), strict=True
     ):
-        finding = _finding(Kind.WRONG_IDENTITY, f"{_UNKNOWN}: {count}", *_span(chunks, place))
+        finding = _finding(
+            FindingKind.WRONG_IDENTITY, f"{_UNKNOWN}: {count}", *_span(chunks, place)
+        )
         yield finding._replace(segment_id=segment_id), int(chunks.rows[place])
 
 
@@ -334,11 +342,11 @@ def _span(chunks: _Chunks, place: int) -> tuple[int, int]:
     return int(chunks.starts[place]), int(chunks.ends[place])
 
 
-def _finding(kind: Kind, evidence: str, start: int, end: int) -> Finding:
-    return Finding(kind, evidence, start_offset=start, length=end - start)
+def _finding(kind: FindingKind, evidence: str, start: int, end: int) -> FindingRow:
+    return FindingRow(kind, evidence, start_offset=start, length=end - start)
 
 
-def _with_object(finding: Finding, chunks: pa.Table, row: int | None) -> Finding:
+def _with_object(finding: FindingRow, chunks: pa.Table, row: int | None) -> FindingRow:
     if row is None:
         return finding
     name: Any = chunks["object_name"][row].as_py()

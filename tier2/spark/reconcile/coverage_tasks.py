@@ -24,7 +24,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.object_storage import ObjectStorage
 from tier2.spark.reconcile.coverage import Border, SegmentWalk, judge_range
-from tier2.spark.reconcile.findings import FINDINGS, Finding, findings_table
+from tier2.spark.reconcile.findings import FINDINGS, FindingRow, findings_table
 
 COVERED: Final = ("segment_id", "start_offset", "length")
 """What is needed of a snapshot's `chunks` to follow them."""
@@ -87,7 +87,7 @@ async def cover_segment(
     chunks = await open_groups(storage, manifest, "chunks", COVERED)
     named = await open_groups(storage, manifest, "chunks", NAMED)
     first, behind = chunks.of_segments(segment_id, segment_id)
-    findings: list[Finding] = []
+    findings: list[FindingRow] = []
     beyond: str | None = None
     for start in range(first, behind, WALKED_GROUPS):
         end = min(start + WALKED_GROUPS, behind)

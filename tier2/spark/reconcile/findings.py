@@ -64,7 +64,7 @@ CLOCKS_MS: Final = 300_000
 """So far, in milliseconds, the clocks of a storage and of an owner may be apart."""
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """The classes of findings."""
 
     MISSING = "missing"
@@ -94,21 +94,21 @@ class Severity(enum.StrEnum):
     """It could not be told: a snapshot lacks."""
 
 
-SEVERITIES: Final[Mapping[Kind, Severity]] = {
-    **dict.fromkeys(Kind, Severity.HARMFUL),
-    Kind.ORPHAN: Severity.NOTE,
-    Kind.FOREIGN: Severity.NOTE,
-    Kind.IN_FLIGHT: Severity.INFORMATION,
-    Kind.WAITING_FOR_DELETION: Severity.INFORMATION,
-    Kind.LEFTOVER: Severity.INFORMATION,
+SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
+    **dict.fromkeys(FindingKind, Severity.HARMFUL),
+    FindingKind.ORPHAN: Severity.NOTE,
+    FindingKind.FOREIGN: Severity.NOTE,
+    FindingKind.IN_FLIGHT: Severity.INFORMATION,
+    FindingKind.WAITING_FOR_DELETION: Severity.INFORMATION,
+    FindingKind.LEFTOVER: Severity.INFORMATION,
 }
 """Of each kind; an object in flight is `unknown` instead where its container has no snapshot."""
 
 
-class Finding(NamedTuple):
+class FindingRow(NamedTuple):
     """One row of FINDINGS without its run."""
 
-    kind: Kind
+    kind: FindingKind
     evidence: str
     container_id: int | None = None
     object: str | None = None
@@ -132,7 +132,7 @@ class Suspects(NamedTuple):
     """Rows of the listing: named in those, or not in A."""
 
 
-class Place(NamedTuple):
+class StoreFacts(NamedTuple):
     """What verdicts need to know about the whole store, the same for every shard."""
 
     epochs: Mapping[int, int | None]
@@ -165,7 +165,7 @@ class Place(NamedTuple):
     """Snapshot B is of owners that were asked for it, not the newest there was."""
 
 
-def findings_table(findings: Iterable[Finding], run_id: str = "") -> pa.Table:
+def findings_table(findings: Iterable[FindingRow], run_id: str = "") -> pa.Table:
     """The findings as rows of FINDINGS, in their order."""
     rows = list(findings)
     columns: dict[str, Any] = {
@@ -182,7 +182,7 @@ def findings_table(findings: Iterable[Finding], run_id: str = "") -> pa.Table:
 
 
 def judge_shard(
-    before: pa.Table, listed: pa.Table, after: pa.Table, place: Place, *, run_id: str = ""
+    before: pa.Table, listed: pa.Table, after: pa.Table, place: StoreFacts, *, run_id: str = ""
 ) -> pa.Table:
     """FINDINGS over one shard, or any other set of objects: of `listing.LISTING` between two
     snapshots' `objects`.
@@ -219,7 +219,7 @@ class _Known(NamedTuple):
     size: int
 
 
-def _judge(suspects: Suspects, after: pa.Table, place: Place) -> Iterator[Finding]:
+def _judge(suspects: Suspects, after: pa.Table, place: StoreFacts) -> Iterator[FindingRow]:
     earlier = _known(suspects.before)
     later = _known(_named(after, suspects))
     findings = [
@@ -230,8 +230,11 @@ def _judge(suspects: Suspects, after: pa.Table, place: Place) -> Iterator[Findin
 
 
 def _judge_absent(
-    suspects: Suspects, earlier: Mapping[str, _Known], later: Mapping[str, _Known], place: Place
-) -> Iterator[Finding]:
+    suspects: Suspects,
+    earlier: Mapping[str, _Known],
+    later: Mapping[str, _Known],
+    place: StoreFacts,
+) -> Iterator[FindingRow]:
     """Live in A and not listed: missing if B still needs it."""
     listed = set(_strings(suspects.listed, "key").to_pylist())
     blocks = _blocks(suspects.before)
@@ -257,8 +260,11 @@ def _judge_absent(
 
 
 def _judge_listed(
-    suspects: Suspects, earlier: Mapping[str, _Known], later: Mapping[str, _Known], place: Place
-) -> Iterator[Finding]:
+    suspects: Suspects,
+    earlier: Mapping[str, _Known],
+    later: Mapping[str, _Known],
+    place: StoreFacts,
+) -> Iterator[FindingRow]:
     """Listed, and not as A has it."""
     columns = (suspects.listed[name].to_pylist() for name in ("key", "size", "modified_ms"))
     for name, size, modified_ms in zip(*columns, strict=True):
@@ -274,15 +280,15 @@ def _judge_one(
     modified_ms: int | None,
     was: _Known | None,
     now: _Known | None,
-    place: Place,
-) -> Finding | None:
+    place: StoreFacts,
+) -> FindingRow | None:
     parts = parse_object_name(name)
     container_id = None if parts is None else parts.container_id
     if now is not None and now.live:
         if size == now.size:
             return None  # New since A, and as it should be.
-        return Finding(
-            Kind.WRONG_SIZE,
+        return FindingRow(
+            FindingKind.WRONG_SIZE,
             "size in the listing",
             container_id,
             name,
@@ -291,14 +297,14 @@ def _judge_one(
         )
     if (was is not None and not was.live) or now is not None:
         evidence = "garbage in a snapshot: its owner will delete it"
-        return Finding(
-            Kind.WAITING_FOR_DELETION, evidence, container_id, name, actual=f"{size} bytes"
+        return FindingRow(
+            FindingKind.WAITING_FOR_DELETION, evidence, container_id, name, actual=f"{size} bytes"
         )
     if was is not None:
         if container_id is not None and place.epochs.get(container_id) is None:
             return _untold(parts, name, size)
-        return Finding(
-            Kind.IN_FLIGHT,
+        return FindingRow(
+            FindingKind.IN_FLIGHT,
             "live in snapshot A, gone from snapshot B",
             container_id,
             name,
@@ -307,19 +313,21 @@ def _judge_one(
     if parts is None:
         if engine_folder(name) is not None:
             return None  # `folders` judges it.
-        return Finding(
-            Kind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
+        return FindingRow(
+            FindingKind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
         )
     return _judge_unknown(parts, name, size, modified_ms, place)
 
 
 def _judge_unknown(
-    parts: ObjectName, name: str, size: int, modified_ms: int | None, place: Place
-) -> Finding:
+    parts: ObjectName, name: str, size: int, modified_ms: int | None, place: StoreFacts
+) -> FindingRow:
     """One of our names, in neither snapshot."""
     if parts.container_id not in place.epochs:
         evidence = f"the store has no container {parts.container_id}"
-        return Finding(Kind.FOREIGN, evidence, parts.container_id, name, actual=f"{size} bytes")
+        return FindingRow(
+            FindingKind.FOREIGN, evidence, parts.container_id, name, actual=f"{size} bytes"
+        )
     epoch = place.epochs[parts.container_id]
     if epoch is None:
         return _untold(parts, name, size)
@@ -332,12 +340,12 @@ def _judge_unknown(
         return _doubtful(parts, name, evidence, "no object", f"{size} bytes")
     stray = "" if reason is not None else _stray(parts, epoch)
     reason = reason or _why_not_orphan(parts, name, modified_ms, place)
-    kind = Kind.ORPHAN if reason is None else Kind.IN_FLIGHT
+    kind = FindingKind.ORPHAN if reason is None else FindingKind.IN_FLIGHT
     evidence = f"{reason or 'in neither snapshot'}{stray}"
-    return Finding(kind, evidence, parts.container_id, name, "no object", f"{size} bytes")
+    return FindingRow(kind, evidence, parts.container_id, name, "no object", f"{size} bytes")
 
 
-def _whose_else(parts: ObjectName, place: Place) -> str | None:
+def _whose_else(parts: ObjectName, place: StoreFacts) -> str | None:
     """Why an object is perhaps not this store's."""
     other = place.others.get(parts.unique_id[: len(place.tag)])
     if other is not None:
@@ -365,7 +373,7 @@ def _stray(parts: ObjectName, epoch: int) -> str:
 
 
 def _why_not_orphan(
-    parts: ObjectName, name: str, modified_ms: int | None, place: Place
+    parts: ObjectName, name: str, modified_ms: int | None, place: StoreFacts
 ) -> str | None:
     if name in place.open_names:
         return "named in a proposal that waits for its answer"
@@ -379,21 +387,28 @@ def _why_not_orphan(
     return None
 
 
-def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> Finding:
+def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> FindingRow:
     container_id = None if parts is None else parts.container_id
     evidence = (
         f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
     )
     actual = "not listed" if size is None else f"{size} bytes"
-    return Finding(
-        Kind.IN_FLIGHT, evidence, container_id, name, actual=actual, severity=Severity.UNKNOWN
+    return FindingRow(
+        FindingKind.IN_FLIGHT,
+        evidence,
+        container_id,
+        name,
+        actual=actual,
+        severity=Severity.UNKNOWN,
     )
 
 
-def _doubtful(parts: ObjectName, name: str, evidence: str, expected: str, actual: str) -> Finding:
+def _doubtful(
+    parts: ObjectName, name: str, evidence: str, expected: str, actual: str
+) -> FindingRow:
     """What only a snapshot that is the last word could tell."""
-    return Finding(
-        Kind.IN_FLIGHT,
+    return FindingRow(
+        FindingKind.IN_FLIGHT,
         evidence,
         parts.container_id,
         name,
@@ -405,7 +420,7 @@ def _doubtful(parts: ObjectName, name: str, evidence: str, expected: str, actual
 
 def _missing(
     parts: ObjectName | None, name: str, size: int, blocks: Collection[Mapping[str, int]]
-) -> Finding:
+) -> FindingRow:
     container_id = None if parts is None else parts.container_id
     shown = [
         f"segment {block['segment_id']} from {block['start_offset']} to "
@@ -414,7 +429,9 @@ def _missing(
     ]
     more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
     evidence = f"live in both snapshots{': holds ' if shown else ''}{', '.join(shown)}{more}"
-    finding = Finding(Kind.MISSING, evidence, container_id, name, f"{size} bytes", "not listed")
+    finding = FindingRow(
+        FindingKind.MISSING, evidence, container_id, name, f"{size} bytes", "not listed"
+    )
     if len(blocks) != 1:
         return finding
     (only,) = blocks

@@ -40,9 +40,15 @@ from tier2.object_names import (
     store_tag,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
-from tier2.spark.reconcile.findings import Finding, Kind, Place, Severity, findings_table
+from tier2.spark.reconcile.findings import (
+    FindingKind,
+    FindingRow,
+    Severity,
+    StoreFacts,
+    findings_table,
+)
 from tier2.spark.reconcile.folders import (
-    Judged,
+    JudgedNames,
     Listed,
     bad_marker,
     judge_names,
@@ -67,14 +73,14 @@ _Copy = tuple[CheckpointName, StoredObject]
 
 
 async def judge_folders(
-    storage: ObjectStorage, url: str, place: Place, run_id: str, executor: Executor
+    storage: ObjectStorage, url: str, place: StoreFacts, run_id: str, executor: Executor
 ) -> pa.Table:
     """FINDINGS over names in the engine's folders, and over markers and unanswered messages.
 
     A listing of each folder, and a GET for each marker and message.
     """
     loop = asyncio.get_running_loop()
-    findings: list[Finding] = []
+    findings: list[FindingRow] = []
     for prefix in ENGINE_PREFIXES:
         listed = await loop.run_in_executor(executor, _listed, url, prefix)
         judged = judge_names(prefix, listed, place)
@@ -87,7 +93,9 @@ def _listed(url: str, prefix: str) -> list[pa.Table]:
     return list(list_folder(url, prefix))
 
 
-async def _read(storage: ObjectStorage, prefix: str, judged: Judged, place: Place) -> list[Finding]:
+async def _read(
+    storage: ObjectStorage, prefix: str, judged: JudgedNames, place: StoreFacts
+) -> list[FindingRow]:
     findings = [found for row in judged.markers for found in await _check_marker(storage, row)]
     if prefix == MARKER_PREFIX and place.store_id:
         own = marker_name(place.store_id)
@@ -101,11 +109,11 @@ async def _read(storage: ObjectStorage, prefix: str, judged: Judged, place: Plac
     left = len(judged.messages) - MESSAGES_MAX
     if left > 0:
         evidence = f"{left} more messages without an answer were not read"
-        findings.append(Finding(Kind.LEFTOVER, evidence, None, prefix))
+        findings.append(FindingRow(FindingKind.LEFTOVER, evidence, None, prefix))
     return findings
 
 
-async def _check_marker(storage: ObjectStorage, row: Listed) -> list[Finding]:
+async def _check_marker(storage: ObjectStorage, row: Listed) -> list[FindingRow]:
     wanted = marker_text(row.name)
     if row.size != len(wanted):
         return [bad_marker(row.name, f"a marker of {row.size} bytes, where it has {len(wanted)}")]
@@ -120,8 +128,8 @@ async def _check_marker(storage: ObjectStorage, row: Listed) -> list[Finding]:
     )
 
 
-async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) -> list[Finding]:
-    findings: list[Finding] = []
+async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) -> list[FindingRow]:
+    findings: list[FindingRow] = []
     left = iter(keys)
 
     async def work() -> None:
@@ -145,13 +153,13 @@ def copies_work(containers: int) -> Iterator[dict[str, object]]:
 
 
 async def check_copies(
-    storage: ObjectStorage, containers: range, place: Place, run_id: str, *, bodies: bool
+    storage: ObjectStorage, containers: range, place: StoreFacts, run_id: str, *, bodies: bool
 ) -> pa.Table:
     """FINDINGS over the copies of these containers' metadata.
 
     A listing for each, the newest copy, headers of the others.
     """
-    findings: list[Finding] = []
+    findings: list[FindingRow] = []
     for number in containers:
         epoch = place.epochs.get(number)
         if epoch is None:
@@ -165,9 +173,9 @@ async def check_copies(
 
 
 async def _check_container(
-    storage: ObjectStorage, number: int, epoch: int, place: Place, *, bodies: bool
-) -> list[Finding]:
-    findings: list[Finding] = []
+    storage: ObjectStorage, number: int, epoch: int, place: StoreFacts, *, bodies: bool
+) -> list[FindingRow]:
+    findings: list[FindingRow] = []
     newest: CheckpointName | None = None
     for named, stored in reversed(await _copies_of(storage, number, place.tag)):
         try:
@@ -176,8 +184,8 @@ async def _check_container(
             continue  # The owner keeps three, and has put another.
         except (CheckpointFormatError, InvalidRangeError) as error:
             findings.append(
-                Finding(
-                    Kind.UNREADABLE,
+                FindingRow(
+                    FindingKind.UNREADABLE,
                     f"a copy of the metadata, which a restore needs: {error}",
                     number,
                     stored.name,
@@ -191,8 +199,8 @@ async def _check_container(
 
 
 def _judge_newest(
-    number: int, epoch: int, newest: CheckpointName | None, place: Place
-) -> list[Finding]:
+    number: int, epoch: int, newest: CheckpointName | None, place: StoreFacts
+) -> list[FindingRow]:
     where = checkpoint_prefix(number)
     if newest is None:
         evidence = (
@@ -200,7 +208,11 @@ def _judge_newest(
             "the owner puts one when it opens the"
             " store, or at a checkpoint (segmentstore checkpoint)"
         )
-        return [Finding(Kind.MISSING, evidence, number, where, f"a copy of epoch {epoch}", "none")]
+        return [
+            FindingRow(
+                FindingKind.MISSING, evidence, number, where, f"a copy of epoch {epoch}", "none"
+            )
+        ]
     if newest.epoch < epoch:
         evidence = (
             "the newest whole copy of the metadata is of an earlier owner: a restore would "
@@ -208,8 +220,8 @@ def _judge_newest(
         )
         actual = f"of epoch {newest.epoch}"
         return [
-            Finding(
-                Kind.MISSING,
+            FindingRow(
+                FindingKind.MISSING,
                 evidence,
                 number,
                 where,
@@ -225,7 +237,9 @@ def _judge_newest(
             " missing or orphaned in this run may be as it should be. Export the "
             "catalog, or leave out --stopped"
         )
-        return [Finding(Kind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)]
+        return [
+            FindingRow(FindingKind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)
+        ]
     return []
 
 
@@ -241,7 +255,7 @@ async def _copies_of(storage: ObjectStorage, number: int, tag: bytes) -> list[_C
 
 
 async def _check_copy(
-    storage: ObjectStorage, stored: StoredObject, place: Place, *, whole: bool
+    storage: ObjectStorage, stored: StoredObject, place: StoreFacts, *, whole: bool
 ) -> None:
     """Raises CheckpointFormatError, ObjectNotFoundError, InvalidRangeError."""
     if not whole:

@@ -36,7 +36,7 @@ from tier2.object_names import (
     parse_marker_name,
     parse_probe_name,
 )
-from tier2.spark.reconcile.findings import Finding, Kind, Place, Severity
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, Severity, StoreFacts
 
 ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Messages and their answers stay so long (storagewriter/request_processor.py)."""
@@ -50,10 +50,10 @@ class Listed(NamedTuple):
     modified_ms: int | None
 
 
-class Judged(NamedTuple):
+class JudgedNames(NamedTuple):
     """What names alone tell, and what has to be read."""
 
-    findings: list[Finding]
+    findings: list[FindingRow]
     markers: list[Listed]
     messages: list[MessageKey]
     """That have no answer."""
@@ -61,9 +61,9 @@ class Judged(NamedTuple):
     """Manifests of snapshots that lack a table, unless they were deleted meanwhile."""
 
 
-def judge_names(prefix: str, listed: Iterable[pa.Table], place: Place) -> Judged:
+def judge_names(prefix: str, listed: Iterable[pa.Table], place: StoreFacts) -> JudgedNames:
     """Judge all that is listed below `prefix`, one of `object_names.ENGINE_PREFIXES`. O(rows)."""
-    result = Judged([], [], [], [])
+    result = JudgedNames([], [], [], [])
     rows = sorted(_rows(listed))
     _JUDGES[prefix](rows, place, result)
     return result
@@ -75,7 +75,7 @@ def _rows(listed: Iterable[pa.Table]) -> Iterator[Listed]:
         yield from (Listed(*row) for row in zip(*columns, strict=True))
 
 
-def _copies(rows: list[Listed], place: Place, result: Judged) -> None:
+def _copies(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
     for row in rows:
         named = parse_checkpoint_name(row.name)
         if named is None:
@@ -84,7 +84,7 @@ def _copies(rows: list[Listed], place: Place, result: Judged) -> None:
             result.findings.extend(_of_container(row, named.container_id, named.store_mark, place))
 
 
-def _markers(rows: list[Listed], _place: Place, result: Judged) -> None:
+def _markers(rows: list[Listed], _place: StoreFacts, result: JudgedNames) -> None:
     for row in rows:
         if parse_marker_name(row.name) is not None:
             result.markers.append(row)
@@ -92,7 +92,7 @@ def _markers(rows: list[Listed], _place: Place, result: Judged) -> None:
             result.findings.append(_foreign(row))
 
 
-def _probes(rows: list[Listed], place: Place, result: Judged) -> None:
+def _probes(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
     for row in rows:
         if parse_probe_name(row.name) is None:
             result.findings.append(_foreign(row))
@@ -102,7 +102,7 @@ def _probes(rows: list[Listed], place: Place, result: Judged) -> None:
             )
 
 
-def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
+def _snapshots(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
     for named, group in groupby(rows, key=lambda row: parse_catalog_name(row.name)):
         files = list(group)
         if named is None:
@@ -126,7 +126,7 @@ def _snapshots(rows: list[Listed], place: Place, result: Judged) -> None:
             )
 
 
-def _messages(rows: list[Listed], place: Place, result: Judged) -> None:
+def _messages(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
     there: dict[MessageKey, dict[bool, Listed]] = {}
     for row in rows:
         parsed = parse_mailbox_name(row.name)
@@ -145,7 +145,7 @@ def _messages(rows: list[Listed], place: Place, result: Judged) -> None:
             result.findings.append(_leftover(answer, place, evidence, key.container_id))
 
 
-_JUDGES: Final[Mapping[str, Callable[[list[Listed], Place, Judged], None]]] = {
+_JUDGES: Final[Mapping[str, Callable[[list[Listed], StoreFacts, JudgedNames], None]]] = {
     CHECKPOINT_PREFIX: _copies,
     MARKER_PREFIX: _markers,
     PROBE_PREFIX: _probes,
@@ -154,40 +154,44 @@ _JUDGES: Final[Mapping[str, Callable[[list[Listed], Place, Judged], None]]] = {
 }
 
 
-def malformed(key: MessageKey, why: object) -> Finding:
+def malformed(key: MessageKey, why: object) -> FindingRow:
     """A message that its owner will refuse for its form."""
     evidence = f"no message: {why}; its owner refuses it, and a person may delete it"
-    return Finding(
-        Kind.UNREADABLE, evidence, key.container_id, message_name(key), severity=Severity.NOTE
+    return FindingRow(
+        FindingKind.UNREADABLE,
+        evidence,
+        key.container_id,
+        message_name(key),
+        severity=Severity.NOTE,
     )
 
 
-def bad_marker(name: str, why: str) -> Finding:
+def bad_marker(name: str, why: str) -> FindingRow:
     """A marker with other content than a store's: its name is what counts, so nothing is lost."""
     evidence = (
         f"{why}; delete it, if no such store keeps its objects here (segmentstore gc "
         "--forget-store)"
     )
-    return Finding(Kind.UNREADABLE, evidence, None, name, severity=Severity.NOTE)
+    return FindingRow(FindingKind.UNREADABLE, evidence, None, name, severity=Severity.NOTE)
 
 
-def missing_marker(name: str) -> Finding:
+def missing_marker(name: str) -> FindingRow:
     """The store's own marker is not there."""
     evidence = (
         "the store's marker: another store that is made here is not told of this one; "
         "opening the store puts it back"
     )
-    return Finding(
-        Kind.MISSING, evidence, None, name, "a marker", "not there", severity=Severity.NOTE
+    return FindingRow(
+        FindingKind.MISSING, evidence, None, name, "a marker", "not there", severity=Severity.NOTE
     )
 
 
-def bad_manifest(name: str, why: str) -> Finding:
+def bad_manifest(name: str, why: str) -> FindingRow:
     """A snapshot that nobody can read."""
     parts = parse_manifest_name(name)
     evidence = f"a snapshot of the catalog that cannot be read, an older one was taken: {why}"
-    return Finding(
-        Kind.UNREADABLE,
+    return FindingRow(
+        FindingKind.UNREADABLE,
         evidence,
         None if parts is None else parts.container_id,
         name,
@@ -195,15 +199,17 @@ def bad_manifest(name: str, why: str) -> Finding:
     )
 
 
-def torn_snapshot(name: str) -> Finding:
+def torn_snapshot(name: str) -> FindingRow:
     """A manifest whose tables are not all there."""
     evidence = (
         "a snapshot of the catalog lacks a table; jobs cannot read it, an export makes another"
     )
-    return Finding(Kind.MISSING, evidence, None, name, severity=Severity.NOTE)
+    return FindingRow(FindingKind.MISSING, evidence, None, name, severity=Severity.NOTE)
 
 
-def _of_container(row: Listed, container_id: int, mark: bytes, place: Place) -> list[Finding]:
+def _of_container(
+    row: Listed, container_id: int, mark: bytes, place: StoreFacts
+) -> list[FindingRow]:
     """What is wrong with an object of a container of a store."""
     if mark != place.tag:
         if mark in place.others:
@@ -216,15 +222,17 @@ def _of_container(row: Listed, container_id: int, mark: bytes, place: Place) -> 
     return [] if container_id in place.epochs else [_of_no_container(row, container_id)]
 
 
-def _of_no_container(row: Listed, container_id: int) -> Finding:
+def _of_no_container(row: Listed, container_id: int) -> FindingRow:
     evidence = f"the store has no container {container_id}"
-    return Finding(Kind.FOREIGN, evidence, container_id, row.name, actual=f"{row.size} bytes")
+    return FindingRow(
+        FindingKind.FOREIGN, evidence, container_id, row.name, actual=f"{row.size} bytes"
+    )
 
 
-def _foreign(row: Listed) -> Finding:
+def _foreign(row: Listed) -> FindingRow:
     evidence = "not a name that the engine makes in this folder"
-    return Finding(
-        Kind.FOREIGN,
+    return FindingRow(
+        FindingKind.FOREIGN,
         evidence,
         None,
         row.name,
@@ -233,10 +241,12 @@ def _foreign(row: Listed) -> Finding:
     )
 
 
-def _leftover(row: Listed, place: Place, evidence: str, container_id: int | None = None) -> Finding:
+def _leftover(
+    row: Listed, place: StoreFacts, evidence: str, container_id: int | None = None
+) -> FindingRow:
     age = None if row.modified_ms is None else (place.listed_at_ms - row.modified_ms) // 1000
-    return Finding(
-        Kind.LEFTOVER,
+    return FindingRow(
+        FindingKind.LEFTOVER,
         evidence,
         container_id,
         row.name,
@@ -246,7 +256,7 @@ def _leftover(row: Listed, place: Place, evidence: str, container_id: int | None
     )
 
 
-def _is_old(row: Listed, place: Place, kept_ms: int = 0) -> bool:
+def _is_old(row: Listed, place: StoreFacts, kept_ms: int = 0) -> bool:
     return (
         row.modified_ms is not None
         and place.listed_at_ms - row.modified_ms > kept_ms + place.older_than_ms

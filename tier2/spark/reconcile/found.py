@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tier2.spark.reconcile.findings import FINDINGS, Kind, Severity
+from tier2.spark.reconcile.findings import FINDINGS, FindingKind, Severity
 from tier2.spark.reconcile.found_classes import FoundClass
 from tier2.spark.reconcile.marks import unpack_shards
 from tier2.spark.reconcile.orphan_requests import ASKED, NOT_ASKED
@@ -99,6 +99,8 @@ def waiting_of(rows: Sequence[dict[str, Any]]) -> Counter[FoundClass]:
     for row in rows:
         for container, number in json.loads(row["waiting"]).items():
             classes[
-                FoundClass(Kind.WAITING_FOR_DELETION, Severity.INFORMATION, int(container, 16))
+                FoundClass(
+                    FindingKind.WAITING_FOR_DELETION, Severity.INFORMATION, int(container, 16)
+                )
             ] += number
     return classes

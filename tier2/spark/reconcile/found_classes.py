@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tier2.spark.reconcile.findings import Kind
+from tier2.spark.reconcile.findings import FindingKind
 
 FINDINGS_SHOWN: Final = 65_536
 """Rows that all tasks of a query together hand to the driver: 500 bytes each."""
@@ -90,6 +90,6 @@ def _ranks(findings: pa.Table, columns: Collection[str]) -> NDArray[np.int64]:
     return ranks
 
 
-def total(counts: Mapping[FoundClass, int], kind: Kind) -> int:
+def total(counts: Mapping[FoundClass, int], kind: FindingKind) -> int:
     """How many there are of a kind, whatever their severity and container."""
     return sum(number for each, number in counts.items() if each.kind == kind)

@@ -36,7 +36,7 @@ from tier2.spark.common.arrow_rows import unpack
 from tier2.spark.common.command_options import Exit
 from tier2.spark.common.frames import arrow_of, frame_of, map_bins
 from tier2.spark.reconcile.coverage import broken_segments
-from tier2.spark.reconcile.findings import Kind, Place, Suspects, findings_table
+from tier2.spark.reconcile.findings import FindingKind, StoreFacts, Suspects, findings_table
 from tier2.spark.reconcile.findings_files import LAST, check_findings_url, write_part
 from tier2.spark.reconcile.folder_tasks import copies_work
 from tier2.spark.reconcile.folders import bad_manifest
@@ -62,7 +62,7 @@ from tier2.spark.reconcile.plan import (
     shard_bytes,
     task_count,
 )
-from tier2.spark.reconcile.report import Summary, count_kinds, verdict_of
+from tier2.spark.reconcile.report import ReconcileSummary, count_kinds, verdict_of
 from tier2.spark.reconcile.second_survey import Again
 from tier2.spark.reconcile.staleness import behind_unreadable, moved_on
 from tier2.spark.reconcile.tasks import Judge, absent_names, is_same, judge_gone, untold_findings
@@ -94,7 +94,7 @@ class ReconcileResult:
     """
     table: pa.Table
     """The same rows, by kind and object."""
-    summary: Summary
+    summary: ReconcileSummary
     condemned: tuple[Condemned, ...]
     """What came of asking the owners to delete orphans, by container: numbers, and some names."""
 
@@ -183,7 +183,7 @@ class _Run:
             write_part(self._options.findings_url, self._run_id, LAST, here)
         findings = _sorted([*verdicts.findings, here])
         condemned = self._outcomes(verdicts)
-        summary = Summary(
+        summary = ReconcileSummary(
             run_id=self._run_id,
             url=self._shown_url,
             listed_at_ms=listed_at_ms,
@@ -202,7 +202,7 @@ class _Run:
             bytes_read=verdicts.counts["bytes_read"],
             kinds=count_kinds(findings, classes),
             classes=classes,
-            orphans=total(classes, Kind.ORPHAN),
+            orphans=total(classes, FindingKind.ORPHAN),
             delete_orphans=("asked" if self._options.execute else "dry run")
             if self._options.delete_orphans
             else "no",
@@ -297,7 +297,7 @@ class _Run:
         store_id = after.store_id or before.store_id
         shared_with = "" if store_id is None else await owners.shared_with(store_id)
         asked = self._options.snapshots == ASK
-        place = Place(
+        place = StoreFacts(
             epochs={
                 number: after.manifests[number].epoch
                 if number in before.manifests and number in after.manifests
@@ -487,7 +487,7 @@ class _Run:
 
     # --- orphans ----------------------------------------------------------------------------------
 
-    def _asks(self, place: Place, ranges: int) -> Asking:
+    def _asks(self, place: StoreFacts, ranges: int) -> Asking:
         """What tasks ask owners to delete, which judge these ranges of shards."""
         token = f"{self._runtime.random.getrandbits(64):016x}"
         store_id = self._owners(lambda owners: owners.known_store())
@@ -503,11 +503,11 @@ class _Run:
         return self._owners(lambda owners: owners.outcomes(asked, verdicts.not_asked))
 
 
-async def _tags(owners: Owners, store_id: str | None, listed_at_ms: int) -> Place:
+async def _tags(owners: Owners, store_id: str | None, listed_at_ms: int) -> StoreFacts:
     """As much of a place as `moved_on` needs."""
     others = {} if store_id is None else await owners.others(store_id)
     tag = b"" if store_id is None else store_tag(store_id)
-    return Place({}, listed_at_ms, 0, tag=tag, others=others, asked=False)
+    return StoreFacts({}, listed_at_ms, 0, tag=tag, others=others, asked=False)
 
 
 async def _weights(storage: ObjectStorage, by: Judge) -> list[int]:

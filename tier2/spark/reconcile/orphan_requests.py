@@ -29,7 +29,7 @@ from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest
 from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import is_text
-from tier2.spark.reconcile.findings import Kind
+from tier2.spark.reconcile.findings import FindingKind
 
 ASKED_NAMES_MAX: Final = 65_536
 """Names that a run asks one owner for: six times what an owner lets wait for deletion at a time."""
@@ -140,7 +140,7 @@ async def _put(storage: ObjectStorage, request: CondemnRequest) -> int:
 
 def _orphans(findings: pa.Table) -> dict[int, list[str]]:
     """Names of orphans by container, each in order."""
-    rows = findings.filter(is_text(findings["kind"], Kind.ORPHAN)).select(
+    rows = findings.filter(is_text(findings["kind"], FindingKind.ORPHAN)).select(
         ["container_id", "object"]
     )
     orphans: dict[int, list[str]] = {}

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from segmentstore.contracts.visible import visible
 from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile.findings import Kind, Severity
+from tier2.spark.reconcile.findings import FindingKind, Severity
 from tier2.spark.reconcile.found_classes import FoundClass, count_classes
 from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned, is_done
 
@@ -41,7 +41,7 @@ class KindCount(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class ReconcileSummary:
     """The numbers of one run."""
 
     run_id: str
@@ -84,7 +84,7 @@ class Summary:
         return any(
             each.shown < each.number
             for each in self.kinds
-            if each.kind != Kind.WAITING_FOR_DELETION
+            if each.kind != FindingKind.WAITING_FOR_DELETION
         )
 
 
@@ -116,7 +116,7 @@ def _example(row: Mapping[str, Any]) -> str:
     place = row["object"] or (
         f"segment {row['segment_id']}" if row["segment_id"] is not None else ""
     )
-    if row["kind"] in {Kind.GAP, Kind.OVERLAP}:
+    if row["kind"] in {FindingKind.GAP, FindingKind.OVERLAP}:
         place = (
             f"container {row['container_id']} segment {row['segment_id']} at "
             f"{row['start_offset']}, {row['length']} bytes"
@@ -135,7 +135,7 @@ def verdict_of(findings: pa.Table, condemned: Sequence[Condemned]) -> Exit:
     return Exit.FINDINGS if severities & {Severity.HARMFUL, Severity.NOTE} else Exit.NOTHING
 
 
-def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, Any]:
+def summary_json(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> dict[str, Any]:
     """The run as one JSON document."""
     return {
         "run_id": summary.run_id,
@@ -205,7 +205,7 @@ def summary_json(summary: Summary, condemned: Sequence[Condemned]) -> dict[str, 
     }
 
 
-def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
+def summary_text(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> str:
     """The run for people: lines of aligned columns."""
     lines = [
         *_head(summary),
@@ -218,7 +218,7 @@ def summary_text(summary: Summary, condemned: Sequence[Condemned]) -> str:
     return "\n".join(map(visible, lines))
 
 
-def _head(summary: Summary) -> Iterator[str]:
+def _head(summary: ReconcileSummary) -> Iterator[str]:
     yield f"reconciled   {summary.url}"
     yield f"run          {summary.run_id}"
     if summary.is_sample:
@@ -246,7 +246,7 @@ def _head(summary: Summary) -> Iterator[str]:
         )
 
 
-def _table(summary: Summary) -> Iterator[str]:
+def _table(summary: ReconcileSummary) -> Iterator[str]:
     if not summary.kinds:
         yield "nothing differs"
         return
@@ -262,7 +262,7 @@ def _table(summary: Summary) -> Iterator[str]:
             yield f"of {each.kind} {each.shown:,} are in the findings, a sample"
 
 
-def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
+def _orphans(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> Iterator[str]:
     if summary.delete_orphans == "no":
         return
     yield ""
@@ -289,7 +289,7 @@ def _orphans(summary: Summary, condemned: Sequence[Condemned]) -> Iterator[str]:
             yield f"    left alone, {count:,}: {why}"
 
 
-def _last(summary: Summary) -> str:
+def _last(summary: ReconcileSummary) -> str:
     said = {
         Exit.NOTHING: "nothing found",
         Exit.FINDINGS: "findings",

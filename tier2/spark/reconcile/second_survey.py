@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
 from tier2.spark.reconcile import found_classes
-from tier2.spark.reconcile.findings import Kind, Severity, Suspects, find_suspects
+from tier2.spark.reconcile.findings import FindingKind, Severity, Suspects, find_suspects
 from tier2.spark.reconcile.listing import LISTING, list_rest
 from tier2.spark.reconcile.marks import HashedNames, names_of
 from tier2.spark.reconcile.shard_rows import no_objects
@@ -194,7 +194,7 @@ def _again(
         {
             "counter": FOUND,
             "count": number,
-            "kind": str(Kind.WAITING_FOR_DELETION),
+            "kind": str(FindingKind.WAITING_FOR_DELETION),
             "severity": str(Severity.INFORMATION),
             "container_id": int(container, 16),
         }

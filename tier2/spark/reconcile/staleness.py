@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import Unreadable
 from tier2.object_names import ObjectName, parse_manifest_name, parse_object_name
-from tier2.spark.reconcile.findings import CLOCKS_MS, Place, Suspects
+from tier2.spark.reconcile.findings import CLOCKS_MS, StoreFacts, Suspects
 
 
 def moved_on(
-    surveyed: Iterable[Suspects], manifests: Mapping[int, Manifest], place: Place
+    surveyed: Iterable[Suspects], manifests: Mapping[int, Manifest], place: StoreFacts
 ) -> dict[int, str]:
     """Containers whose snapshots in `manifests` are not the last word: which object shows it, and
     what to do.
@@ -85,7 +85,9 @@ def behind_unreadable(
     return reasons
 
 
-def _shows(parts: ObjectName, modified_ms: int | None, manifest: Manifest, place: Place) -> bool:
+def _shows(
+    parts: ObjectName, modified_ms: int | None, manifest: Manifest, place: StoreFacts
+) -> bool:
     if parts.unique_id[: len(place.tag)] in place.others:
         return False
     is_ours = parts.unique_id.startswith(place.tag)

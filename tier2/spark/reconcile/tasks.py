@@ -33,10 +33,10 @@ from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.reconcile.coverage import judge_sharing
 from tier2.spark.reconcile.findings import (
     FINDINGS,
-    Finding,
-    Kind,
-    Place,
+    FindingKind,
+    FindingRow,
     Severity,
+    StoreFacts,
     Suspects,
     find_suspects,
     findings_table,
@@ -206,7 +206,7 @@ class Judge(NamedTuple):
     before: Mapping[int, Manifest]
     """Snapshot A."""
     after: Mapping[int, Manifest]
-    place: Place
+    place: StoreFacts
     run_id: str
     confirm_all: bool
     """The listing is of another time: what it says is asked once more, of every object that is not
@@ -380,7 +380,9 @@ async def _confirmed(
     """Findings that depend on what a listing said, after each of their objects was asked for; and
     those to look at again.
     """
-    asked = {Kind.MISSING} | ({Kind.WRONG_SIZE, Kind.ORPHAN} if by.confirm_all else set())
+    asked = {FindingKind.MISSING} | (
+        {FindingKind.WRONG_SIZE, FindingKind.ORPHAN} if by.confirm_all else set()
+    )
     to_ask = pc.is_in(findings["kind"], value_set=pa.array([str(kind) for kind in asked]))
     rows = findings.filter(to_ask).to_pylist()
     gone: list[str] = []
@@ -391,7 +393,7 @@ async def _confirmed(
     async def work() -> None:
         for index in left:
             stored = await storage.head(rows[index]["object"])
-            if stored is None and by.confirm_all and rows[index]["kind"] != Kind.ORPHAN:
+            if stored is None and by.confirm_all and rows[index]["kind"] != FindingKind.ORPHAN:
                 # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking
                 # before.
                 gone.append(rows[index]["object"])
@@ -408,13 +410,13 @@ async def _confirmed(
 
 def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
     """What a finding is after its object was asked for: itself, another, or nothing (empty)."""
-    if row["kind"] == Kind.ORPHAN:
+    if row["kind"] == FindingKind.ORPHAN:
         return row if size is not None else {}
     actual = None if size is None else f"{size} bytes"
     if actual is None:
         return {
             **row,
-            "kind": str(Kind.MISSING),
+            "kind": str(FindingKind.MISSING),
             "actual": "not there",
             "evidence": f"{row['evidence']}; a HEAD says that it is not there",
         }
@@ -422,7 +424,7 @@ def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
         return {}
     return {
         **row,
-        "kind": str(Kind.WRONG_SIZE),
+        "kind": str(FindingKind.WRONG_SIZE),
         "actual": actual,
         "evidence": f"{row['evidence']}; a HEAD says {actual}",
     }
@@ -486,7 +488,7 @@ async def told_by_looks(
     Looks into the objects of a wrong size once more than the run does: so no task needs to know
     what another found.
     """
-    wrong = is_text(findings["kind"], Kind.WRONG_SIZE)
+    wrong = is_text(findings["kind"], FindingKind.WRONG_SIZE)
     names = _array(findings["object"].filter(wrong))
     if not len(names):
         return findings
@@ -497,7 +499,7 @@ async def told_by_looks(
     told = {
         each.object
         for each in looked.findings
-        if each.kind is Kind.WRONG_SIZE and each.segment_id is not None
+        if each.kind is FindingKind.WRONG_SIZE and each.segment_id is not None
     }
     again = pc.is_in(
         findings["object"], value_set=pa.array(sorted(name for name in told if name), pa.string())
@@ -509,7 +511,12 @@ def untold_findings(untold: Mapping[int, str], run_id: str) -> pa.Table:
     """A row for each container that nothing can be said of."""
     return findings_table(
         (
-            Finding(Kind.IN_FLIGHT, f"container {number}: {why}", number, severity=Severity.UNKNOWN)
+            FindingRow(
+                FindingKind.IN_FLIGHT,
+                f"container {number}: {why}",
+                number,
+                severity=Severity.UNKNOWN,
+            )
             for number, why in sorted(untold.items())
         ),
         run_id,

@@ -32,7 +32,7 @@ from tier2.block_walk import PIECE_SLACK, BlockFault, BlockWalk, ObjectEndError
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageUnavailableError
 from tier2.s3.weighted_gate import WeightedGate
-from tier2.spark.reconcile.findings import Finding, Kind, Severity
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, Severity
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """Of one request for a body, or an eighth more: by default no flush makes larger objects, and whole
@@ -57,7 +57,7 @@ OBJECT_COLUMNS: Final = ("name", "size", "created_ms", "state", "blocks")
 class Checked(NamedTuple):
     """What came of looking into one object."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
     blocks: int = 0
     bytes_read: int = 0
     gone: str | None = None
@@ -69,7 +69,7 @@ class ObjectsCheck:
     """What came of looking into many objects."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[FindingRow] = []
         self.objects = 0
         """Looked into, those that were gone not counted."""
         self.blocks = 0
@@ -217,7 +217,7 @@ async def verify_object(
         except StorageUnavailableError as error:
             if attempt == ATTEMPTS:
                 evidence = f"after {ATTEMPTS} attempts: {error}"
-                finding = _finding(Kind.UNREADABLE, record, container_id, chunks, evidence)
+                finding = _finding(FindingKind.UNREADABLE, record, container_id, chunks, evidence)
                 return Checked((finding._replace(severity=Severity.UNKNOWN),), unavailable=True)
             await asyncio.sleep(delay)
             delay *= 2
@@ -246,7 +246,7 @@ def _findings(
     chunks: Sequence[OwnedChunk],
     faults: Sequence[BlockFault],
     size: int,
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     owners = {chunk.record: chunk for chunk in chunks}
     cut = (
         [fault for fault in faults if isinstance(fault.error, ObjectEndError)]
@@ -260,7 +260,7 @@ def _findings(
         evidence = f"its end is within the block at {places}" + (
             f" and {len(cut) - 3} more" if len(cut) > 3 else ""
         )
-        finding = _finding(Kind.WRONG_SIZE, record, container_id, lost, evidence)
+        finding = _finding(FindingKind.WRONG_SIZE, record, container_id, lost, evidence)
         yield finding._replace(expected=f"{record.size} bytes", actual=f"{size} bytes")
     for fault in faults:
         if fault in cut:
@@ -271,17 +271,25 @@ def _findings(
         yield finding._replace(actual=fault.error.reason, severity=None if held else Severity.NOTE)
 
 
-def _kind(error: BlockFormatError) -> Kind:
+def _kind(error: BlockFormatError) -> FindingKind:
     if isinstance(error, BlockIdentityError):
-        return Kind.WRONG_IDENTITY
-    return Kind.BAD_CHECKSUM if isinstance(error, BlockChecksumError) else Kind.UNREADABLE
+        return FindingKind.WRONG_IDENTITY
+    return (
+        FindingKind.BAD_CHECKSUM
+        if isinstance(error, BlockChecksumError)
+        else FindingKind.UNREADABLE
+    )
 
 
 def _finding(
-    kind: Kind, record: ObjectRecord, container_id: int, chunks: Sequence[OwnedChunk], evidence: str
-) -> Finding:
+    kind: FindingKind,
+    record: ObjectRecord,
+    container_id: int,
+    chunks: Sequence[OwnedChunk],
+    evidence: str,
+) -> FindingRow:
     """With the place of the first chunk that is concerned."""
-    finding = Finding(kind, evidence, container_id if container_id >= 0 else None, record.name)
+    finding = FindingRow(kind, evidence, container_id if container_id >= 0 else None, record.name)
     if not chunks:
         return finding._replace(evidence=f"{evidence}; no chunk lies in it")
     segment_id, first = chunks[0]

@@ -34,7 +34,7 @@ from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import pack, unpack
 from tier2.spark.reconcile.coverage import Border
 from tier2.spark.reconcile.coverage_tasks import cover_range, cover_segment
-from tier2.spark.reconcile.findings import FINDINGS, Place, Suspects, find_suspects
+from tier2.spark.reconcile.findings import FINDINGS, StoreFacts, Suspects, find_suspects
 from tier2.spark.reconcile.findings_files import write_part
 from tier2.spark.reconcile.folder_tasks import check_copies, judge_folders
 from tier2.spark.reconcile.found_classes import count_classes, sample
@@ -163,7 +163,7 @@ class Site:
     """Owners are asked to delete the orphans that are found; None: nobody is."""
     findings_url: str = field(default="", repr=False)
     """Where each row of work writes all it found; empty: nowhere."""
-    place: Place | None = None
+    place: StoreFacts | None = None
     """Tags and time, for `moved_on`; None: owners were asked, and their snapshots are the last
     word.
     """

@@ -106,7 +106,7 @@ def parse_staging_name(name: str) -> StagingName | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PreparedPart:
     """What one attempt of a task prepared for one segment: `data`, or the segment `staged`."""
 
     length: int
@@ -123,7 +123,7 @@ class TaskWritten:
     partition: int
     attempt: int
     rows: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PreparedPart]
 
 
 @dataclass(slots=True)
@@ -278,12 +278,12 @@ async def write_partition(
     )
 
 
-def _part(outgoing: _Outgoing) -> Part:
+def _part(outgoing: _Outgoing) -> PreparedPart:
     if outgoing.landed:
-        return Part(0, landed=True)
+        return PreparedPart(0, landed=True)
     if outgoing.staged:
-        return Part(outgoing.length, staged=outgoing.staged)
-    return Part(outgoing.length, outgoing.take() if outgoing.waiting else b"")
+        return PreparedPart(outgoing.length, staged=outgoing.staged)
+    return PreparedPart(outgoing.length, outgoing.take() if outgoing.waiting else b"")
 
 
 # --- in the driver ------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ async def _land_in(
     client: LocalClient,
     identity: WriteIdentity,
     segment: str,
-    parts: Sequence[Part],
+    parts: Sequence[PreparedPart],
     runtime: Runtime,
     *,
     create: bool,
@@ -365,7 +365,7 @@ async def _join(
     client: LocalClient,
     identity: WriteIdentity,
     segment: str,
-    parts: Sequence[Part],
+    parts: Sequence[PreparedPart],
     runtime: Runtime,
 ) -> str:
     """A transient segment that holds all parts; its name.

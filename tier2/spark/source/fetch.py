@@ -29,7 +29,7 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_reader import BlockReader
-from tier2.block_runs import BlockRun, Stretch, StretchPayload, plan_runs
+from tier2.block_runs import BlockRun, ChunkStretch, StretchPayload, plan_runs
 from tier2.object_storage import (
     ObjectNotFoundError,
     ObjectStorage,
@@ -294,7 +294,9 @@ def plan_fetches(
             # Cut at multiples from the chunk's beginning, where extents begin.
             border = position + run_bytes - (position - chunk.start_offset) % run_bytes
             after = min(border, end, chunk.end_offset)
-            yield BlockRun(chunk.object_name, 0, 0, (Stretch(chunk, position, after - position),))
+            yield BlockRun(
+                chunk.object_name, 0, 0, (ChunkStretch(chunk, position, after - position),)
+            )
             position = after
     if whole:
         yield from _runs(whole, run_bytes)

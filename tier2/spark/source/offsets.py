@@ -62,7 +62,7 @@ class Position(NamedTuple):
     sequence_number: int
 
 
-class Waiting(NamedTuple):
+class WaitingSegment(NamedTuple):
     """What a snapshot had of a segment, and a batch left for later."""
 
     stored: int
@@ -84,7 +84,7 @@ class StreamOffset:
     """Of segments that the offset before this one does not have: where reading them begins."""
     snapshots: Mapping[int, Position] = field(default_factory=dict)
     """By container: the latest snapshot that has changed anything here."""
-    waiting: Mapping[SegmentKey, Waiting] = field(default_factory=dict)
+    waiting: Mapping[SegmentKey, WaitingSegment] = field(default_factory=dict)
     """Of segments in `ends`: those with rows left for later."""
 
     def to_json(self) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def _number(value: object) -> int:
     return value
 
 
-def _waiting(document: Sequence[Any]) -> Waiting:
+def _waiting(document: Sequence[Any]) -> WaitingSegment:
     stored, name, *merged_into = document
     if type(name) is not str or len(merged_into) > 1:
         raise ValueError(f"{document!r} waits for nothing")
-    return Waiting(_number(stored), name, *map(_number, merged_into))
+    return WaitingSegment(_number(stored), name, *map(_number, merged_into))
 
 
 def _position(text: str) -> Position:
@@ -173,7 +173,7 @@ def _position(text: str) -> Position:
 # --- the next offset ------------------------------------------------------------------------------
 
 
-class Progress(NamedTuple):
+class SegmentStep(NamedTuple):
     """One segment's step."""
 
     start: int
@@ -182,10 +182,10 @@ class Progress(NamedTuple):
 
 def next_offset(
     before: StreamOffset,
-    steps: Mapping[SegmentKey, Progress],
+    steps: Mapping[SegmentKey, SegmentStep],
     gone: frozenset[SegmentKey],
     positions: Mapping[int, Position],
-    waiting: Mapping[SegmentKey, Waiting] | None = None,
+    waiting: Mapping[SegmentKey, WaitingSegment] | None = None,
 ) -> StreamOffset:
     """The offset after these steps; `before` itself if none of them moves, nothing is gone and the
     same rows wait.
@@ -216,13 +216,13 @@ def next_offset(
     return StreamOffset(ends, begun, {**before.snapshots, **news}, waiting)
 
 
-def steps_between(start: StreamOffset, end: StreamOffset) -> dict[SegmentKey, Progress]:
+def steps_between(start: StreamOffset, end: StreamOffset) -> dict[SegmentKey, SegmentStep]:
     """What is read from one offset to the next, by segment; only what is not empty."""
     steps = {}
     for key, place in sorted(end.ends.items()):
         begin = start.ends.get(key, end.begun.get(key, 0))
         if place > begin:
-            steps[key] = Progress(begin, place)
+            steps[key] = SegmentStep(begin, place)
     return steps
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from tier2.spark.source.chunks import SegmentChunks
 from tier2.spark.source.errors import SourceCatalogError
 from tier2.spark.source.options import SourceOptions
-from tier2.spark.source.plan import Part, RowRange, cut_range, whole_part
+from tier2.spark.source.plan import RowPart, RowRange, cut_range, whole_part
 
 SPLIT_BYTES_MIN: Final = 4 * 1024 * 1024
 """No smaller partitions for the sake of `minPartitions`, or of objects."""
@@ -43,7 +43,7 @@ Chunks = Mapping[int, Mapping[int, SegmentChunks]]
 
 
 class _Sized(NamedTuple):
-    part: Part
+    part: RowPart
     chunks: SegmentChunks | None
     opened: int
     """Objects that the range before it does not need."""
@@ -55,7 +55,7 @@ class _Sized(NamedTuple):
 
 def plan_parts(
     ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions
-) -> list[tuple[Part, ...]]:
+) -> list[tuple[RowPart, ...]]:
     """The partitions of these ranges; `chunks` None: nobody needs the bytes.
 
     Raises SourceCatalogError for a range whose chunks are not known.
@@ -66,8 +66,8 @@ def plan_parts(
     wanted = -(-(bytes_in_all + opening_in_all) // options.min_partitions)
     split = min(options.partition_bytes, max(SPLIT_BYTES_MIN, wanted))
     scale = min(1.0, OPENING_TASKS_MAX * split / opening_in_all) if opening_in_all else 1.0
-    packed: list[tuple[Part, ...]] = []
-    held: list[Part] = []
+    packed: list[tuple[RowPart, ...]] = []
+    held: list[RowPart] = []
     weight = 0.0
     for each in sized:
         opening = scale * each.opening
@@ -82,7 +82,7 @@ def plan_parts(
     return [*packed, tuple(held)] if held else packed
 
 
-def _cut(each: _Sized, split: int, opening: float, options: SourceOptions) -> list[Part]:
+def _cut(each: _Sized, split: int, opening: float, options: SourceOptions) -> list[RowPart]:
     size = each.part.size
     # As long as a range's objects are worth their bytes, `split` is for its bytes alone.
     fair = (
@@ -97,7 +97,7 @@ def _sized(
     ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions
 ) -> list[_Sized]:
     if chunks is None:
-        return [_Sized(Part(each), None, 0) for each in ranges]
+        return [_Sized(RowPart(each), None, 0) for each in ranges]
     sized: list[_Sized] = []
     for container_id, mine in _by_container(ranges).items():
         known = chunks.get(container_id, {})
@@ -125,7 +125,7 @@ def _by_container(ranges: Iterable[RowRange]) -> dict[int, list[RowRange]]:
     return found
 
 
-def _in_object_order(parts: Sequence[Part]) -> list[int]:
+def _in_object_order(parts: Sequence[RowPart]) -> list[int]:
     """The parts of a container by object and place in it; objects in the order in which the
     parts first need them.
     """
@@ -139,7 +139,7 @@ def _in_object_order(parts: Sequence[Part]) -> list[int]:
     return order
 
 
-def _objects_of(part: Part) -> frozenset[int]:
+def _objects_of(part: RowPart) -> frozenset[int]:
     assert part.table is not None
     objects = part.table.objects[part.first : part.last]
     return frozenset((np.unique(objects) if len(objects) > MANY_CHUNKS else objects).tolist())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tier2.spark.source.chunks import ChunkTable, chunk_records
-from tier2.spark.source.plan import Part, RowRange, SourceSegment
+from tier2.spark.source.plan import RowPart, RowRange, SourceSegment
 
 _SEGMENT: Final = SourceSegment._fields
 _RANGE: Final = tuple(name for name in RowRange._fields if name not in {"segment", "chunks"})
@@ -26,7 +26,7 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 class SegmentPartition(InputPartition):
     """What one task reads: ranges of rows, of one or several segments."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[RowPart]) -> None:
         super().__init__(None)
         self._ranges = _packed(_range_table(parts))
         chunks = _chunk_table(parts)
@@ -47,7 +47,7 @@ class SegmentPartition(InputPartition):
             place += count
 
 
-def _range_table(parts: Sequence[Part]) -> pa.Table:
+def _range_table(parts: Sequence[RowPart]) -> pa.Table:
     columns: dict[str, Any] = {
         name: pa.array([getattr(part.rows.segment, name) for part in parts]) for name in _SEGMENT
     }
@@ -57,11 +57,11 @@ def _range_table(parts: Sequence[Part]) -> pa.Table:
     return pa.table({**columns, _COUNT: pa.array([part.last - part.first for part in parts])})
 
 
-def _chunk_table(parts: Sequence[Part]) -> pa.Table | None:
+def _chunk_table(parts: Sequence[RowPart]) -> pa.Table | None:
     """The chunks of the parts, one part's behind the other's; those of one container lie
     together.
     """
-    runs: list[tuple[ChunkTable, list[Part]]] = []
+    runs: list[tuple[ChunkTable, list[RowPart]]] = []
     for part in parts:
         if part.table is None:
             return None
@@ -71,7 +71,7 @@ def _chunk_table(parts: Sequence[Part]) -> pa.Table | None:
     return pa.concat_tables([_taken(table, mine) for table, mine in runs])
 
 
-def _taken(table: ChunkTable, parts: Sequence[Part]) -> pa.Table:
+def _taken(table: ChunkTable, parts: Sequence[RowPart]) -> pa.Table:
     rows = np.concatenate([np.arange(part.first, part.last) for part in parts])
     taken = table.table.take(pa.array(rows))
     # With the names of its own objects alone.

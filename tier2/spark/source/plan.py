@@ -180,7 +180,7 @@ def place_since(chunks: SegmentChunks, since_ms: int) -> int | None:
     return int(chunks.starts[later[0]]) if len(later) else None
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """A range of rows and its chunks: rows [first, last) of a table; no table: nobody needs the
     bytes.
     """
@@ -196,17 +196,19 @@ class Part(NamedTuple):
         return self.rows.end - self.rows.start
 
 
-def whole_part(rows: RowRange, chunks: SegmentChunks | None, options: SourceOptions) -> Part:
+def whole_part(rows: RowRange, chunks: SegmentChunks | None, options: SourceOptions) -> RowPart:
     """A range that is not cut, with its chunks. Raises SourceCatalogError if they have a gap."""
     if chunks is None:
-        return Part(rows)
+        return RowPart(rows)
     ahead = 0 if options.format == "raw" else AHEAD_BYTES
-    return Part(rows, chunks.table, *chunks.span(rows.read_from, min(rows.end + ahead, rows.limit)))
+    return RowPart(
+        rows, chunks.table, *chunks.span(rows.read_from, min(rows.end + ahead, rows.limit))
+    )
 
 
 def cut_range(
     whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions
-) -> Iterator[Part]:
+) -> Iterator[RowPart]:
     """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: nobody
     needs the bytes.
     """

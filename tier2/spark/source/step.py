@@ -34,10 +34,10 @@ from tier2.spark.source.group import GROUP_RANGES, Held, fetch_group, groups, is
 from tier2.spark.source.merged import find_heirs
 from tier2.spark.source.offsets import (
     Position,
-    Progress,
     SegmentKey,
+    SegmentStep,
     StreamOffset,
-    Waiting,
+    WaitingSegment,
     admit,
     fill,
     next_offset,
@@ -184,7 +184,7 @@ class LatestStep:
         positions: dict[int, Position] = {}
         starts: dict[SegmentKey, tuple[SourceSegment, int]] = {}
         gone: list[SegmentKey] = []
-        waiting: dict[SegmentKey, Waiting] = {}
+        waiting: dict[SegmentKey, WaitingSegment] = {}
         for container_id, manifest in sorted(manifests.items()):
             position = _position_of(manifest)
             if position < self._before.snapshots.get(container_id, position):
@@ -211,7 +211,7 @@ class LatestStep:
         shares, ends = await self._admitted(manifests, starts, limits)
         steps = {
             # What is lost is passed over also where no row is to be read behind it.
-            key: Progress(
+            key: SegmentStep(
                 self._before.ends.get(key, start), ends[key].end if key in ends else start
             )
             for key, (_, start) in starts.items()
@@ -236,8 +236,8 @@ class LatestStep:
     def _waiting(
         starts: Mapping[SegmentKey, tuple[SourceSegment, int]],
         shares: Mapping[SegmentKey, int],
-        steps: Mapping[SegmentKey, Progress],
-    ) -> Iterator[tuple[SegmentKey, Waiting]]:
+        steps: Mapping[SegmentKey, SegmentStep],
+    ) -> Iterator[tuple[SegmentKey, WaitingSegment]]:
         """What the limit of the batch leaves for later.
 
         The beginning of a row without an end is none of it.
@@ -252,11 +252,11 @@ class LatestStep:
                 and end < segment.storage_length
                 and not fruitless
             ):
-                yield key, Waiting(segment.storage_length, segment.name)
+                yield key, WaitingSegment(segment.storage_length, segment.name)
 
     async def _merging(
         self, manifest: Manifest, segments: Mapping[int, SourceSegment], left: Sequence[SegmentKey]
-    ) -> dict[SegmentKey, Waiting]:
+    ) -> dict[SegmentKey, WaitingSegment]:
         """Of segments that the snapshot has no more: those whose unread bytes are on their way into
         one that is read.
 

@@ -33,8 +33,8 @@ from tier2.spark.common.session import task_runtime
 from tier2.spark.source.catalog import load_snapshots
 from tier2.spark.source.errors import SourceCatalogError
 from tier2.spark.source.offsets import (
-    Progress,
     SegmentKey,
+    SegmentStep,
     StreamOffset,
     check_order,
     parse_offset,
@@ -196,7 +196,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finally:
             await storage.close()
 
-    async def _plan(self, steps: Mapping[SegmentKey, Progress]) -> list[InputPartition]:
+    async def _plan(self, steps: Mapping[SegmentKey, SegmentStep]) -> list[InputPartition]:
         if not steps:
             return []
         storage = open_object_storage(self._options.tier2, task_runtime())
@@ -229,7 +229,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await storage.close()
 
     def _range(
-        self, segment: SourceSegment | None, key: SegmentKey, step: Progress
+        self, segment: SourceSegment | None, key: SegmentKey, step: SegmentStep
     ) -> RowRange | None:
         start, end = step
         if segment is None:
