@@ -8,14 +8,20 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
+from tests.support.suites import examples, sized
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("suite")
 
 
@@ -32,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RunReport(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of hypothesis try fewer examples in `make test`."""
+    marked = any(item.get_closest_marker(name) for name in ("slow", "sized"))
+    if is_hypothesis_test(getattr(item, "obj", None)) and not marked:
+        item.add_marker(sized(2))
 
 
 @pytest.fixture(scope="session")

@@ -30,12 +30,14 @@ from bench.spark_session import OVER_LIMIT, MemoryWatch
 from bench.workspace import BenchError
 from segmentstore.contracts.runtime import Runtime
 from tests.support.processes import is_alive
+from tests.support.suites import slow
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.locations import open_object_storage
 
 OBJECTS = spark_catalog.CONTAINERS * spark_catalog.PER_SEGMENT * 4
 
 
+@slow(55)
 def test_a_made_up_store_has_exactly_the_faults_that_were_planted(tmp_path: Path) -> None:
     spark_catalog.make(tmp_path, OBJECTS, 5)
     planted = spark_catalog.planted(str(tmp_path))

@@ -16,6 +16,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ingest_plan import plan_files
 from segmentstore.cli.main_job import MainJob, count_lines, default_input
 from tests.cli.shell import ROOT
+from tests.support.suites import slow
 
 
 @pytest.fixture
@@ -87,6 +88,7 @@ def test_lines_are_counted_as_they_are_ingested(tmp_path: Path) -> None:
     assert count_lines(plan_files([tmp_path])) == 0 + 1 + 1 + 2 + 2
 
 
+@slow(40)
 @pytest.mark.timeout(400)
 def test_all_bytes_equal_on_bookkeeper(text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"

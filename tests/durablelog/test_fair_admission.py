@@ -20,6 +20,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from tests.support.suites import examples
 
 NAMES = st.integers(0, 4)
 REQUESTS = st.one_of(
@@ -76,7 +77,7 @@ def must_stay_behind(later: Request, earlier: Request) -> bool:
     return creates and not isinstance(earlier, tuple)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_no_request_overtakes_one_that_it_follows_and_admitted_bytes_have_room(
     steps: list[tuple[Any, ...]],

@@ -32,6 +32,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
+from tests.support.suites import examples
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000
 FIRST = 100
@@ -132,7 +133,7 @@ def test_leftovers_at_every_alignment_are_the_end(tmp_path: Path, old_length: in
         assert recovered(folder) == [length]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.integers(1, 90), min_size=0, max_size=6),
     st.lists(st.integers(1, 90), min_size=1, max_size=12),

@@ -46,6 +46,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
+from tests.support.suites import examples
 
 KEY = b"k" * 16
 
@@ -311,7 +312,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(actions, st.integers(16, 300))
 def test_replay_gives_the_committed_state_back(
     steps: list[tuple[str, int, int]], payload_bytes_max: int

@@ -14,6 +14,7 @@ from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.disk_nodes import Inode
 from recovery.harness.simulation.fault_points import TABLE
 from recovery.harness.simulation.power_cut import Everything, Fate, Nothing
+from tests.support.suites import examples
 
 SECTOR = 512
 
@@ -271,7 +272,7 @@ syncs = st.tuples(st.just("sync"), st.just(0), st.just(0))
 failed_syncs = st.tuples(st.just("fail_sync"), st.just(0), st.just(0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(places, places, lengths, syncs), max_size=12), st.integers(0, 2**32))
 def test_each_byte_a_power_cut_leaves_is_the_durable_one_or_one_written_since(
     steps: list[tuple[str, int, int]], seed: int
@@ -301,7 +302,7 @@ def test_each_byte_a_power_cut_leaves_is_the_durable_one_or_one_written_since(
         assert byte in possible[position] or (byte == 0 and position >= least)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(places, places, syncs, failed_syncs), max_size=12), st.integers(0, 2**32))
 def test_no_byte_is_older_than_what_was_synced_whatever_syncs_failed(
     steps: list[tuple[str, int, int]], seed: int
@@ -334,7 +335,7 @@ def test_no_byte_is_older_than_what_was_synced_whatever_syncs_failed(
         assert least[position] <= byte <= seen[position]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2000), st.integers(1, 9000), st.integers(0, 2**32))
 def test_a_torn_write_is_whole_in_every_sector(offset: int, length: int, seed: int) -> None:
     image = image_with(a=b"o" * 16_384)

@@ -36,7 +36,7 @@ from recovery.harness.kills.process import Child, ChildHungError, attend
 from recovery.harness.kills.round import KillRound
 from segmentstore.contracts.disk import OsDisk
 from tests.store.harness import UNFLUSHED
-from tests.support.suites import share, size, sized
+from tests.support.suites import share, size, sized, slow
 
 CYCLES = size("HARNESS_KILL_CYCLES", len(DECK), LIVES)
 """Of each part."""
@@ -145,6 +145,7 @@ def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
     assert not any("ValueError" in detail for _, detail, _ in violations)
 
 
+@slow(8)
 def test_only_who_was_killed_counts_as_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ LOOKS: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
 """An opening has at least so many."""
 
 
-@pytest.mark.parametrize(("tier1", "name"), share(product(TIER1, RACES), 5, 12))
+@pytest.mark.parametrize(("tier1", "name"), share(product(TIER1, RACES), 10, 12))
 def test_no_race_of_two_owners_loses_anything_or_is_told_wrong(tier1: Tier1, name: str) -> None:
     plans = list(race_plans("main", tier1, name))
     summary = run_plans(plans)

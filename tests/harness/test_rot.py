@@ -6,6 +6,9 @@ import dataclasses
 
 from recovery.harness.runs.plan import draw_plan
 from recovery.harness.runs.scenario import Scenario
+from tests.support.suites import size, sized
+
+RUNS = size("HARNESS_ROT_RUNS", 1, 4)
 
 
 def test_rot_behind_which_a_write_was_on_its_way_is_taken_back_after_a_power_cut() -> None:
@@ -16,8 +19,9 @@ def test_rot_behind_which_a_write_was_on_its_way_is_taken_back_after_a_power_cut
     assert result.violations == []
 
 
+@sized(10)
 def test_rot_in_every_life_never_costs_a_byte() -> None:
-    for number in range(4):
+    for number in range(RUNS):
         plan = draw_plan(f"rot/{number}", "default")
         cycles = tuple(
             dataclasses.replace(cycle, rot=("rot.log", "rot.object")[place % 2])

@@ -13,6 +13,7 @@ from recovery.harness.mutants.mutant import Mutant
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.shared_folders import SharedFolders
+from tests.support.suites import share
 
 (STRANGER_SWEPT,) = SHARED_FOLDERS
 SWEEPING = {"orphan_sweep_interval_s": 0.01, "deletion_lag_s": 0.0}
@@ -29,7 +30,7 @@ def violations_of(plan: Plan, mutant: Mutant | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("tier2", ["object", "file"])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", share(range(3), 3, 6))
 def test_drawn_lives_delete_nothing_of_the_other_store(number: int, tier2: str) -> None:
     drawn = draw_plan(f"shared/{number}", "everything", cycles=4)
     settings = {**drawn.settings, **SWEEPING}

@@ -23,21 +23,24 @@ from recovery.harness.simulation.fault_points import TABLE, FaultPoints
 from recovery.harness.simulation.virtual_loop import VirtualLoop
 from recovery.harness.workloads.catalogue import WORKLOADS
 from segmentstore.service import SegmentStore
-from tests.support.suites import slow
+from tests.support.suites import size, sized, slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = os.environ.get("HARNESS_SEED", "main")
-FEW_RUNS = 40
+FEW_RUNS = 20
 """Some ten crashes each."""
 CRASHES = int(os.environ.get("HARNESS_CRASHES", "5200"))
 """More of them, and others: HARNESS_CRASHES=200000 HARNESS_SEED=anything."""
+
+TRACES = size("HARNESS_TRACES", 1, 4)
+"""Runs of each workload that are made twice."""
 
 TRACE_PROGRAM = """
 import sys
 from recovery.harness.runs.plan import draw_plan
 from recovery.harness.runs.scenario import Scenario
 for workload in ("everything", "default", "tier2"):
-    for number in range(4):
+    for number in range(int(sys.argv[1])):
         result = Scenario(draw_plan(f"same/{number}", workload), keep_trace=True).run()
         print(workload, number, result.digest, result.points)
         print("\\n".join(result.trace))
@@ -46,12 +49,13 @@ for workload in ("everything", "default", "tier2"):
 """
 
 
+@sized(25)
 def test_equal_seeds_give_equal_traces_byte_for_byte() -> None:
     """In two processes whose strings hash differently, and once more behind other runs."""
     outputs = []
     for hash_seed in ("1", "2"):
         shown = subprocess.run(
-            [sys.executable, "-c", TRACE_PROGRAM],
+            [sys.executable, "-c", TRACE_PROGRAM, str(TRACES)],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
@@ -59,9 +63,10 @@ def test_equal_seeds_give_equal_traces_byte_for_byte() -> None:
         )
         outputs.append(shown.stdout)
     assert outputs[0] == outputs[1]
-    assert outputs[0].count(b"\n") > 10_000
-    alone = Scenario(draw_plan("same/3", "tier2")).run()
-    assert f"tier2 3 {alone.digest}".encode() in outputs[0]
+    assert outputs[0].count(b"\n") > 2500 * TRACES
+    last = TRACES - 1
+    alone = Scenario(draw_plan(f"same/{last}", "tier2")).run()
+    assert f"tier2 {last} {alone.digest}".encode() in outputs[0]
 
 
 def test_other_seeds_give_other_traces() -> None:

@@ -23,6 +23,7 @@ from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage, event_length, first_event
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, open_tiny, run, until
+from tests.support.suites import share, slow
 
 PACE = 0.002
 _CHANGES_OF_A_LIFE = {
@@ -107,7 +108,7 @@ def test_every_workload_has_its_promise() -> None:
     assert cast == set(CLIENTS)
 
 
-@pytest.mark.parametrize("name", list(WORKLOADS))
+@pytest.mark.parametrize("name", share(WORKLOADS, 3, 5))
 def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
     name: str, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
     } <= refused
 
 
+@slow(10)
 def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> None:
     calls = [
         call

@@ -25,6 +25,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from tests.readindex.world import TINY, World
+from tests.support.suites import examples
 
 CONFIGS = (
     TINY,
@@ -279,5 +280,8 @@ class ReadIndexMachine(RuleBasedStateMachine):
 
 TestReadIndexMachine = pytest.mark.timeout(300)(ReadIndexMachine.TestCase)
 ReadIndexMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(100),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )

@@ -17,6 +17,7 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
 from tests.storagewriter.fake_container import make_config
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Mailed, Owner
+from tests.support.suites import examples
 from tier2.mailbox.mailbox import list_messages, put_message
 from tier2.mailbox.messages import CondemnRequest, Replacement, ReplaceProposal
 from tier2.memory_object_storage import Method
@@ -101,7 +102,7 @@ async def _beginning(chance: random.Random) -> Owner:
     return o
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: int) -> None:
     async def main() -> None:
@@ -149,7 +150,7 @@ def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: 
     run_virtual(main())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_a_forged_proposal_never_changes_the_bytes(seed: int) -> None:
     async def main() -> None:

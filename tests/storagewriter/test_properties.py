@@ -20,6 +20,7 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
 from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config
+from tests.support.suites import examples
 from tier2.memory_object_storage import Method
 
 ACTIONS = [
@@ -88,7 +89,7 @@ async def _act(
     return c
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 2**32), target=st.sampled_from([200, 100_000]))
 def test_no_byte_is_lost_or_doubled(steps: list[tuple[str, int]], seed: int, target: int) -> None:
     config = make_config(unflushed_target_bytes=target, object_segments_max=4)

@@ -12,6 +12,12 @@ from durablelog.data_frame import FRAME_MAGIC, FrameFormatError, FrameHeader, pa
 from durablelog.file.log_layout import FILE_HEADER_LENGTH
 from segmentstore import DataCorruptionError, SegmentStore
 from tests.store.harness import UNFLUSHED, open_lazy, open_tiny, read_all, run
+from tests.support.suites import size, sized
+
+TORN_STEP = size("TORN_TAIL_STEP", 9, 1)
+"""Bytes between two places where the last frame is cut off."""
+FLIP_STEP = size("FLIPPED_BIT_STEP", 25, 5)
+"""Bytes between two damaged places of an object."""
 
 
 def frames_of(path: Path) -> list[tuple[int, FrameHeader]]:
@@ -148,6 +154,7 @@ class TestLog:
             run(opened(location))
         assert kept(location) == before
 
+    @sized(25)
     def test_a_tail_torn_at_every_byte_of_the_last_frame(self, tmp_path: Path) -> None:
         location = tmp_path / "s"
         pieces = written(location, appends=6)
@@ -165,7 +172,7 @@ class TestLog:
                         assert await store.append("x", b"!") == len(expected)
                         expected += b"!"
 
-        for cut in range(header.frame_length):
+        for cut in {*range(0, header.frame_length, TORN_STEP), header.frame_length - 1}:
             torn = tmp_path / "torn"
             shutil.copytree(tmp_path / "whole", torn)
             data = whole[: position + cut] + bytes(len(whole) - position - cut)
@@ -199,12 +206,13 @@ class TestTier2:
             await store.flush()
             await store.checkpoint()
 
+    @sized(10)
     def test_a_flipped_bit_anywhere_in_an_object(self, tmp_path: Path) -> None:
         async def main() -> None:
             location, data = tmp_path / "s", bytes(range(200))
             await self.flushed(location, data)
             (path,) = self.objects(location)
-            for position in range(0, path.stat().st_size, 5):
+            for position in range(0, path.stat().st_size, FLIP_STEP):
                 flip(path, position)
                 async with open_lazy(location) as store:
                     with pytest.raises(DataCorruptionError) as caught:

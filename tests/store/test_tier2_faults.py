@@ -44,6 +44,7 @@ from tests.store.harness import TINY, WorldDisk, read_all, until
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
 from tests.support.folders import files_below
 from tests.support.hurried_loop import SPEED, run_hurried
+from tests.support.suites import share
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.request_meter import Operation
 
@@ -245,7 +246,7 @@ BURSTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "words"), BURSTS.values(), ids=BURSTS)
+@pytest.mark.parametrize(("fault", "words"), share(BURSTS.values(), 3, 15), ids=BURSTS)
 def test_a_provider_that_refuses_everything_for_long_only_holds_the_flushes(
     tmp_path: Path, s3: FaultyS3, fault: Fault, words: str
 ) -> None:
@@ -285,7 +286,7 @@ DOUBTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", DOUBTS.values(), ids=DOUBTS)
+@pytest.mark.parametrize("fault", share(DOUBTS.values(), 3, 10), ids=DOUBTS)
 def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     tmp_path: Path, s3: FaultyS3, fault: Fault
 ) -> None:

@@ -20,6 +20,9 @@ IN_TEST_ALL: Final = "slow or sized"
 """What `make test-all` chooses: a sized test runs in both."""
 
 
+EXAMPLES_MIN: Final = 10
+
+
 def slow(seconds: float) -> pytest.MarkDecorator:
     """A test that runs in `make test-all` alone, and its cost there, of each case."""
     return pytest.mark.slow(seconds=seconds)
@@ -33,6 +36,14 @@ def sized(seconds: float) -> pytest.MarkDecorator:
 def size(name: str, small: int, whole: int) -> int:
     """A number of a sized test, in each of both; a variable of that name beats them."""
     return int(os.environ.get(name, whole if os.environ.get(ALL_SIZES) == "all" else small))
+
+
+def examples(whole: int) -> int:
+    """How many examples a test of hypothesis tries, of `whole` in `make test-all`.
+
+    Those tests are `sized` without a mark of their own (tests/conftest.py).
+    """
+    return whole if os.environ.get(ALL_SIZES) == "all" else max(EXAMPLES_MIN, whole // 4)
 
 
 def share(cases: Iterable[Any], every: int, seconds: float) -> list[Any]:

@@ -8,7 +8,6 @@ hole; after another owner's opening has returned nothing is acknowledged that he
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -32,8 +31,9 @@ from segmentstore.contracts.errors import (
 )
 from tests.contracts.durable_data_log_contract import payload, read_all
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, options
+from tests.support.suites import size
 
-EXAMPLES = int(os.environ.get("LOG_OWNERS_EXAMPLES", "100"))
+EXAMPLES = size("LOG_OWNERS_EXAMPLES", 25, 100)
 SLOTS = 3
 EXPECTED = (NotPrimaryError, ContainerStoppedError, TierUnavailableError)
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from recovery.harness.checkers.all_checks import check_history
 from tests.harness.checkers.schedules import random_history
+from tests.support.suites import examples
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(chance=st.randoms(use_true_random=False), steps=st.integers(5, 120))
 def test_random_schedules_on_a_right_store_are_no_violation(
     chance: random.Random, steps: int

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from tests.support.suites import examples
 from tier2.mailbox import messages
 from tier2.mailbox.messages import (
     INTEGER_MAX,
@@ -324,7 +325,7 @@ def test_any_text_becomes_a_reason(text: str) -> None:
     assert parse(encode(answer)) == answer
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()) | JSON.map(_written)
 )

@@ -16,6 +16,7 @@ from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from tests.support.suites import examples
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import block_prefix_length
 from tier2.catalog.catalog_tables import build_tables
@@ -343,7 +344,7 @@ class TestProperties:
         st.integers(2, 6),
         st.sampled_from([50, 400, 100_000]),
     )
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     def test_groups_are_disjoint_true_and_not_planned_again(
         self,
         layout: list[tuple[list[tuple[int, int, int]], int]],

@@ -20,7 +20,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
-from tests.support.suites import slow
+from tests.support.suites import examples, slow
 from tests.tier2.s3_transport import S3World, run_case_with_threads
 from tests.tier2.spark.compaction_bed import EXTENT, JOB, Bed, options, settle
 from tier2.block_object import CODEC_NONE, CODEC_ZSTD, encode_block, parse_block_header
@@ -260,7 +260,7 @@ class TestSameBytes:
         st.sampled_from([1, 200, None]),
         st.sampled_from(["keep", "zstd"]),
     )
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     def test_whatever_there_is(
         self,
         objects: list[tuple[list[tuple[int, int]], int, int, int, int, bool]],

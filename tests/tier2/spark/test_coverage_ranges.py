@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.runtime import Runtime
+from tests.support.suites import examples
 from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import PAYLOAD, World
 from tier2.catalog import catalog_files
@@ -51,7 +52,7 @@ chunks_of = st.lists(
 ).map(sorted)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(segments_of, chunks_of, st.lists(st.integers(0, 14), max_size=4))
 def test_ranges_and_walks_say_what_the_whole_says(
     segments: Rows, chunks: Rows, cuts: list[int]

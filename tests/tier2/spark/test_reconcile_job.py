@@ -24,6 +24,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.errors import ConfigError
 from tests.store.harness import TINY
+from tests.support.suites import size, sized, slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, STORE_ID, World
 from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.timeout(
     300
 )  # the first query of a session takes its time on a busy machine
 
+RUNS_BESIDE = size("RECONCILE_RUNS_BESIDE", 2, 5)
 Expected = set[tuple[str, str | None]]
 
 
@@ -213,6 +215,7 @@ def test_a_dataframe_in_any_order_gives_what_a_listing_gives(
 
 
 @pytest.mark.spark_versions("reconcile")
+@slow(12)
 def test_inventories_in_files_sorted_and_not_give_what_a_listing_gives(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -362,6 +365,7 @@ def tier2_of(tmp_path: Path) -> Path:
     return tmp_path / "store" / "tier2"
 
 
+@sized(20)
 @pytest.mark.parametrize("lag_s", [0.0, 1000.0])
 def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: float) -> None:
     with (
@@ -371,7 +375,7 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
         Busy(store) as busy,
     ):
         moved: list[bool] = []
-        for _ in range(5):
+        for _ in range(RUNS_BESIDE):
             before = busy.rounds
             result = reconcile(LocalSpark().as_spark(), tier2_of(tmp_path).as_uri(), check="bodies")
             assert [

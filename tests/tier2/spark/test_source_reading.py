@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 from segmentstore.contracts.events import frame_events
+from tests.support.suites import examples
 from tests.tier2.spark.source_world import SourceWorld, payloads, read_batch, rows_of, source_of
 from tier2.block_object import CODEC_ZSTD
 from tier2.locations import PROCESS_MEMORY
@@ -51,7 +52,7 @@ def lines(data: bytes) -> list[tuple[int, bytes]]:
     return list(zip(offsets, data.split(b"\n"), strict=True))[:-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TEXT.filter(bool), CUTS, st.integers(1, 100), st.integers(0, 200), st.integers(0, 200))
 def test_lines_in_any_cut_of_objects_and_partitions(
     data: bytes, cuts: list[int], partition_bytes: int, low: int, high: int
@@ -76,7 +77,7 @@ def test_lines_in_any_cut_of_objects_and_partitions(
     PROCESS_MEMORY.drop(world.url.removeprefix("memory://"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=12), CUTS, st.integers(1, 60))
 def test_events_in_any_cut_of_objects(
     events: list[bytes], cuts: list[int], partition_bytes: int
@@ -102,7 +103,7 @@ def test_events_in_any_cut_of_objects(
     PROCESS_MEMORY.drop(world.url.removeprefix("memory://"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.binary(min_size=1, max_size=200),
     CUTS,

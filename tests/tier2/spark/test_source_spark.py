@@ -19,12 +19,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from segmentstore.contracts.events import frame_events
 from tests.store.harness import open_tiny
+from tests.support.suites import share, size, sized
 from tests.tier2.spark.source_world import SourceWorld
 from tier2.spark.data_source import register
 from tier2.spark.source.versions import PUSHDOWN
 
 # A query costs a second or two, and ten times as much on a machine that does other things too.
 pytestmark = pytest.mark.timeout(400)
+
+STOPS = size("HARNESS_STREAM_STOPS", 2, 4)
 
 
 @pytest.fixture
@@ -259,7 +262,7 @@ def test_a_stream_of_so_many_rows_says_what_is_left(
     assert left[0]["bytesBehind"] > 0
 
 
-@pytest.mark.parametrize("form", ["lines", "events"])
+@pytest.mark.parametrize("form", share(["lines", "events"], 2, 15))
 def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, form: str
 ) -> None:
@@ -333,7 +336,8 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     assert len(landed) > 5
 
 
-@pytest.mark.parametrize("form", ["raw", "lines"])
+@sized(25)
+@pytest.mark.parametrize("form", share(["lines", "raw"], 2, 25))
 def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, form: str
 ) -> None:
@@ -381,7 +385,7 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
         return len(list((tmp_path / "checkpoint" / what).glob("[0-9]*")))
 
     cut_off = []
-    for _ in range(4):
+    for _ in range(STOPS):
         running = start(processingTime="0 seconds")
         try:
             wanted = batches("offsets") + chance.randrange(1, 3)

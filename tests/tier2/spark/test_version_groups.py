@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.suites import slow
 from tests.tier2.spark import check_versions
 from tests.tier2.spark.version_groups import Count, counted, faults, table
 
@@ -104,6 +105,7 @@ def test_each_group_is_told_also_of_a_run_whose_process_died(tmp_path: Path) -> 
     ]
 
 
+@slow(20)
 def test_every_mark_names_a_group_that_is_looked_for(tmp_path: Path) -> None:
     outcomes = tmp_path / "outcomes"
     plugin = (
