@@ -57,13 +57,19 @@ def _none_known() -> int:
     return 0
 
 
+def _nothing() -> None:
+    pass
+
+
 class ReadIndex:
     """One container's read index. All calls on one event loop.
 
     `refill(wanted)` must rescan the log and call `insert_refilled` with the bytes of these segments
     that `missing_ranges` lists, in order of offset for each, and may do so for others that will be
     wanted soon. `wanted` tells of each how many missing bytes are taken without being kept. `cache`
-    and `addresses` may be shared with other containers.
+    and `addresses` may be shared with other containers. `unflushed_bytes()` gives all un-flushed
+    bytes there are, those included that are not held. `on_spilled()` is called, soon and often,
+    when some of the tail has been moved to the cache.
     """
 
     def __init__(
@@ -75,12 +81,15 @@ class ReadIndex:
         refill: Callable[[Mapping[int, int]], Awaitable[None]],
         config: ReadIndexConfig,
         runtime: Runtime,
+        *,
+        unflushed_bytes: Callable[[], int] = _none_known,
+        on_spilled: Callable[[], None] = _nothing,
     ) -> None:
         self._metadata = metadata
         self._cache = cache
         self._config = config
         self._cache_manager = CacheManager(metadata, config, addresses, cache.delete)
-        self._spiller = Spiller(self._cache_manager, cache, config)
+        self._spiller = Spiller(self._cache_manager, cache, config, on_spilled)
         self._fetcher = Prefetcher(metadata, self._cache_manager, storage, config, runtime)
         self._log_rescanner = LogRescanner(refill, metadata.container_id)
         self._places = Places(metadata, self._cache_manager)
@@ -97,10 +106,7 @@ class ReadIndex:
         )
         self._waiting = WaitingReads()
         self._sources = MergedSources(metadata)
-        self.unflushed_bytes: Callable[[], int] = _none_known
-        """All un-flushed bytes there are, those included that are not held: set by whoever
-        knows.
-        """
+        self._unflushed_bytes = unflushed_bytes
         self._gives_way = False
         """What was just taken, in this turn, makes its reader wait for another."""
 
@@ -311,7 +317,7 @@ class ReadIndex:
         """
         config, cache_manager = self._config, self._cache_manager
         in_tail = cache_manager.tail_bytes - cache_manager.tail_bytes_flushed
-        unflushed = max(self.unflushed_bytes(), in_tail + cache_manager.cached.bytes_unflushed)
+        unflushed = max(self._unflushed_bytes(), in_tail + cache_manager.cached.bytes_unflushed)
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
         bound = config.tail_bytes_max + config.cache_bytes_max
@@ -329,10 +335,6 @@ class ReadIndex:
     def room_bytes(self) -> int:
         """What may be appended at one go after `wait_roomy` without anything being dropped."""
         return int((HARD_BOUND - _CROWDED) * self._config.tail_bytes_max)
-
-    def call_when_spilled(self, on_spilled: Callable[[], None]) -> None:
-        """Have this called, soon and often, when some of the tail has been moved to the cache."""
-        self._spiller.on_spilled = on_spilled
 
     async def wait_spilled(self) -> bool:
         """Wait until some more of the tail is in the cache; False at once if nothing can be moved

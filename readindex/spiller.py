@@ -32,7 +32,11 @@ class Spiller:
     """
 
     def __init__(
-        self, cache_manager: CacheManager, cache: CacheStorage, config: ReadIndexConfig
+        self,
+        cache_manager: CacheManager,
+        cache: CacheStorage,
+        config: ReadIndexConfig,
+        on_spilled: Callable[[], None] = _nothing,
     ) -> None:
         self._cache_manager = cache_manager
         self._cache = cache
@@ -42,7 +46,7 @@ class Spiller:
         self._step: asyncio.Future[None] | None = None
         """Ends with the batch on its way."""
         self._closed = False
-        self.on_spilled: Callable[[], None] = _nothing
+        self._on_spilled = on_spilled
 
     @property
     def refused(self) -> bool:
@@ -125,7 +129,7 @@ class Spiller:
         step, self._step = self._step, None
         if step is not None and not step.done():
             step.set_result(None)
-        self.on_spilled()
+        self._on_spilled()
 
     async def _inserted(self, blocks: list[tuple[int, Buffer]]) -> bool:
         try:

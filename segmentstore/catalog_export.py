@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -106,7 +106,10 @@ class CatalogExporter:
         store_id: str,
         config: StoreConfig,
     ) -> None:
-        """Raises MissingExtraError if there is a schedule and pyarrow is missing."""
+        """`sources` may still grow: all that `config` serves, once it has started.
+
+        Raises MissingExtraError if there is a schedule and pyarrow is missing.
+        """
         every_s = config.catalog_export_interval_s
         if every_s:
             require_extra("arrow", SETTING)
@@ -125,11 +128,10 @@ class CatalogExporter:
         self._exports = 0
         self._last_export_ms: int | None = None
         self._health = {
-            source.container_id: TierHealth(
-                f"container {source.container_id}: catalog export to tier2 {storage.url}",
-                runtime.clock,
+            container_id: TierHealth(
+                f"container {container_id}: catalog export to tier2 {storage.url}", runtime.clock
             )
-            for source in sources
+            for container_id in config.served
         }
 
     def start(self) -> None:
@@ -163,15 +165,9 @@ class CatalogExporter:
             raise failures[0]
         return done
 
-    def hook(self, source: ExportSource) -> Callable[[], Awaitable[str]]:
-        """For whoever is asked to export one container: the name of the snapshot's manifest comes
-        back.
-        """
-
-        async def export() -> str:
-            return (await self.export(source)).manifest
-
-        return export
+    async def export_manifest(self, source: ExportSource) -> str:
+        """Export one container as `export` does; give the name of the snapshot's manifest."""
+        return (await self.export(source)).manifest
 
     async def export(self, source: ExportSource) -> CatalogExport:
         """Export one container as it is when its turn comes.

@@ -21,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from durablelog.durable_data_log import DurableDataLog, LogFullError
 from durablelog.log_positions import LogPositions
@@ -63,6 +64,8 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
 from segmentstore.log_rescan import LogRescan
 from segmentstore.part_configs import read_index_config, writer_config
+from storagewriter.data_source import NO_OTHER_STORES, OtherStores
+from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.metadata_backup import MetadataBackup
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_reader import BlockReader
@@ -100,7 +103,15 @@ class SegmentContainer:
         runtime: Runtime,
         store_id: str,
         made: bool = False,
+        other_stores: OtherStores = NO_OTHER_STORES,
+        export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
+        mailboxes: MailboxGroup | None = None,
     ) -> None:
+        """`made`: the store was made in this very opening.
+
+        `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
+        manifest. `mailboxes` are those of the store's containers in this process.
+        """
         self.container_id = container_id
         self.store_id = store_id
         self.state = ContainerState.NEW
@@ -114,7 +125,6 @@ class SegmentContainer:
         self._config = config
         self._runtime = runtime
         self._made = made
-        """The store was made in this very opening."""
         self._updater = MetadataUpdater(self.metadata)
         self._positions = LogPositions()
         self._reader = BlockReader(
@@ -132,12 +142,20 @@ class SegmentContainer:
             self._refill,
             read_index_config(config, storage),
             runtime,
+            unflushed_bytes=lambda: self.writer.unflushed_bytes,
+            on_spilled=self._spilled,
         )
-        self.writer = StorageWriter(self, storage, writer_config(config), runtime)
-        self.writer.on_advance = self._storage_advanced
-        self.writer.on_failure = self._failed
-        self.read_index.unflushed_bytes = lambda: self.writer.unflushed_bytes
-        self.read_index.call_when_spilled(self._spilled)
+        self.writer = StorageWriter(
+            self,
+            storage,
+            writer_config(config),
+            runtime,
+            on_advance=self._storage_advanced,
+            on_failure=self._failed,
+            other_stores=other_stores,
+            export=partial(export, self) if export is not None else None,
+            group=mailboxes,
+        )
         self._rescan = LogRescan(
             log, self.metadata, self._positions, self.read_index, self.writer, self.check_primary
         )

@@ -36,7 +36,8 @@ from segmentstore.store_parts import StoreParts
 from segmentstore.tier1 import log_options
 from segmentstore.tier2_start import Tier2Start
 from segmentstore.tier2_watch import has_objects, losses_of, scrub_of
-from storagewriter.mailbox_pace import wake_together
+from storagewriter.data_source import OtherStores
+from storagewriter.mailbox_pace import MailboxGroup
 from tier2.store_markers import StoreMarkers
 
 _log = logging.getLogger(__name__)
@@ -187,22 +188,22 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
 
 async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
     parts.undo.push_async_callback(parts.stop_containers)
-    _add_containers(parts, made=store.made)
     exporter = parts.exporter = CatalogExporter(
         parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
     )
     parts.undo.push_async_callback(exporter.stop)
-    for container in parts.containers:
-        container.writer.mailbox.export = exporter.hook(container)
-    wake_together([container.writer.mailbox for container in parts.containers])
+    _add_containers(parts, exporter, made=store.made)
     await parts.cache.open()
     await _start_by_turns(parts.containers)
     await parts.tier2_start.looked(partial(has_objects, parts), made=store.made)
 
 
-def _add_containers(parts: StoreParts, *, made: bool) -> None:
-    addresses = CacheAddresses()
+def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, made: bool) -> None:
+    addresses, mailboxes = CacheAddresses(), MailboxGroup()
     config, markers = parts.config, parts.markers
+    other_stores = OtherStores(
+        mark=markers.ensure, shared_with=markers.shared_with, is_meant=markers.is_meant
+    )
     for container_id in config.served:
         container = SegmentContainer(
             container_id,
@@ -214,9 +215,11 @@ def _add_containers(parts: StoreParts, *, made: bool) -> None:
             runtime=parts.runtime,
             store_id=parts.store_id,
             made=made,
+            other_stores=other_stores,
+            export=exporter.export_manifest,
+            mailboxes=mailboxes,
         )
         parts.containers.append(container)
-        container.writer.beside(markers.ensure, markers.shared_with, is_meant=markers.is_meant)
 
 
 async def _start_by_turns(containers: list[SegmentContainer]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from durablelog.operations import OwnersOperation
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
@@ -55,3 +56,32 @@ class WriterDataSource(Protocol):
         """True while a read, or a consolidation, has this object open, or an upload of it is not
         all committed.
         """
+
+
+async def nothing() -> None:
+    """Done where nobody else is to know of this store."""
+
+
+async def nobody() -> str | None:
+    """The answer where no other store has its objects."""
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherStores:
+    """What a storage writer is told of other stores in the same place.
+
+    StorageUnavailableError of either call is as of what it comes before.
+    """
+
+    mark: Callable[[], Awaitable[None]] = nothing
+    """Makes this store known there; done before each object is sent."""
+    shared_with: Callable[[], Awaitable[str | None]] = nobody
+    """Names another one in words, None for nobody; asked before deletions."""
+    is_meant: bool = False
+    """They are there by intention: orphans with the tag of this store are looked for all the
+    same.
+    """
+
+
+NO_OTHER_STORES: Final = OtherStores()

@@ -22,7 +22,7 @@ from segmentstore.contracts.metadata import GarbageObject
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
-from storagewriter.data_source import WriterDataSource
+from storagewriter.data_source import WriterDataSource, nobody
 from storagewriter.deletion_clock import DeletionClock
 from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import is_of_store, store_tag
@@ -44,15 +44,11 @@ DELETES_MAX = 8
 """Deletions in flight."""
 
 
-async def _nobody() -> str | None:
-    return None
-
-
 class GarbageCollector:
     """The deleting half of a storage writer, which owns the task that runs it.
 
-    `shared_with`, set by who knows the store, tells which other store keeps objects in the same
-    place, in words; None for nobody.
+    `shared_with` tells which other store keeps objects in the same place, in words; None for
+    nobody.
     """
 
     def __init__(
@@ -61,8 +57,9 @@ class GarbageCollector:
         storage: ObjectStorage,
         config: StorageWriterConfig,
         runtime: Runtime,
+        shared_with: Callable[[], Awaitable[str | None]] = nobody,
     ) -> None:
-        self.shared_with: Callable[[], Awaitable[str | None]] = _nobody
+        self._shared_with = shared_with
         self._source = source
         self._tag = store_tag(source.store_id)
         self._storage = storage
@@ -169,7 +166,7 @@ class GarbageCollector:
         if len(tagged) == len(names) or (now_s < self._markers_again_s and not ask_again):
             return tagged
         try:
-            if await self.shared_with() is None:
+            if await self._shared_with() is None:
                 return names
             self._markers_again_s = now_s + MARKERS_SPACING_S
         except StorageUnavailableError as error:

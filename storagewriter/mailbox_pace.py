@@ -14,9 +14,8 @@ found, because more will come; and at once when somebody who put a message says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 QUICK_POLL_S: Final = 1.0
 QUICK_FOR_S: Final = 300.0
@@ -28,7 +27,9 @@ WAKE_SPACING_S: Final = 0.25
 class MailboxPace:
     """The pace of one container's looks; on its event loop."""
 
-    def __init__(self, poll_interval_s: float, container_id: int) -> None:
+    def __init__(
+        self, poll_interval_s: float, container_id: int, group: MailboxGroup | None = None
+    ) -> None:
         self._poll_interval_s = poll_interval_s
         # The first look of each container comes at another time, or all of a store would look at
         # once.
@@ -39,8 +40,9 @@ class MailboxPace:
         self._looked_at: float | None = None
         self._not_before = 0.0
         """Who asks sooner waits until then."""
-        self.siblings: Sequence[MailboxPace] = ()
-        """Of the store's other containers in this process."""
+        self.group = group or MailboxGroup()
+        """With the store's other containers in this process."""
+        self.group.join(self)
 
     def wake(self) -> None:
         """Somebody has put a message: look at once, and often for a while.
@@ -80,9 +82,7 @@ class MailboxPace:
         now = asyncio.get_running_loop().time()
         if answered:
             self._quick_until = now + QUICK_FOR_S
-            for each in self.siblings:
-                if not each.is_quick(now):
-                    each.wake()
+            self.group.wake_others(self, now)
         return (
             min(QUICK_POLL_S, self._poll_interval_s)
             if self.is_quick(now)
@@ -94,16 +94,18 @@ class MailboxPace:
         return self._quick_until is not None and now_s < self._quick_until
 
 
-class Paced(Protocol):
-    """Who has a pace."""
+class MailboxGroup:
+    """The mailboxes of one store's containers in a process: what one finds wakes the others."""
 
-    @property
-    def pace(self) -> MailboxPace:
-        """Of its looks."""
+    def __init__(self) -> None:
+        self._paces: list[MailboxPace] = []
 
+    def join(self, pace: MailboxPace) -> None:
+        """One more mailbox."""
+        self._paces.append(pace)
 
-def wake_together(keepers: Sequence[Paced]) -> None:
-    """The keepers of one store's containers in a process: what one finds wakes the others."""
-    paces = [each.pace for each in keepers]
-    for number, pace in enumerate(paces):
-        pace.siblings = [*paces[:number], *paces[number + 1 :]]
+    def wake_others(self, pace: MailboxPace, now_s: float) -> None:
+        """Wake all but this one, and but those that look often at this time of the loop."""
+        for each in self._paces:
+            if each is not pace and not each.is_quick(now_s):
+                each.wake()

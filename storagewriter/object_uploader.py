@@ -26,7 +26,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
-from storagewriter.data_source import WriterDataSource
+from storagewriter.data_source import WriterDataSource, nothing
 from storagewriter.flush_plan import BlockPlan, ObjectPlan
 from storagewriter.retry import BackOff, TierHealth
 from tier2.extent_codec import CODECS_BY_NAME
@@ -59,12 +59,11 @@ _Read = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
 """What has come of one block."""
 
 
-async def _nothing_first() -> None:
-    pass
-
-
 class ObjectUploader:
-    """Uploads of one writer; many may run at once."""
+    """Uploads of one writer; many may run at once.
+
+    `first` is done before an object is sent; it may raise StorageUnavailableError.
+    """
 
     def __init__(
         self,
@@ -73,6 +72,7 @@ class ObjectUploader:
         config: StorageWriterConfig,
         runtime: Runtime,
         executor: Executor,
+        first: Callable[[], Awaitable[None]] = nothing,
     ) -> None:
         self._source = source
         self._tag = store_tag(source.store_id)
@@ -80,10 +80,9 @@ class ObjectUploader:
         self._config = config
         self._runtime = runtime
         self._executor = executor
+        self._first = first
         self.health = TierHealth(f"tier2 {storage.url}", runtime.clock)
         self.reading = TierHealth("reading back un-flushed bytes", runtime.clock)
-        self.first: Callable[[], Awaitable[None]] = _nothing_first
-        """Done before an object is sent; may raise StorageUnavailableError."""
         self.collisions = 0
         self.in_flight: dict[str, None] = {}
         """Names drawn for objects that are not committed yet: no orphans, whatever the metadata
@@ -185,7 +184,7 @@ class ObjectUploader:
             name = object_name(metadata.container_id, self._source.epoch, kind, unique_id)
             self.in_flight[name] = None
             try:
-                await self.first()
+                await self._first()
                 await send(name, unique_id)
             except StorageUnavailableError as error:
                 health.failed(error)

@@ -27,7 +27,7 @@ from durablelog.operations import StorageUpdateOperation
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
-from storagewriter.data_source import WriterDataSource
+from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
 from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, is_left_over, judge_object
 from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
@@ -54,18 +54,12 @@ class SweepStoppedError(Exception):
     """The sweep must not go on; the message is one sentence that says why. Nothing was touched."""
 
 
-async def _nobody() -> str | None:
-    return None
-
-
 class OrphanSweeper:
     """The searching half of what a storage writer does for deletion; the writer owns the task that
     runs it.
 
     `in_flight` has the names of objects that this process uploads and that are not committed yet.
-    `on_garbage()` is called when there is something for the collector. `shared_with`, set by who
-    knows the store, tells which other store keeps objects in the same place, in words; None for
-    nobody.
+    `on_garbage()` is called when there is something for the collector.
     """
 
     def __init__(
@@ -76,12 +70,12 @@ class OrphanSweeper:
         runtime: Runtime,
         in_flight: Container[str],
         on_garbage: Callable[[], None],
+        other_stores: OtherStores = NO_OTHER_STORES,
     ) -> None:
-        self.shared_with: Callable[[], Awaitable[str | None]] = _nobody
-        self.sharing_is_meant = False
-        """A person has said that other stores may be there: then the tag alone tells what is
-        ours.
-        """
+        self.shared_with = other_stores.shared_with
+        """Which other store keeps objects in the same place, in words; None for nobody."""
+        self._sharing_is_meant = other_stores.is_meant
+        # A person has said that other stores may be there: then the tag alone tells what is ours.
         self._source = source
         self._tag = store_tag(source.store_id)
         self._storage = storage
@@ -158,7 +152,7 @@ class OrphanSweeper:
 
         Also StorageUnavailableError.
         """
-        self.stopped_by = None if self.sharing_is_meant else await self.shared_with()
+        self.stopped_by = None if self._sharing_is_meant else await self.shared_with()
         if self.stopped_by is not None:
             raise SweepStoppedError(self.stopped_by)
 

@@ -32,7 +32,7 @@ from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
-from storagewriter.mailbox_pace import MailboxPace
+from storagewriter.mailbox_pace import MailboxGroup, MailboxPace
 from storagewriter.message_owners import MessageOwners
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
@@ -118,9 +118,9 @@ class _Look:
 class RequestProcessor:
     """The answering half of a storage writer, which owns the task that runs it.
 
-    `export`, set by who can, makes a snapshot of the container's catalog and gives the name of its
-    manifest. `in_flight` has the names of objects that are not committed yet. `on_garbage()` is
-    called when there is something for the collector.
+    `on_garbage()` is called when there is something for the collector. `export` makes a snapshot of
+    the container's catalog and gives the name of its manifest; None where nobody can. `group` has
+    the mailboxes that are woken by what is found here.
     """
 
     def __init__(
@@ -133,13 +133,15 @@ class RequestProcessor:
         sweeper: OrphanSweeper,
         executor: Executor,
         on_garbage: Callable[[], None],
+        export: Callable[[], Awaitable[str]] | None = None,
+        group: MailboxGroup | None = None,
     ) -> None:
-        self.export: Callable[[], Awaitable[str]] | None = None
+        self._export = export
         self._source = source
         self._storage = storage
         self._runtime = runtime
         self._poll_interval_s = config.mailbox_poll_interval_s
-        self.pace = MailboxPace(config.mailbox_poll_interval_s, source.metadata.container_id)
+        self.pace = MailboxPace(config.mailbox_poll_interval_s, source.metadata.container_id, group)
         self._uploader = uploader
         self._sweeper = sweeper
         self._executor = executor
@@ -542,10 +544,10 @@ class RequestProcessor:
         """
         if not addressed and await self._sweeper.shared_with() is not None:
             return None
-        if self.export is None:
+        if self._export is None:
             return "failed", "this owner exports no catalog", {}
         try:
-            return "exported", "", {"manifest": await self.export()}
+            return "exported", "", {"manifest": await self._export()}
         except (StorageUnavailableError, SegmentStoreError) as error:
             # It is for the caller to ask again: a snapshot that fails must not hold up what comes
             # behind.

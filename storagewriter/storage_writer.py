@@ -31,10 +31,11 @@ from segmentstore.contracts.owned_tasks import OwnedTaskGroup, own_task
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
-from storagewriter.data_source import WriterDataSource
+from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
 from storagewriter.flush_plan import ObjectPlan, plan_full_object, plan_links, plan_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
+from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
@@ -64,7 +65,8 @@ class StorageWriter:
 
     `on_advance()` is called soon after segments' storage lengths moved or segments went (once for
     many): fewer bytes are un-flushed, and the log may be truncated further. `on_failure(error)` is
-    called once if something unforeseen stops the writer, kept as `failure`.
+    called once if something unforeseen stops the writer, kept as `failure`. `export` and `group` as
+    of `RequestProcessor`.
     """
 
     def __init__(
@@ -73,19 +75,35 @@ class StorageWriter:
         storage: ObjectStorage,
         config: StorageWriterConfig,
         runtime: Runtime,
+        *,
+        on_advance: Callable[[], None] = _nothing,
+        on_failure: Callable[[BaseException], None] = _nothing,
+        other_stores: OtherStores = NO_OTHER_STORES,
+        export: Callable[[], Awaitable[str]] | None = None,
+        group: MailboxGroup | None = None,
     ) -> None:
-        self.on_advance: Callable[[], None] = _nothing
-        self.on_failure: Callable[[BaseException], None] = _nothing
+        self._on_advance = on_advance
+        self._on_failure = on_failure
         self.failure: BaseException | None = None
-        self.garbage_collector = GarbageCollector(source, storage, config, runtime)
+        self.garbage_collector = GarbageCollector(
+            source, storage, config, runtime, other_stores.shared_with
+        )
         self._source = source
         self._config = config
         self._executor = runtime.executor("storagewriter", 1)
-        self._uploader = ObjectUploader(source, storage, config, runtime, self._executor)
+        self._uploader = ObjectUploader(
+            source, storage, config, runtime, self._executor, other_stores.mark
+        )
         self.wall_clock = SteadyWallClock(runtime)
         aging = dataclasses.replace(runtime, clock=self.wall_clock)
         self.orphan_sweeper = OrphanSweeper(
-            source, storage, config, aging, self.in_flight_names, self.garbage_collector.notice
+            source,
+            storage,
+            config,
+            aging,
+            self.in_flight_names,
+            self.garbage_collector.notice,
+            other_stores,
         )
         self.consolidator = Consolidator(
             source,
@@ -106,6 +124,8 @@ class StorageWriter:
             self.orphan_sweeper,
             self._executor,
             on_garbage=self.garbage_collector.notice,
+            export=export,
+            group=group,
         )
         self._pending = PendingSegments(source, config)
         self._waiters = FlushWaiters()
@@ -139,24 +159,6 @@ class StorageWriter:
             or (self._flights < self._config.uploads_max and self._is_over_target())
         ):
             self._wake.set()
-
-    def beside(
-        self,
-        mark: Callable[[], Awaitable[None]],
-        shared_with: Callable[[], Awaitable[str | None]],
-        *,
-        is_meant: bool = False,
-    ) -> None:
-        """Reckon with other stores in the same place: `mark` makes this one known there, and is
-        done before each object is sent; `shared_with` names another one in words, None for nobody,
-        and is asked before deletions. If they are there by intention, orphans with the tag of this
-        store are looked for all the same.
-
-        StorageUnavailableError of either is as of what it comes before.
-        """
-        self._uploader.first = mark
-        self.orphan_sweeper.shared_with = self.garbage_collector.shared_with = shared_with
-        self.orphan_sweeper.sharing_is_meant = is_meant
 
     def start(self) -> None:
         """Begin to flush; after replay.
@@ -377,7 +379,7 @@ class StorageWriter:
     def _fail(self, error: BaseException) -> None:
         self._close(error)
         if not isinstance(error, _LOG_ENDED):
-            self.on_failure(error)
+            self._on_failure(error)
 
     def _begin_parts(self, group: asyncio.TaskGroup) -> None:
         group.create_task(self.garbage_collector.run())
@@ -393,7 +395,7 @@ class StorageWriter:
             self._pending.news = False
             if self._advanced:
                 self._advanced = False
-                self.on_advance()
+                self._on_advance()
             next_age = self._pending.collect_aged(loop.time())
             self._start_links(group)
             self._start_uploads(group)

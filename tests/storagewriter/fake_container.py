@@ -109,9 +109,14 @@ class FakeContainer:
         self.check_each = True
         """Whether the metadata are checked after every operation, which costs O(everything)."""
         self._updater = MetadataUpdater(self.metadata)
-        self.writer = StorageWriter(self, self.storage, config, self.runtime)
-        self.writer.on_failure = self.failures.append
-        self.writer.on_advance = self._advanced
+        self.writer = StorageWriter(
+            self,
+            self.storage,
+            config,
+            self.runtime,
+            on_failure=self.failures.append,
+            on_advance=self._advanced,
+        )
 
     def _advanced(self) -> None:
         self.advances += 1

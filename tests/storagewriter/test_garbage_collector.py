@@ -418,7 +418,7 @@ def test_a_marker_that_stays_is_not_asked_for_in_every_pass() -> None:
             return there
 
         collector = c.writer.garbage_collector
-        collector.shared_with = shared_with
+        collector._shared_with = shared_with
         name = object_name(c.metadata.container_id, 1, "flush", bytes(UNIQUE_ID_BYTES))
         await c.commit(StorageUpdateOperation(objects=[ObjectRecord(name, 1, 0)]))
         collector.notice()

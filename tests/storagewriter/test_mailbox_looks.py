@@ -105,7 +105,7 @@ def test_an_export_is_answered_with_the_name_of_the_snapshot() -> None:
         async def export() -> str:
             return "catalog/00000007/x/manifest.json"
 
-        o.keeper.export = export
+        o.keeper._export = export
         request = ExportRequest(7, JOB, "export")
         await put_message(o.storage, o.runtime, request)
         await o.keeper.look_now()
@@ -133,7 +133,7 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
             seen.append((proposal.object.name in o.metadata.objects, orphan in o.metadata.garbage))
             return f"catalog/00000007/{len(seen)}/manifest.json"
 
-        o.keeper.export = export
+        o.keeper._export = export
         messages: list[Message] = [*requests, proposal, condemn]
         for message in messages:
             await put_message(o.storage, o.runtime, message)
@@ -156,7 +156,7 @@ def test_an_export_with_a_bug_sets_all_requests_aside() -> None:
             calls.append(1)
             raise ZeroDivisionError("a bug")
 
-        o.keeper.export = export
+        o.keeper._export = export
         for number in range(3):
             await put_message(o.storage, o.runtime, ExportRequest(7, JOB, f"export-{number}"))
         assert [await o.keeper.look_now() for _ in range(2)] == [0, 0]
@@ -174,7 +174,7 @@ def test_an_export_that_fails_is_answered_too(error: Exception) -> None:
         async def export() -> str:
             raise error
 
-        o.keeper.export = export
+        o.keeper._export = export
         request = ExportRequest(7, JOB, "export")
         await put_message(o.storage, o.runtime, request)
         await o.keeper.look_now()

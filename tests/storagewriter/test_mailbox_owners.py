@@ -38,7 +38,7 @@ async def _alone() -> str | None:
 
 def test_what_is_for_another_store_is_neither_answered_nor_deleted() -> None:
     async def body(o: Owner) -> None:
-        o.keeper.export = _manifest
+        o.keeper._export = _manifest
         theirs: list[Message] = [
             ExportRequest(7, OTHER_JOB, "export", OTHER_ID),
             CondemnRequest(7, OTHER_JOB, "condemn", (o.compaction_name(),), 10**15, OTHER_ID),
@@ -84,7 +84,7 @@ def test_an_answer_that_another_store_gave_is_left_to_it() -> None:
 
 def test_what_is_for_this_store_is_answered_where_others_are_too() -> None:
     async def body(o: Owner) -> None:
-        o.keeper.export = _manifest
+        o.keeper._export = _manifest
         o.writer.orphan_sweeper.shared_with = not_alone
         request = ExportRequest(7, JOB, "export", STORE_ID)
         await put_message(o.storage, o.runtime, request)

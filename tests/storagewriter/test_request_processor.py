@@ -82,9 +82,8 @@ def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_
 def test_what_one_container_finds_wakes_the_others_once() -> None:
     async def body(o: Owner) -> None:
         await asyncio.sleep(1)
-        one, other = mailbox_pace.MailboxPace(30.0, 1), mailbox_pace.MailboxPace(30.0, 2)
-        keepers = [Paced(one), Paced(other)]
-        mailbox_pace.wake_together(keepers)
+        group = mailbox_pace.MailboxGroup()
+        one, other = (mailbox_pace.MailboxPace(30.0, number, group) for number in (1, 2))
         loop = asyncio.get_running_loop()
         began = loop.time()
         one.looked(1)
@@ -135,8 +134,7 @@ def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
 
 def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
     async def body(o: Owner) -> None:
-        other = Paced(mailbox_pace.MailboxPace(1000.0, 15))
-        mailbox_pace.wake_together([o.keeper, other])
+        other = mailbox_pace.MailboxPace(1000.0, 15, o.keeper.pace.group)
         proposal = o.compact(await o.written())
         unread = o.compact(await o.written("b"), message_id="group-2")
         for message in (proposal, unread):
@@ -149,19 +147,12 @@ def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
         o.hooks.before = refuse
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await other.pace.until_due()
+        await other.until_due()
         assert loop.time() - began <= 30.0
         assert await o.answer(proposal) is not None
         assert await o.answer(unread) is None
 
     owned(body, mailbox_poll_interval_s=30.0)
-
-
-class Paced:
-    """A keeper, as far as its pace goes."""
-
-    def __init__(self, pace: mailbox_pace.MailboxPace) -> None:
-        self.pace = pace
 
 
 def test_it_may_look_every_millisecond_or_never() -> None:

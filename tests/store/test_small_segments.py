@@ -103,13 +103,13 @@ def test_who_is_held_goes_on_as_soon_as_tier2_has_taken_bytes(tmp_path: Path) ->
         loop = asyncio.get_running_loop()
         writer = store._parts.containers[0].writer
         advanced: list[float] = []
-        told = writer.on_advance
+        told = writer._on_advance
 
         def on_advance() -> None:
             advanced.append(loop.time())
             told()
 
-        writer.on_advance = on_advance
+        writer._on_advance = on_advance
         landed: list[float] = []
         for append in heavy:
             append.add_done_callback(lambda _: landed.append(loop.time()))

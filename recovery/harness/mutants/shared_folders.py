@@ -49,7 +49,7 @@ SHARED_FOLDERS: Final = (
             Edit(f"{_SWEEPER}.check_alone", "if self.stopped_by is not None:", "if False:"),
             Edit(
                 "storagewriter.garbage_collector:GarbageCollector._provably_ours",
-                "if await self.shared_with() is None:",
+                "if await self._shared_with() is None:",
                 "if True:",
             ),
         ),
