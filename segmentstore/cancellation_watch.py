@@ -80,7 +80,7 @@ class CancellationWatch:
         _log.warning("%s: its task was cancelled from outside: the store closes", self._location)
         cause = TasksCancelledError()
         for container in self._containers:
-            container.stop_cause = cause
+            container.announce_stop(cause)
         self._closing = self._begin_close()
 
     def _give_up(self) -> None:

@@ -9,18 +9,18 @@ theirs; nothing here judges or deletes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Literal, NamedTuple
 
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Clock, Runtime
 from storagewriter.deletion_clock import clock_at, remaining_ms
+from storagewriter.garbage_pass import GarbagePass, WaitingGarbage
 from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
@@ -106,26 +106,23 @@ async def collect_garbage(
 
     See `SegmentStore.collect_garbage`.
     """
-    before = {container.container_id: dict(container.metadata.garbage) for container in containers}
+    passes = [container.begin_garbage_pass() for container in containers]
     items: list[GarbageItem] = []
     problems: list[str] = []
     notes: list[str] = []
     try:
-        items += await _sweep(containers, storage, before, problems, notes)
+        items += await _sweep(passes, storage, containers[0].store_id, problems, notes)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
-    for container in containers:
-        collector = container.writer.garbage_collector
-        failures = collector.health.failures
-        await collector.collect_now()
-        if collector.health.failures > failures:
-            problems.append(f"container {container.container_id}: {collector.health.describe()}")
-        container_id, metadata = container.container_id, container.metadata
-        # Now, not when it began: what was condemned a moment ago may be due.
-        items += _waiting(metadata, collector.remaining_ms, clock.time_ms())
-        for name, garbage in before[container_id].items():
-            if name not in metadata.garbage:
-                items.append(GarbageItem("deleted", container_id, garbage.record.size, None, name))
+    for each in passes:
+        problem = await each.collect()
+        if problem is not None:
+            problems.append(f"container {each.container_id}: {problem}")
+        items += _waiting(each.container_id, each.waiting(), clock.time_ms())
+        items += [
+            GarbageItem("deleted", each.container_id, garbage.record.size, None, name)
+            for name, garbage in each.deleted()
+        ]
     return _report(items, problems, notes)
 
 
@@ -185,7 +182,11 @@ async def survey_garbage(
         raise TierUnavailableError("tier2", str(error)) from error
     for container_id, known in containers.items():
         clock_ms = clock_at(known.metadata.deletion_clock, runtime.boot())
-        items += _waiting(known.metadata, partial(_remaining_ms, lag_ms, clock_ms), now_ms)
+        waiting = [
+            WaitingGarbage(name, garbage, remaining_ms(garbage, lag_ms, clock_ms))
+            for name, garbage in known.metadata.garbage.items()
+        ]
+        items += _waiting(container_id, waiting, now_ms)
         items += [
             GarbageItem("unfinished upload", container_id, None, None, upload.name)
             for upload in uploads
@@ -196,57 +197,43 @@ async def survey_garbage(
 
 
 async def _sweep(
-    containers: Sequence[SegmentContainer],
+    passes: Sequence[GarbagePass],
     storage: ObjectStorage,
-    before: dict[int, dict[str, GarbageObject]],
+    store_id: str,
     problems: list[str],
     notes: list[str],
 ) -> list[GarbageItem]:
-    """One sweep of all containers.
-
-    What was condemned is added to `before`; the rest of what was found is returned.
-    """
-    sweepers = {container.container_id: container.writer.orphan_sweeper for container in containers}
-    metadata_of = {container.container_id: container.metadata for container in containers}
+    """One sweep of all containers; what was found and not condemned is returned."""
+    sweeping = {each.container_id: each for each in passes}
     left: list[GarbageItem] = []
-    others = _Others(await _other_stores(storage, containers[0].store_id))
+    others = _Others(await _other_stores(storage, store_id))
     try:
-        await sweepers[containers[0].container_id].check_alone()
+        await passes[0].check_alone()
         uploads = await storage.list_unfinished()
-        for container_id, sweeper in sweepers.items():
-            await sweeper.remove_probes()
-            aborted = await sweeper.abort_abandoned(uploads)
+        for each in passes:
             left += [
-                GarbageItem("aborted upload", container_id, None, None, upload.name)
-                for upload in aborted
+                GarbageItem("aborted upload", each.container_id, None, None, upload.name)
+                for upload in await each.abort_uploads(uploads)
             ]
         async for page in storage.list():
             pages: dict[int, list[StoredObject]] = defaultdict(list)
             for container_id, stored in _by_container(page):
                 pages[container_id].append(stored)
             for container_id, mine in pages.items():
-                if container_id not in sweepers:
+                if container_id not in sweeping:
                     continue
-                metadata = metadata_of[container_id]
-                for stored in sweepers[container_id].of_unknown_owner(mine):
+                for stored in sweeping[container_id].of_unknown_owner(mine):
                     others.add(stored)
                 try:
-                    found = sweepers[container_id].sift(mine)
-                    condemned = await sweepers[container_id].condemn(found)
+                    orphans = await sweeping[container_id].condemn(mine)
                 except SweepStoppedError as error:
                     problems.append(f"container {container_id}: {error}")
-                    del sweepers[container_id]
+                    del sweeping[container_id]
                     continue
-                taken = {stored.name for stored in condemned}
-                for stored in found:
-                    if stored.name in taken and stored.name in metadata.garbage:
-                        before[container_id][stored.name] = metadata.garbage[stored.name]
-                    elif (
-                        stored.name not in metadata.objects and stored.name not in metadata.garbage
-                    ):
-                        left.append(
-                            GarbageItem("orphan", container_id, stored.size, None, stored.name)
-                        )
+                left += [
+                    GarbageItem("orphan", container_id, stored.size, None, stored.name)
+                    for stored in orphans
+                ]
     except SweepStoppedError as error:
         problems.append(str(error))
     problems += others.problems()
@@ -313,21 +300,14 @@ def _by_container(page: Iterable[StoredObject]) -> Iterator[tuple[int, StoredObj
             yield parts.container_id, stored
 
 
-def _remaining_ms(lag_ms: int, clock_ms: int, _name: str, garbage: GarbageObject) -> int:
-    return remaining_ms(garbage, lag_ms, clock_ms)
-
-
 def _waiting(
-    metadata: ContainerMetadata, remaining: Callable[[str, GarbageObject], int], now_ms: int
+    container_id: int, waiting: Iterable[WaitingGarbage], now_ms: int
 ) -> Iterator[GarbageItem]:
-    """What waits; `remaining` tells how much of an object's lag is left, `until` says that by the
-    wall clock.
-    """
-    for name, garbage in metadata.garbage.items():
-        left_ms = remaining(name, garbage)
+    """What waits; `until` says by the wall clock how long."""
+    for name, garbage, left_ms in waiting:
         state: GarbageState = "waiting" if left_ms else "due"
         until = datetime.fromtimestamp((now_ms + left_ms) / 1000, UTC) if left_ms else None
-        yield GarbageItem(state, metadata.container_id, garbage.record.size, until, name)
+        yield GarbageItem(state, container_id, garbage.record.size, until, name)
 
 
 def _report(

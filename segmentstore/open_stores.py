@@ -87,7 +87,7 @@ class OpenStore:
         self.dropped = True
         for container in self.parts.containers:
             with suppress(OSError):
-                container.log.let_go()
+                container.release_log()
         if self.parts.lock is not None:
             with suppress(OSError):
                 self.parts.lock.close()

@@ -16,16 +16,8 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
-from durablelog.operations import (
-    CreateOperation,
-    DeleteOperation,
-    MergeOperation,
-    SealOperation,
-    TruncateOperation,
-    UpdateAttributesOperation,
-)
 from segmentstore.arguments import checked_offset, checked_updates, checked_wait, running_loop
 from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
@@ -40,7 +32,6 @@ from segmentstore.contracts.errors import (
     InvalidNameError,
     SegmentNotFoundError,
     SegmentStoreError,
-    TierUnavailableError,
     WrongEventLoopError,
 )
 from segmentstore.contracts.extras import require_extra
@@ -53,7 +44,6 @@ from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, fa
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
 from segmentstore.store_parts import StoreParts
-from tier2.object_storage import StorageUnavailableError
 
 _HOMES_MAX = 100_000
 
@@ -129,7 +119,7 @@ class SegmentStore:
         try:
             home = self._homes.get(name) if type(name) is str else None
             home = home or self._home(name)
-            segment_id = home.metadata.names.get(name)
+            segment_id = home.segment_ids.get(name)
             if segment_id is None:
                 raise SegmentNotFoundError(name)
             payload = data
@@ -140,7 +130,7 @@ class SegmentStore:
                 updates = checked_updates(attributes) or None
             if expected_offset is not None:
                 checked_offset("expected_offset", expected_offset)
-            return home.processor.append(segment_id, payload, expected_offset, updates)  # type: ignore[return-value] # None only for events
+            return home.append(segment_id, payload, expected_offset, updates)  # type: ignore[return-value] # None only for events
         except SegmentStoreError as error:
             return failed_future(error)
 
@@ -187,7 +177,7 @@ class SegmentStore:
         checked_offset("offset", offset)
         checked_offset("max_length", max_length, low=1)
         checked_wait(wait)
-        return await home.read_segment(home.find(name).segment_id, offset, max_length, wait)
+        return await home.read(home.find(name).segment_id, offset, max_length, wait)
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """An async iterator of chunks from `offset`; with `follow` it waits for more until the
@@ -208,11 +198,7 @@ class SegmentStore:
         Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError.
         """
         home = self._home(name)
-        operation = CreateOperation(name, updates=checked_updates(attributes))
-        segment_id = await home.processor.submit(operation)
-        segment = home.metadata.segments.get(cast("int", segment_id))
-        if segment is None:
-            raise SegmentNotFoundError(name, "it was deleted at once")
+        segment = await home.create_segment(name, checked_updates(attributes))
         return _info(segment, home.container_id)
 
     async def get_info(self, name: str) -> SegmentInfo:
@@ -234,22 +220,21 @@ class SegmentStore:
         found = [
             (name, container)
             for container in self._containers
-            for name in container.metadata.names
+            for name in container.segment_ids
             if name.startswith(prefix)
         ]
         found.sort(key=lambda entry: entry[0])
         for name, container in found:
-            segment_id = container.metadata.names.get(name)
+            segment_id = container.segment_ids.get(name)
             if segment_id is not None:
-                yield _info(container.metadata.segments[segment_id], container.container_id)
+                yield _info(container.segments[segment_id], container.container_id)
 
     async def seal(self, name: str) -> int:
         """Allow no more appends, ever.
 
         Gives the final length. Raises SegmentSealedError if it is sealed already.
         """
-        home = self._home(name)
-        return cast("int", await home.processor.submit(SealOperation(home.find(name).segment_id)))
+        return await self._home(name).seal(name)
 
     async def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`: at once for readers, later from Tier 2.
@@ -258,7 +243,7 @@ class SegmentStore:
         """
         home = self._home(name)
         checked_offset("offset", offset)
-        await home.processor.submit(TruncateOperation(home.find(name).segment_id, offset))
+        await home.truncate(name, offset)
 
     async def merge(
         self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()
@@ -280,13 +265,11 @@ class SegmentStore:
             raise ContainerMismatchError(
                 target, source, home.container_id, source_home.container_id
             )
-        operation = MergeOperation(target_id, source_id, updates=checked_updates(attributes))
-        return cast("int", await home.processor.submit(operation))
+        return await home.merge(target_id, source_id, checked_updates(attributes))
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes; the name is free again, its id is not."""
-        home = self._home(name)
-        await home.processor.submit(DeleteOperation(home.find(name).segment_id))
+        await self._home(name).delete(name)
 
     # --- attributes -------------------------------------------------------------------------------
 
@@ -295,9 +278,7 @@ class SegmentStore:
         home = self._home(name)
         keyed = checked_updates(updates)
         if keyed:
-            await home.processor.submit(
-                UpdateAttributesOperation(home.find(name).segment_id, updates=keyed)
-            )
+            await home.update_attributes(name, keyed)
         else:
             home.find(name)
 
@@ -329,13 +310,12 @@ class SegmentStore:
         Waits while Tier 2 is away.
         """
         if name is not None:
-            home = self._home(name)
-            home.check_running()
-            await home.writer.flush(home.find(name).segment_id)
+            await self._home(name).flush(name)
             return
         self._check_loop()
         # One that was taken over keeps its siblings from nothing.
-        outcomes = await gather_outcomes(*map(_flush_all, self._containers), name="flush")
+        flushes = (container.flush() for container in self._containers)
+        outcomes = await gather_outcomes(*flushes, name="flush")
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
@@ -399,11 +379,7 @@ class SegmentStore:
         self._check_loop()
         answered = 0
         for container in self._containers:
-            container.check_running()
-            try:
-                answered += await container.writer.mailbox.drain()
-            except StorageUnavailableError as error:
-                raise TierUnavailableError("tier2", str(error)) from error
+            answered += await container.process_mailbox()
         return answered
 
     def wake_mailbox(self) -> None:
@@ -415,7 +391,7 @@ class SegmentStore:
         """
         self._check_loop()
         for container in self._containers:
-            container.writer.mailbox.pace.wake()
+            container.wake_mailbox()
 
     def stats(self) -> StoreStats:
         """Numbers by container and part, with `health`: a list of what is wrong, empty when all is
@@ -473,7 +449,7 @@ class SegmentStore:
                 # A restore of an earlier version may have made such a segment: it can be read, and
                 # deleted.
                 if not isinstance(name, str) or not any(
-                    name in each.metadata.names for each in self._containers
+                    name in container.segment_ids for container in self._containers
                 ):
                     raise
             container_id = container_of(name, self._config.containers)
@@ -484,11 +460,6 @@ class SegmentStore:
                 self._homes.clear()
             self._homes[name] = home
         return home
-
-
-async def _flush_all(container: SegmentContainer) -> None:
-    container.check_running()
-    await container.writer.flush(None)
 
 
 def _info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:

@@ -77,9 +77,7 @@ class SegmentReader:
         wait = _FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
-                data = await self._container.read_segment(
-                    self._segment_id, offset, self._chunk_bytes, wait
-                )
+                data = await self._container.read(self._segment_id, offset, self._chunk_bytes, wait)
             except EndOfSegmentError:
                 return b""
             if data or not self._follow:
@@ -148,13 +146,13 @@ class SegmentWriter:
         checked_offset("event_number", number)
         payload = checked_data(data, self._append_bytes_max)
         try:
-            segment = self._container.metadata.segments.get(self._segment_id)
+            segment = self._container.segments.get(self._segment_id)
             if segment is None or segment.merged_into is not None:
                 detail = f"the segment of id {self._segment_id} is deleted or merged away"
                 raise SegmentNotFoundError(self._name, detail)
             if self._refusal is not None:
                 return failed_future(self._refusal)
-            future = self._container.processor.append(
+            future = self._container.append(
                 self._segment_id, payload, None, None, (self._key, number)
             )
         except SegmentStoreError as error:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, cast
 
-from segmentstore.container import SegmentContainer
 from segmentstore.stats_types import (
     CacheStats,
     CatalogStats,
-    ContainerStats,
-    LogStats,
     LossStats,
-    ProcessorStats,
-    ReadIndexStats,
-    RecoveryStats,
     ScrubStats,
-    StorageWriterStats,
     StoreStats,
     Tier2Stats,
 )
@@ -54,9 +47,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
         if parts.scrub is not None
         else None,
-        "containers": {
-            container.container_id: _container_stats(container) for container in parts.containers
-        },
+        "containers": {container.container_id: container.stats() for container in parts.containers},
     }
 
 
@@ -80,27 +71,3 @@ def _tier2_stats(storage: ObjectStorage) -> Tier2Stats:
         "errors": statistics.errors,
         "operations": dataclasses.asdict(statistics)["operations"],
     }
-
-
-def _container_stats(container: SegmentContainer) -> ContainerStats:
-    metadata = container.metadata
-    result: ContainerStats = {
-        "state": container.state.value,
-        "segments": len(metadata.names),
-        "sequence_number": metadata.sequence_number,
-        "objects": len(metadata.objects),
-        "object_bytes": sum(live.record.size for live in metadata.objects.values()),
-        "garbage_objects": len(metadata.garbage),
-        "sweep_stopped_by": container.writer.orphan_sweeper.stopped_by,
-        "log": cast("LogStats", dataclasses.asdict(container.log.statistics())),
-        "read_index": cast("ReadIndexStats", dataclasses.asdict(container.read_index.statistics())),
-        "storage_writer": cast(
-            "StorageWriterStats", dataclasses.asdict(container.writer.statistics())
-        ),
-    }
-    if container.recovery is not None:
-        result["recovery"] = cast("RecoveryStats", dataclasses.asdict(container.recovery))
-    statistics = container.processor_statistics()
-    if statistics is not None:
-        result["processor"] = cast("ProcessorStats", dataclasses.asdict(statistics))
-    return result

@@ -46,7 +46,7 @@ def losses_of(parts: StoreParts) -> LossKeeper:
         look=parts.markers.shared_with,
     )
     for container in parts.containers:
-        container.read_index.watch(keeper.watch(container.container_id))
+        container.watch_fetches(keeper.watch(container.container_id))
     return keeper
 
 
@@ -58,5 +58,5 @@ def has_objects(parts: StoreParts) -> bool:
     return any(
         is_of_store(name, tag)
         for container in parts.containers
-        for name in container.metadata.objects
+        for name in container.object_names()
     )

@@ -53,6 +53,8 @@ FORMAT_PAGES = (
     "tier2-checkpoint",
 )
 LINES_MAX = 580
+CONTAINER_TABLES = ("metadata", "segments", "segment_ids")
+"""What a container shows of its committed metadata; read only."""
 STATISTICS: dict[type, Any] = {
     stats_types.CacheStats: CacheStatistics,
     stats_types.CatalogStats: ExportStatistics,
@@ -216,6 +218,49 @@ def test_the_layers_name_every_module_of_the_upper_floors() -> None:
     assert set(contracts["recovery-is-beside"]["source_modules"]) == split["recovery"] - {
         "recovery.harness",
     }
+
+
+def test_the_parts_of_a_container_are_private() -> None:
+    """Ruff's SLF001 then keeps everybody but tests from reaching through the container."""
+    source = (ROOT / "segmentstore/container/segment_container.py").read_text(encoding="utf-8")
+    (container,) = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and node.name == "SegmentContainer"
+    )
+    attributes = {
+        node.attr
+        for node in ast.walk(container)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    assert {name for name in attributes if not name.startswith("_")} == {
+        *("container_id", "store_id", "state", "failure"),
+        *CONTAINER_TABLES,
+    }
+    properties = {
+        node.name
+        for node in container.body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    assert properties == {"epoch", "lacks_log_room"}
+
+
+def test_nobody_reaches_through_a_container() -> None:
+    reached = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in python_files()
+        if path.relative_to(ROOT).parts[0] in (*PACKAGES, "bench")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and re.search(r"(^|\b|_)(container|home)(s\[[^]]*\])?$", ast.unparse(node.value.value))
+        and node.value.attr not in ("segments", "segment_ids")
+        and (node.value.attr in CONTAINER_TABLES or node.value.attr.startswith("_"))
+    ]
+    assert reached == []
 
 
 def rooms_of(package: str) -> set[str]:

@@ -28,8 +28,8 @@ def test_a_checkpoint_written_while_an_object_was_half_committed(
 
     async def use() -> Path:
         async with place.open() as store:
-            container = store._containers[0]
-            commit = container.commit
+            source: Any = store._containers[0]._writer._source
+            commit = source.commit
             copies: list[Path] = []
 
             async def slowly(operation: Any) -> None:
@@ -38,7 +38,7 @@ def test_a_checkpoint_written_while_an_object_was_half_committed(
                     await settled(store, place)
                     copies.append(place.copies()[-1])
 
-            container.commit = slowly
+            source.commit = slowly
             await fill(store, "a", "b", "c", data=b"small")
             await store.flush()
             return copies[0]

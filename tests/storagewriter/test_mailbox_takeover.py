@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
-from durablelog.operations import CreateOperation, TruncateOperation
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
@@ -75,7 +74,7 @@ class Place:
         self, container: SegmentContainer, segment_id: int, message_id: str
     ) -> ReplaceProposal:
         """What a job would propose that read the catalog of this owner; it is in the mailbox."""
-        old = tuple(container.metadata.segments[segment_id].chunks)
+        old = tuple(container.segments[segment_id].chunks)
         reader = BlockReader(self.storage, 0, self.runtime)
         parts = [await reader.read(chunk, chunk.start_offset, chunk.length) for chunk in old]
         await reader.close()
@@ -99,22 +98,20 @@ class Place:
 
 async def _write(container: SegmentContainer, name: str, pieces: Sequence[bytes]) -> int:
     """A segment of so many flushed objects."""
-    if name not in container.metadata.names:
-        await container.processor.submit(CreateOperation(name))
-    segment_id = container.metadata.names[name]
+    if name not in container.segment_ids:
+        await container.create_segment(name, ())
+    segment_id = container.segment_ids[name]
     for piece in pieces:
-        await container.processor.append(segment_id, piece)
-        await container.writer.flush(segment_id)
+        await container.append(segment_id, piece)
+        await container.flush(name)
     return segment_id
 
 
 async def _read(container: SegmentContainer, segment_id: int) -> bytes:
-    segment = container.metadata.segments[segment_id]
+    segment = container.segments[segment_id]
     found = b""
     while segment.start_offset + len(found) < segment.length:
-        found += await container.read_segment(
-            segment_id, segment.start_offset + len(found), 1 << 20, 0.0
-        )
+        found += await container.read(segment_id, segment.start_offset + len(found), 1 << 20, 0.0)
     return found
 
 
@@ -132,11 +129,11 @@ def test_a_stale_owner_refuses_nothing_that_it_only_does_not_know() -> None:
         # Of the new owner's epoch, and of chunks the old one has never heard of.
         proposal = await place.compact(owner, segment_id, "group-1")
         with pytest.raises(NotPrimaryError):
-            await stale.writer.mailbox.look_now()
+            await stale._writer.mailbox.look_now()
         assert await place.verdict(proposal) is None
         await stale.stop()
         assert isinstance(stale.failure, NotPrimaryError)
-        assert await owner.writer.mailbox.look_now() == 1
+        assert await owner._writer.mailbox.look_now() == 1
         assert await place.verdict(proposal) == "committed"
         assert await _read(owner, segment_id) == b"onetwothreefour"
         await owner.stop()
@@ -151,14 +148,14 @@ def test_a_stale_owner_commits_nothing_though_it_seems_to_fit() -> None:
         segment_id = await _write(stale, "a", (b"one", b"two", b"three"))
         proposal = await place.compact(stale, segment_id, "group-1")
         owner = await place.owner()
-        await owner.processor.submit(TruncateOperation(segment_id, 4))
+        await owner.truncate("a", 4)
         # Whether the operation is in the log, only the new owner can tell: it answers.
         with pytest.raises(AppendOutcomeUnknownError):
-            await stale.writer.mailbox.look_now()
+            await stale._writer.mailbox.look_now()
         assert await place.verdict(proposal) is None
         await stale.stop()
         assert stale.state is ContainerState.STOPPED
-        assert await owner.writer.mailbox.look_now() == 1
+        assert await owner._writer.mailbox.look_now() == 1
         assert await place.verdict(proposal) == "refused_changed"
         assert proposal.object.name in owner.metadata.garbage
         assert await _read(owner, segment_id) == b"wothree"
@@ -175,12 +172,12 @@ def test_a_new_owner_knows_from_its_log_what_the_old_one_did_not_answer() -> Non
         proposal = await place.compact(old, segment_id, "group-1")
         place.storage_of[0].fail("put", 1)
         with pytest.raises(StorageUnavailableError):
-            await old.writer.mailbox.look_now()
+            await old._writer.mailbox.look_now()
         assert proposal.object.name in old.metadata.objects
         assert await place.verdict(proposal) is None
         owner = await place.owner()
         await old.stop()
-        assert await owner.writer.mailbox.drain() == 1
+        assert await owner.process_mailbox() == 1
         assert await place.verdict(proposal) == "committed"
         assert list(owner.metadata.objects) == [proposal.object.name]
         assert await _read(owner, segment_id) == b"onetwothree"
@@ -196,14 +193,14 @@ def test_a_close_in_the_middle_of_a_look_loses_nothing(turns: int) -> None:
         old = await place.owner()
         ids = [await _write(old, f"s{number}", (b"one", b"two", b"three")) for number in range(3)]
         proposals = [await place.compact(old, each, f"group-{each}") for each in ids]
-        looking = asyncio.ensure_future(old.writer.mailbox.drain())
+        looking = asyncio.ensure_future(old.process_mailbox())
         for _ in range(turns):
             await asyncio.sleep(0)
         await old.stop()
         await asyncio.wait([looking])
         assert old.failure is None
         owner = await place.owner()
-        await owner.writer.mailbox.drain()
+        await owner.process_mailbox()
         assert [await place.verdict(proposal) for proposal in proposals] == ["committed"] * 3
         assert [await _read(owner, each) for each in ids] == [b"onetwothree"] * 3
         assert not looking.cancelled()
@@ -225,7 +222,7 @@ def test_a_container_polls_its_mailbox_by_itself(monkeypatch: pytest.MonkeyPatch
         proposal = await place.compact(owner, segment_id, "group-1")
         await asyncio.sleep(31)
         assert await place.verdict(proposal) == "committed"
-        assert owner.writer.statistics().messages_answered == 1
+        assert owner.stats()["storage_writer"]["messages_answered"] == 1
         await owner.stop()
 
     _run(main())

@@ -67,7 +67,7 @@ async def leave_backlog(folder: Path) -> None:
             store.append(name(segment), piece(segment, number)) for segment in range(SEGMENTS)
         ]
         await asyncio.gather(*futures)
-    assert store._containers[0].writer.unflushed_bytes == BACKLOG
+    assert store._containers[0]._writer.unflushed_bytes == BACKLOG
     await store.close()
 
 

@@ -179,7 +179,7 @@ def test_who_waits_for_a_throttle_or_for_tier2_hears_that_the_store_closed(tmp_p
         runtime = Runtime(executor=inline_executor)
         options = {"unflushed_bytes_max": 8192, "tier1": "memory", "tier2": "memory://cancelled"}
         store = await open_tiny(tmp_path / "s", runtime=runtime, **options)
-        store._parts.containers[0].writer._uploader._first = never
+        store._parts.containers[0]._writer._uploader._first = never
         await store.create_segment("a")
         appends = [store.append("a", b"x" * 1000) for _ in range(40)]
         flush = asyncio.ensure_future(store.flush())

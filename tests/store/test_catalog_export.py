@@ -53,13 +53,13 @@ class Recorder:
         (container,) = store._containers
         self._first = encode_checkpoint(container.metadata)
         self._operations: list[Operation] = []
-        add = container.writer.add
+        add = container._writer.add
 
         def record(operations: Sequence[Operation]) -> None:
             self._operations += operations
             add(operations)
 
-        container.writer.add = record  # type: ignore[method-assign]
+        container._writer.add = record  # type: ignore[method-assign]
 
     def as_of(self, sequence_number: int) -> ContainerMetadata:
         """The metadata as one replay of the operations up to this one has them."""

@@ -294,7 +294,7 @@ class TestCache:
 
         def spilled(store: SegmentStore) -> bool:
             return any(
-                container.read_index.statistics().spilled_bytes for container in store._containers
+                container._read_index.statistics().spilled_bytes for container in store._containers
             )
 
         run(main())

@@ -234,7 +234,7 @@ def test_merges_of_merges_go_however_deep_they_are(tmp_path: Path) -> None:
             assert await store.read(names[-1], 0, 1) == b"x"
             await store.delete(names[-1])
             assert not store._containers[0].metadata.segments
-            assert not store._containers[0].writer.unflushed_bytes
+            assert not store._containers[0]._writer.unflushed_bytes
             disk.heal()
         async with open_tiny(tmp_path / "s", **options) as store:
             assert not store._containers[0].metadata.segments

@@ -361,7 +361,7 @@ class StoreMachine(RuleBasedStateMachine):
                     self.run(lambda store, at=(name, len(segment.data)): store.read(*at, 1))  # type: ignore[misc]  # noqa: B008
         for container in self.open_store._containers:
             container.metadata.check()
-            container.read_index.check()
+            container._read_index.check()
 
     # --- misfortunes ------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ PIECE = 100
 
 
 def unflushed(store: SegmentStore) -> int:
-    return store._containers[0].writer.unflushed_bytes
+    return store._containers[0]._writer.unflushed_bytes
 
 
 def health(store: SegmentStore) -> str:
@@ -38,7 +38,7 @@ def health(store: SegmentStore) -> str:
 
 
 def log_bytes(store: SegmentStore) -> int:
-    return store._containers[0].log.statistics().log_bytes
+    return store._containers[0]._log.statistics().log_bytes
 
 
 def piece(number: int) -> bytes:
@@ -159,13 +159,13 @@ def test_the_memory_of_an_outage_is_bounded_by_the_log_too(tmp_path: Path) -> No
             disk.tier2_away()
             for number in range(200):
                 await store.append("x", piece(number))
-            files = store._containers[0].log.statistics().files
+            files = store._containers[0]._log.statistics().files
             assert files > 2
             assert log_bytes(store) >= 200 * PIECE
             disk.heal()
             await store.flush()
             await store.checkpoint()
-            assert store._containers[0].log.statistics().files < files
+            assert store._containers[0]._log.statistics().files < files
             assert log_bytes(store) < 5000
 
     run(main())

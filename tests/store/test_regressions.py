@@ -175,7 +175,7 @@ def test_a_clock_that_was_slow_for_a_moment_does_not_void_the_deletion_lag(tmp_p
             await store.delete("x")
             clock.wrong_ms = 0
         async with open_lazy(tmp_path / "s", runtime=runtime, deletion_lag_s=3600.0) as store:
-            writer = store._containers[0].writer
+            writer = store._containers[0]._writer
             assert await writer.garbage_collector.collect_now() == 0
             assert writer.statistics().garbage_waiting == 1
 
@@ -244,7 +244,7 @@ def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
             assert await store.read("target", 150, 10) == b"U" * 10
             await store.truncate("target", 400)
             container.metadata.check()
-            container.read_index.check()
+            container._read_index.check()
 
     run(main())
 
@@ -277,7 +277,7 @@ def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_
         await new.checkpoint()
         # As if the cache had lost it: only the log is left to ask, and the new owner has cut that
         # off.
-        cache_manager = old._containers[0].read_index._cache_manager
+        cache_manager = old._containers[0]._read_index._cache_manager
         for segment_id in list(cache_manager.indexes):
             cache_manager.drop_segment(segment_id)
         with pytest.raises(NotPrimaryError):

@@ -24,7 +24,9 @@ from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run, 
 
 
 def waiting_readers(store: SegmentStore) -> int:
-    return sum(container.read_index.statistics().readers_waiting for container in store._containers)
+    return sum(
+        container._read_index.statistics().readers_waiting for container in store._containers
+    )
 
 
 class TestRead:

@@ -59,7 +59,7 @@ def test_small_appends_do_not_wait_for_the_heavy_segment(tmp_path: Path) -> None
         store = SegmentStore(
             await open_store(str(tmp_path / "s"), OPTIONS, {}, runtime, SlowTier2())
         )
-        writer = store._parts.containers[0].writer
+        writer = store._parts.containers[0]._writer
         await store.create_segment("heavy")
         for number in range(100):
             await store.create_segment(f"small-{number}")
@@ -101,7 +101,7 @@ def test_who_is_held_goes_on_as_soon_as_tier2_has_taken_bytes(tmp_path: Path) ->
         heavy = [store.append("heavy", bytes(8192)) for _ in range(300)]
         await asyncio.sleep(6 * PUT_S)
         loop = asyncio.get_running_loop()
-        writer = store._parts.containers[0].writer
+        writer = store._parts.containers[0]._writer
         advanced: list[float] = []
         told = writer._on_advance
 

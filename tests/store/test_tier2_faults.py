@@ -168,7 +168,7 @@ def health(store: SegmentStore) -> str:
 
 
 def upload_failures(store: SegmentStore) -> int:
-    return sum(container.writer.statistics().upload_failures for container in store._containers)
+    return sum(container._writer.statistics().upload_failures for container in store._containers)
 
 
 def data_objects(names: Iterable[str]) -> set[str]:

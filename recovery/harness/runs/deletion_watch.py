@@ -95,4 +95,4 @@ async def outlast_the_lag(store: SegmentStore) -> list[Violation]:
 
 def _waiting(store: SegmentStore) -> Iterator[str]:
     for container in store._parts.containers:  # noqa: SLF001
-        yield from container.metadata.garbage
+        yield from container.garbage_names()

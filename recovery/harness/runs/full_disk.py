@@ -45,7 +45,7 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
     for container in store._parts.containers if store is not None else ():  # noqa: SLF001 - its log is told nowhere else
         # Frames of one large append, sent just before the disk filled, may take more than the
         # reserve has: then nothing goes on until somebody makes room (docs/limits.md).
-        if not container.log.short or container.log.statistics().frames_in_flight:
+        if not container.lacks_log_room or container.stats()["log"]["frames_in_flight"]:
             continue
         folder = log_directory(LOCATION, container.container_id)
         names = [

@@ -1,0 +1,93 @@
+"""CommitDispatch: tells the read index and the storage writer what was committed, live or in
+replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    DeleteOperation,
+    MergeOperation,
+    Operation,
+    ReplaceChunksOperation,
+    SealOperation,
+    StorageUpdateOperation,
+    TruncateOperation,
+)
+from readindex.read_index import ReadIndex
+from segmentstore.contracts.metadata import ContainerMetadata
+from storagewriter.storage_writer import StorageWriter
+
+
+class CommitDispatch:
+    """Of one container.
+
+    `on_checkpoint()` is called in the turn of the event loop after a checkpoint was committed.
+    """
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        read_index: ReadIndex,
+        writer: StorageWriter,
+        on_checkpoint: Callable[[], None],
+    ) -> None:
+        self._metadata = metadata
+        self._index = read_index
+        self._writer = writer
+        self._on_checkpoint = on_checkpoint
+        self._replaying = True
+
+    def end_replay(self) -> None:
+        """The log has been replayed: what comes from now on is live."""
+        self._replaying = False
+
+    def committed(self, operations: Sequence[Operation]) -> None:
+        """Committed operations, live or replayed, in order: the read index first, then the storage
+        writer.
+        """
+        index = self._index
+        for operation in operations:
+            if type(operation) is AppendOperation:
+                index.append(operation.segment_id, operation.offset, operation.data)
+            else:
+                self._other(operation)
+        self._writer.add(operations)
+
+    def _other(self, operation: Operation) -> None:
+        index = self._index
+        if isinstance(operation, StorageUpdateOperation):
+            self._storage_updated(operation)
+        elif isinstance(operation, ReplaceChunksOperation):
+            for segment_id, _, _ in operation.replacements:
+                if segment_id in self._metadata.segments:
+                    index.replaced(segment_id)
+        elif isinstance(operation, MergeOperation):
+            index.merged(operation.target_id, operation.source_id)
+        elif isinstance(operation, TruncateOperation):
+            index.truncated(operation.segment_id)
+        elif isinstance(operation, SealOperation):
+            index.sealed(operation.segment_id)
+        elif isinstance(operation, DeleteOperation):
+            index.deleted(operation.segment_id)
+        elif isinstance(operation, CheckpointOperation):
+            # Its place is known once this turn is over: perhaps everything before it is in Tier 2
+            # already.
+            asyncio.get_running_loop().call_soon(self._on_checkpoint)
+            if self._replaying:
+                index.adopt_merges()
+
+    def _storage_updated(self, operation: StorageUpdateOperation) -> None:
+        # Segments deleted while their bytes were on the way to Tier 2 are passed over here as in
+        # the metadata.
+        segments = self._metadata.segments
+        for segment_id in {segment_id for segment_id, _ in operation.chunks}:
+            if segment_id in segments:
+                self._index.storage_advanced(segment_id)
+        for target_id, source_id in operation.links:
+            if target_id in segments:
+                self._index.merge_linked(target_id, source_id)

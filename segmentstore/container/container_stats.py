@@ -1,0 +1,76 @@
+"""The numbers of one container, as `store.stats()` gives them, and what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.operation_processor import OperationProcessor
+from readindex.read_index import ReadIndex
+from recovery.recovery_processor import RecoveryReport
+from segmentstore.contracts.errors import describe
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.stats_types import (
+    ContainerStats,
+    LogStats,
+    ProcessorStats,
+    ReadIndexStats,
+    RecoveryStats,
+    StorageWriterStats,
+)
+from storagewriter.metadata_backup import MetadataBackup
+from storagewriter.storage_writer import StorageWriter
+
+
+def container_stats(
+    state: str,
+    metadata: ContainerMetadata,
+    log: DurableDataLog,
+    read_index: ReadIndex,
+    writer: StorageWriter,
+    recovery: RecoveryReport | None,
+    processor: OperationProcessor | None,
+) -> ContainerStats:
+    """Everything the parts count, as of now. O(objects in Tier 2)."""
+    result: ContainerStats = {
+        "state": state,
+        "segments": len(metadata.names),
+        "sequence_number": metadata.sequence_number,
+        "objects": len(metadata.objects),
+        "object_bytes": sum(live.record.size for live in metadata.objects.values()),
+        "garbage_objects": len(metadata.garbage),
+        "sweep_stopped_by": writer.orphan_sweeper.stopped_by,
+        "log": cast("LogStats", dataclasses.asdict(log.statistics())),
+        "read_index": cast("ReadIndexStats", dataclasses.asdict(read_index.statistics())),
+        "storage_writer": cast("StorageWriterStats", dataclasses.asdict(writer.statistics())),
+    }
+    if recovery is not None:
+        result["recovery"] = cast("RecoveryStats", dataclasses.asdict(recovery))
+    if processor is not None:
+        result["processor"] = cast("ProcessorStats", dataclasses.asdict(processor.statistics()))
+    return result
+
+
+def container_health(
+    container_id: int,
+    failure: BaseException | None,
+    log: DurableDataLog,
+    writer: StorageWriter,
+    backup: MetadataBackup,
+    processor: OperationProcessor | None,
+) -> list[str]:
+    """One sentence for each thing that is wrong; `processor` is None unless the container runs."""
+    findings = []
+    if failure is not None:
+        findings.append(f"container {container_id} is stopped: {describe(failure)}")
+    parts = (
+        log.health() if failure is None else None,
+        writer.health(),
+        backup.health.describe(),
+    )
+    findings += [f"container {container_id}: {each}" for each in parts if each is not None]
+    throttled_by = processor.statistics().throttled_by if processor is not None else ""
+    if throttled_by:
+        findings.append(f"container {container_id}: writers are held back by {throttled_by}")
+    return findings

@@ -1,0 +1,121 @@
+"""LogTruncation: cuts the log of a container behind what Tier 2 holds, and makes room where the
+disk of the log is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from durablelog.durable_data_log import DurableDataLog, LogFullError
+from durablelog.log_positions import LogPositions
+from durablelog.operation_processor import OperationProcessor
+from segmentstore.contracts.owned_tasks import own_task
+from storagewriter.storage_writer import StorageWriter
+
+_log = logging.getLogger(__name__)
+
+
+class LogTruncation:
+    """Of one container; everything on its event loop.
+
+    Nothing is truncated before `start` and after `end`. `on_truncated()` is called after each
+    truncation; `on_failure(error)` if the log cannot say any more what it holds.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        log: DurableDataLog,
+        positions: LogPositions,
+        writer: StorageWriter,
+        on_truncated: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._container_id = container_id
+        self._log = log
+        self._positions = positions
+        self._writer = writer
+        self._on_truncated = on_truncated
+        self._on_failure = on_failure
+        self._processor: OperationProcessor | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._made_room = False
+
+    def start(self, processor: OperationProcessor) -> None:
+        """The container serves; `processor` writes the checkpoints that make room."""
+        self._processor = processor
+
+    def end(self) -> None:
+        """Begin nothing more."""
+        self._processor = None
+
+    async def wait_idle(self) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def begin(self) -> None:
+        """Truncate as far as Tier 2 allows, unless that is under way."""
+        if self._task is not None or self._processor is None:
+            return
+        if self._positions.truncation_point(self._writer.first_unflushed_sequence()) is None:
+            return
+        self._task = own_task(self._truncate(), name=f"truncate-{self._container_id}")
+
+    async def truncate_now(self) -> None:
+        """The same, after what is under way, and wait for the end."""
+        while (running := self._task) is not None:
+            await asyncio.wait([running])
+        self.begin()
+        if (begun := self._task) is not None:
+            await asyncio.shield(begun)
+
+    def storage_advanced(self) -> None:
+        """Tier 2 has more than before."""
+        self.begin()
+        if self._log.short:
+            self._make_room()
+
+    def room_changed(self) -> None:
+        """The log has found room, or has not: see `DurableDataLog.on_room`."""
+        if self._processor is None:
+            return
+        if self._log.short:
+            self._make_room()
+        else:
+            self._made_room = False
+            self._processor.relieve()
+            # One that found no room may find it now.
+            self.begin()
+
+    def _make_room(self) -> None:
+        """The log's disk is full: flush, then write a checkpoint where one lets more be truncated,
+        then truncate.
+        """
+        if self._processor is None:
+            return
+        self._writer.hurry()
+        if self._positions.newer_would_free(self._writer.first_unflushed_sequence()):
+            # Once, even if nothing was logged since: the checkpoint may be in an older file than
+            # what comes.
+            self._processor.checkpoint_soon(even_if_empty=not self._made_room)
+            self._made_room = True
+        self.begin()
+
+    async def _truncate(self) -> None:
+        try:
+            point = self._positions.truncation_point(self._writer.first_unflushed_sequence())
+            if point is not None:
+                sequence_number, address = point
+                await self._log.truncate(address)
+                self._positions.truncated(sequence_number)
+                self._on_truncated()
+        except LogFullError as error:
+            # Health says so; the log asks again when it looks for room.
+            _log.warning("container %d: %s", self._container_id, error)
+        except Exception as error:  # noqa: BLE001 - a log that cannot say what it holds must not be written on
+            self._on_failure(error)
+        finally:
+            self._task = None

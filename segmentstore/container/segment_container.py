@@ -1,0 +1,521 @@
+"""SegmentContainer: owner of a set of segments.
+
+Builds one log's machinery, joins the parts, starts and stops them together. It is all that the rest
+of the store sees of them: no part is reached through it.
+
+The parts know nothing of each other; what flows between them flows through here:
+
+- the operation processor commits operations -> `CommitDispatch` tells the read index and the
+  storage writer;
+- the storage writer asks for bytes and commits what it uploaded -> `WriterSource`;
+- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and whoever was throttled is looked
+  at again;
+- the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
+  (`LogRescan`);
+- any part fails for good -> everything stops, and everybody who waits is told.
+
+Life: new -> recovering -> running -> stopped; it never runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.frame_packer import Event
+from durablelog.log_positions import LogPositions
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_processor import OperationProcessor, ProcessorConfig
+from durablelog.operations import (
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from readindex.block_source import FetchWatch
+from readindex.cache_addresses import CacheAddresses
+from readindex.cache_storage import CacheStorage
+from readindex.read_index import ReadIndex
+from recovery.recovery_processor import RecoveryReport, recover
+from segmentstore.config import StoreConfig
+from segmentstore.container.commit_dispatch import CommitDispatch
+from segmentstore.container.container_stats import container_health, container_stats
+from segmentstore.container.log_truncation import LogTruncation
+from segmentstore.container.lost_log import refuse_lost_log
+from segmentstore.container.write_throttle import WriteThrottle
+from segmentstore.container.writer_source import WriterSource
+from segmentstore.contracts.attributes import KeyedUpdate
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    ForkedStoreError,
+    NotPrimaryError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+    TierUnavailableError,
+    describe,
+)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import outlast
+from segmentstore.log_rescan import LogRescan
+from segmentstore.part_configs import read_index_config, writer_config
+from segmentstore.stats_types import ContainerStats
+from storagewriter.data_source import NO_OTHER_STORES, OtherStores
+from storagewriter.garbage_pass import GarbagePass
+from storagewriter.mailbox_pace import MailboxGroup
+from storagewriter.metadata_backup import MetadataBackup
+from storagewriter.storage_writer import StorageWriter
+from tier2.block_reader import BlockReader
+from tier2.object_storage import ObjectStorage, StorageUnavailableError
+
+_log = logging.getLogger(__name__)
+
+_LANDING_PATIENCE_S = 5.0
+"""Longest that an ordinary close waits for uploads on their way, and as long again for a copy of
+the metadata.
+"""
+
+
+class ContainerState(enum.Enum):
+    """Where a container is in its life."""
+
+    NEW = "new"
+    RECOVERING = "recovering"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class SegmentContainer:
+    """One container. Everything on one event loop; public calls come from the service.
+
+    Calls on segments raise ContainerStoppedError or NotPrimaryError unless the container runs.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        *,
+        log: DurableDataLog,
+        storage: ObjectStorage,
+        cache: CacheStorage,
+        addresses: CacheAddresses,
+        config: StoreConfig,
+        runtime: Runtime,
+        store_id: str,
+        made: bool = False,
+        other_stores: OtherStores = NO_OTHER_STORES,
+        export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
+        mailboxes: MailboxGroup | None = None,
+    ) -> None:
+        """`made`: the store was made in this very opening.
+
+        `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
+        manifest. `mailboxes` are those of the store's containers in this process.
+        """
+        self.container_id = container_id
+        self.store_id = store_id
+        self.state = ContainerState.NEW
+        self.failure: BaseException | None = None
+        """What stopped it, if it was not asked to."""
+        self.metadata = ContainerMetadata(container_id)
+        """The committed metadata, as a whole; read only."""
+        self.segments: Mapping[int, SegmentMetadata] = self.metadata.segments
+        """The segments by id, as committed. A live view."""
+        self.segment_ids: Mapping[str, int] = self.metadata.names
+        """Ids of the segments that have a name: not merged, not deleted. A live view."""
+        self._stop_cause: BaseException | None = None
+        self._recovery: RecoveryReport | None = None
+        self._config = config
+        self._runtime = runtime
+        # A log in memory holds nothing at every opening, by design.
+        self._may_be_empty = made or config.tier1 == "memory"
+        self._log = log
+        self._updater = MetadataUpdater(self.metadata)
+        self._positions = LogPositions()
+        self._reader = BlockReader(
+            storage,
+            container_id,
+            runtime,
+            extent_bytes=config.extent_bytes,
+            object_size=self._object_size,
+        )
+        self._read_index = ReadIndex(
+            self.metadata,
+            cache,
+            addresses,
+            self._reader,
+            self._refill,
+            read_index_config(config, storage),
+            runtime,
+            unflushed_bytes=lambda: self._writer.unflushed_bytes,
+            on_spilled=self._relieve,
+        )
+        source = WriterSource(
+            store_id,
+            self.metadata,
+            log,
+            self._read_index,
+            processor=self._running,
+            in_use=lambda name: self._reader.in_use(name) or self._writer.in_use(name),
+            on_fenced=self._failed,
+        )
+        self._writer = StorageWriter(
+            source,
+            storage,
+            writer_config(config),
+            runtime,
+            on_advance=self._storage_advanced,
+            on_failure=self._failed,
+            other_stores=other_stores,
+            export=partial(export, self) if export is not None else None,
+            group=mailboxes,
+        )
+        self._backup = MetadataBackup(source, storage, store_id, config.containers, runtime)
+        self._rescan = LogRescan(
+            log,
+            self.metadata,
+            self._positions,
+            self._read_index,
+            self._writer,
+            source.check_primary,
+        )
+        self._truncation = LogTruncation(
+            container_id, log, self._positions, self._writer, self._backup.request, self._failed
+        )
+        log.on_room = self._truncation.room_changed
+        self._dispatch = CommitDispatch(
+            self.metadata, self._read_index, self._writer, self._truncation.begin
+        )
+        self._throttle = WriteThrottle(log, self._read_index, self._writer, config)
+        self._processor: OperationProcessor | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self, view: SegmentStoreError | None = None) -> None:
+        """Open the log (fencing whoever had it), recover, serve.
+
+        On any failure everything is released again.
+
+        With `view` the log is not ours, and reads alone are served: nothing is sequenced, flushed,
+        deleted or answered. There is no processor then, and the storage writer ends before it
+        begins; refused calls name `view` as the cause.
+        """
+        assert self.state is ContainerState.NEW
+        self.state = ContainerState.RECOVERING
+        try:
+            await self._log.open()
+            self._recovery = await recover(
+                self._log,
+                self._updater,
+                self._positions,
+                self._dispatch.committed,
+                self._read_index,
+            )
+            if view is not None:
+                await self._begin_view(view, self._recovery)
+            else:
+                await self._begin_serving(self._recovery)
+        except BaseException as error:
+            self.failure = error
+            # In a task of its own: whoever is cancelled once more here must not leave half of it
+            # open.
+            self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
+            await outlast(self._stopping)
+            if not self._stopping.cancelled():
+                self._stopping.exception()  # the first failure is the one to tell
+            raise
+
+    async def _begin_view(self, reason: SegmentStoreError, recovery: RecoveryReport) -> None:
+        if not (recovery.operations or self._may_be_empty):
+            await refuse_lost_log(self.container_id, self._log, self._backup)
+        self._writer.check_log()
+        await self._writer.stop(reason)
+        self._stop_cause, self.state = reason, ContainerState.RUNNING
+
+    async def _begin_serving(self, recovery: RecoveryReport) -> None:
+        self._updater.begin_epoch()
+        processor = self._processor = OperationProcessor(
+            log=self._log,
+            updater=self._updater,
+            positions=self._positions,
+            config=ProcessorConfig(
+                queue_bytes_max=self._config.queue_bytes_max,
+                in_flight_bytes_max=self._config.in_flight_bytes_max,
+                checkpoint_operations=self._config.checkpoint_operations,
+                checkpoint_bytes=self._config.checkpoint_bytes,
+            ),
+            clock=self._runtime.clock,
+            on_commit=self._dispatch.committed,
+            on_failure=self._failed,
+            throttle=self._throttle.current,
+            unflushed_of=self._writer.unflushed_bytes_of,
+        )
+        processor.note_replayed(
+            recovery.operations_since_checkpoint,
+            recovery.bytes_since_checkpoint,
+            recovery.checkpoint_bytes,
+        )
+        if not recovery.operations:
+            if not self._may_be_empty:
+                await refuse_lost_log(self.container_id, self._log, self._backup)
+            await processor.first_checkpoint()
+        self.state = ContainerState.RUNNING
+        self._dispatch.end_replay()
+        self._truncation.start(processor)
+        self._writer.start()
+        self._backup.start()
+
+    def announce_stop(self, cause: BaseException) -> None:
+        """It is about to be stopped, and nobody has called `close`: calls get `cause` from then
+        on.
+        """
+        self._stop_cause = cause
+
+    async def stop(self) -> None:
+        """Let what was taken become durable, then stop.
+
+        Works under full throttle and after a failure. Idempotent.
+        """
+        if self.state is ContainerState.RUNNING and self._processor is not None:
+            await self._processor.close(self._stop_cause)
+            await self._writer.land(_LANDING_PATIENCE_S)
+            await self._backup.finish(_LANDING_PATIENCE_S)
+        if self._stopping is None:
+            if self.state is ContainerState.STOPPED:
+                return
+            self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
+        await asyncio.shield(self._stopping)
+
+    def _failed(self, error: BaseException) -> None:
+        """A part has failed for good: stop everything else. Called on the loop, from anywhere."""
+        if (
+            self.failure is not None
+            or self._stopping is not None
+            or self.state is ContainerState.STOPPED
+        ):
+            return
+        self.failure = error
+        _log.error("container %d stops: %s", self.container_id, describe(error))
+        if self._processor is not None:
+            self._processor.fail(error)
+        self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
+
+    async def _stop_parts(self) -> None:
+        self.state = ContainerState.STOPPED
+        self._truncation.end()
+        await self._writer.stop(self._stop_cause)
+        await self._backup.stop()
+        await self._truncation.wait_idle()
+        if self._processor is not None:
+            self._processor.fail(
+                self.failure or self._stop_cause or ContainerStoppedError(self.container_id)
+            )
+        await self._read_index.close()
+        await self._reader.close()
+        await self._log.close()
+
+    def forked(self, process_id: int) -> None:
+        """This process is a fork of the owner's: from here on no call does anything, and nothing is
+        stopped either.
+        """
+        self.failure = ForkedStoreError(process_id)
+        self.state = ContainerState.STOPPED
+        self._truncation.end()
+
+    def release_log(self) -> None:
+        """Give back what keeps others from opening the log, for an owner whose event loop is
+        closed; nothing of the container is used again.
+
+        As `DurableDataLog.let_go`.
+        """
+        self._log.let_go()
+
+    def check_running(self) -> None:
+        """Raise ContainerStoppedError or NotPrimaryError unless the container serves."""
+        if self.state is not ContainerState.RUNNING:
+            raise self._stopped_error()
+
+    def _running(self) -> OperationProcessor:
+        processor = self._processor
+        if processor is None or self.state is not ContainerState.RUNNING:
+            raise self._stopped_error()
+        return processor
+
+    def _stopped_error(self) -> ContainerStoppedError | NotPrimaryError | ForkedStoreError:
+        """What a call gets when the container does not run."""
+        if isinstance(self.failure, ForkedStoreError):
+            return self.failure
+        if isinstance(self.failure, NotPrimaryError):
+            return NotPrimaryError(self.container_id, "this owner was fenced")
+        return ContainerStoppedError(self.container_id, self.failure or self._stop_cause)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def find(self, name: str) -> SegmentMetadata:
+        """The segment of this name. Raises SegmentNotFoundError."""
+        segment_id = self.segment_ids.get(name)
+        if segment_id is None:
+            raise SegmentNotFoundError(name)
+        return self.segments[segment_id]
+
+    def append(
+        self,
+        segment_id: int,
+        data: bytes,
+        expected_offset: int | None = None,
+        updates: Sequence[KeyedUpdate] | None = None,
+        event: Event | None = None,
+    ) -> asyncio.Future[int | None]:
+        """Enqueue an append; the future gives its offset once durable (None for a repeated
+        event).
+        """
+        processor = self._processor
+        if processor is None or self.state is not ContainerState.RUNNING:
+            raise self._stopped_error()
+        return processor.append(segment_id, data, expected_offset, updates, event)
+
+    async def read(
+        self, segment_id: int, offset: int, length_max: int, wait: float | None
+    ) -> bytes:
+        """As `ReadIndex.read`."""
+        self.check_running()
+        return await self._read_index.read(segment_id, offset, length_max, wait)
+
+    async def create_segment(self, name: str, updates: Sequence[KeyedUpdate]) -> SegmentMetadata:
+        """Make an empty segment. Raises SegmentExistsError, BadAttributeUpdateError."""
+        segment_id = await self._running().submit(CreateOperation(name, updates=updates))
+        segment = self.segments.get(cast("int", segment_id))
+        if segment is None:
+            raise SegmentNotFoundError(name, "it was deleted at once")
+        return segment
+
+    async def seal(self, name: str) -> int:
+        """Allow no more appends; give the final length."""
+        return cast("int", await self._running().submit(SealOperation(self.find(name).segment_id)))
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop the bytes below `offset`. Raises BadOffsetError."""
+        await self._running().submit(TruncateOperation(self.find(name).segment_id, offset))
+
+    async def merge(self, target_id: int, source_id: int, updates: Sequence[KeyedUpdate]) -> int:
+        """Append the source to the target and delete it; give the offset at which it begins."""
+        operation = MergeOperation(target_id, source_id, updates=updates)
+        return cast("int", await self._running().submit(operation))
+
+    async def delete(self, name: str) -> None:
+        """Remove the segment and all its bytes."""
+        await self._running().submit(DeleteOperation(self.find(name).segment_id))
+
+    async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
+        """Update attributes, all or none. Raises BadAttributeUpdateError."""
+        await self._running().submit(
+            UpdateAttributesOperation(self.find(name).segment_id, updates=updates)
+        )
+
+    # --- Tier 2 -----------------------------------------------------------------------------------
+
+    async def flush(self, name: str | None = None) -> None:
+        """Move what is committed by now, of one segment or of all, to Tier 2; waits while that is
+        away.
+        """
+        self.check_running()
+        await self._writer.flush(self.find(name).segment_id if name is not None else None)
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
+        await self._running().checkpoint()
+        await self._truncation.truncate_now()
+        self._backup.request(now=True)
+        self.check_running()
+
+    def begin_garbage_pass(self) -> GarbagePass:
+        """A pass over all of Tier 2 for what this container does not need."""
+        return GarbagePass(
+            self.metadata, self._writer.orphan_sweeper, self._writer.garbage_collector
+        )
+
+    async def process_mailbox(self) -> int:
+        """Answer what jobs ask; give the number of answers. Raises TierUnavailableError."""
+        self.check_running()
+        try:
+            return await self._writer.mailbox.drain()
+        except StorageUnavailableError as error:
+            raise TierUnavailableError("tier2", str(error)) from error
+
+    def wake_mailbox(self) -> None:
+        """Have the mailbox looked at now, for somebody who has put a message. O(1)."""
+        self._writer.mailbox.pace.wake()
+
+    def object_names(self) -> Iterable[str]:
+        """Names of the objects in Tier 2 that segments have bytes in, as committed. A live view."""
+        return self.metadata.objects.keys()
+
+    def garbage_names(self) -> Iterable[str]:
+        """Names of the objects in Tier 2 that wait for their deletion. A live view."""
+        return self.metadata.garbage.keys()
+
+    def watch_fetches(self, watch: FetchWatch) -> None:
+        """Tell of each fetch from Tier 2 for a read."""
+        self._read_index.watch(watch)
+
+    # --- numbers ----------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Of the log as opened by this container."""
+        return self._log.epoch
+
+    @property
+    def lacks_log_room(self) -> bool:
+        """There is no room for another file of the log."""
+        return self._log.short
+
+    def stats(self) -> ContainerStats:
+        """Everything the parts count, as of now. O(objects in Tier 2)."""
+        return container_stats(
+            self.state.value,
+            self.metadata,
+            self._log,
+            self._read_index,
+            self._writer,
+            self._recovery,
+            self._processor,
+        )
+
+    def health(self) -> list[str]:
+        """What is wrong, one sentence each; empty when all is well."""
+        processor = self._processor if self.state is ContainerState.RUNNING else None
+        return container_health(
+            self.container_id, self.failure, self._log, self._writer, self._backup, processor
+        )
+
+    # --- what flows -------------------------------------------------------------------------------
+
+    def _storage_advanced(self) -> None:
+        """Tier 2 has more than before: writers may go on, the log may be cut."""
+        self._relieve()
+        self._truncation.storage_advanced()
+
+    def _relieve(self) -> None:
+        if self._processor is not None:
+            self._processor.relieve()
+
+    async def _refill(self, wanted: Mapping[int, int]) -> None:
+        """Bring back un-flushed bytes that memory and cache have lost.
+
+        The read index asks for one at a time.
+        """
+        await self._rescan.run(wanted)
+
+    def _object_size(self, name: str) -> int | None:
+        live = self.metadata.objects.get(name)
+        return live.record.size if live is not None else None

@@ -1,0 +1,68 @@
+"""WriterSource: the container, as its storage writer and its metadata backup see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from durablelog.durable_data_log import DurableDataLog
+from durablelog.operation_processor import OperationProcessor
+from durablelog.operations import OwnersOperation
+from readindex.read_index import ReadIndex
+from readindex.unflushed_reads import GoneError
+from segmentstore.contracts.errors import NotPrimaryError
+from segmentstore.contracts.metadata import ContainerMetadata
+
+
+class WriterSource:
+    """A WriterDataSource. `processor()` gives the running one, or raises why there is none;
+    `in_use(name)` is of objects; `on_fenced(error)` is called when another owner was met.
+    """
+
+    def __init__(
+        self,
+        store_id: str,
+        metadata: ContainerMetadata,
+        log: DurableDataLog,
+        read_index: ReadIndex,
+        processor: Callable[[], OperationProcessor],
+        in_use: Callable[[str], bool],
+        on_fenced: Callable[[BaseException], None],
+    ) -> None:
+        self.store_id = store_id
+        self.metadata = metadata
+        self._log = log
+        self._index = read_index
+        self._processor = processor
+        self._in_use = in_use
+        self._on_fenced = on_fenced
+
+    @property
+    def epoch(self) -> int:
+        """Of the log as opened by this container."""
+        return self._log.epoch
+
+    async def read_unflushed(
+        self, ranges: Sequence[tuple[int, int, int]]
+    ) -> Sequence[Sequence[bytes] | GoneError]:
+        """Committed bytes for an upload, from wherever they lie."""
+        return await self._index.read_unflushed(ranges)
+
+    async def commit(self, operation: OwnersOperation) -> None:
+        """An operation of the storage writer, through the log, past the throttle."""
+        await self._processor().submit(operation, own=True)
+
+    async def check_primary(self) -> None:
+        """Raise NotPrimaryError, and stop the container, if another owner has opened the log;
+        TierUnavailableError if nobody can tell.
+        """
+        try:
+            await self._log.check_primary()
+        except NotPrimaryError as error:
+            self._on_fenced(error)
+            raise
+
+    def object_in_use(self, name: str) -> bool:
+        """True while a read, or a consolidation, has the object open, or an upload of it is not all
+        committed.
+        """
+        return self._in_use(name)
