@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from recovery.consistency_check import Finding, Severity, harmful
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.findings import Finding, Severity, harmful
 from tier2.block_walk import PIECE_BYTES, BlockFault, BlockWalk
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage
 

@@ -12,13 +12,13 @@ No I/O.
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.findings import Finding, Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from tier2.block_header import BLOCK_BYTES_MIN
 from tier2.object_names import (
@@ -39,34 +39,6 @@ _TAGS_MAX = 256
 """Tags of other stores that are told apart; forged names may have any number."""
 
 _K = TypeVar("_K", int, str)
-
-
-class Severity(enum.StrEnum):
-    """How bad a finding is."""
-
-    HARMFUL = "harmful"
-    """Acknowledged bytes are gone or wrong, or it cannot be shown that they are not."""
-    NOTE = "note"
-    """Nothing is lost."""
-
-
-class Finding(NamedTuple):
-    """One thing found. `kind` is a short fixed word for programs, the rest is for people."""
-
-    severity: Severity
-    kind: str
-    place: str
-    detail: str
-
-
-def harmful(kind: str, place: str, detail: str) -> Finding:
-    """A finding that costs acknowledged bytes."""
-    return Finding(Severity.HARMFUL, kind, place, detail)
-
-
-def note(kind: str, place: str, detail: str) -> Finding:
-    """A finding that costs nothing."""
-    return Finding(Severity.NOTE, kind, place, detail)
 
 
 def check_metadata(metadata: ContainerMetadata) -> Iterator[Finding]:

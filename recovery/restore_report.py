@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recovery.consistency_check import Finding
+from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.metadata import ContainerMetadata
 
 

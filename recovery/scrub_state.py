@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from recovery.consistency_check import Finding, Severity
 from recovery.kept_file import KeptFile, load_text
 from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.findings import Finding, Severity
 
 FILE_NAME = "scrub-state.json"
 FINDINGS_MAX = 1000

@@ -30,19 +30,17 @@ from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import CheckpointOperation
 from recovery.block_check import check_object
 from recovery.consistency_check import (
-    Finding,
     Listing,
     check_metadata,
     chunks_by_object,
     differences,
-    harmful,
     in_order,
-    note,
     note_garbage,
 )
 from recovery.replay import Replay
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.findings import Finding, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import MemoryStorages, open_object_storage

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.findings import Finding, Severity, note
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Clock, Runtime
 from storagewriter.deletion_clock import clock_at, remaining_ms
@@ -66,10 +67,23 @@ class GarbageReport:
 
     items: tuple[GarbageItem, ...]
     """By state, container and name."""
-    problems: tuple[str, ...]
-    """Why something was left undone, one sentence each; empty when all was done that could be."""
-    notes: tuple[str, ...] = ()
-    """What else is in the place, one sentence each."""
+    findings: tuple[Finding, ...] = ()
+    """What was left undone, of severity `note`, and what else is in the place, `information`."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why something was left undone, one sentence each; empty when all was done that could
+        be.
+        """
+        return self._sentences(Severity.NOTE)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is in the place, one sentence each."""
+        return self._sentences(Severity.INFORMATION)
+
+    def _sentences(self, severity: Severity) -> tuple[str, ...]:
+        return tuple(each.detail for each in self.findings if each.severity is severity)
 
     def count(self, *states: GarbageState) -> int:
         """How many items are in these states; all if none is named."""
@@ -83,12 +97,16 @@ class GarbageReport:
         """With what became of what the logs left behind."""
         items = [_ledger_item("deleted ledger", orphan) for orphan in deletion.deleted]
         items += [_ledger_item("orphan ledger", orphan) for orphan in deletion.kept]
-        return _report([*self.items, *items], [*self.problems, *deletion.problems], self.notes)
+        return self._with_ledgers(items, deletion.problems)
 
     def with_orphan_ledgers(self, found: OrphanSearch) -> GarbageReport:
         """With what was found on BookKeeper, and not deleted."""
         items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
-        return _report([*self.items, *items], [*self.problems, *found.problems], self.notes)
+        return self._with_ledgers(items, found.problems)
+
+    def _with_ledgers(self, items: list[GarbageItem], problems: Sequence[str]) -> GarbageReport:
+        told = [note("orphan-ledger", "", problem) for problem in problems]
+        return _report([*self.items, *items], [*self.findings, *told])
 
 
 class StoppedContainer(NamedTuple):
@@ -108,22 +126,22 @@ async def collect_garbage(
     """
     passes = [container.begin_garbage_pass() for container in containers]
     items: list[GarbageItem] = []
-    problems: list[str] = []
-    notes: list[str] = []
+    findings: list[Finding] = []
     try:
-        items += await _sweep(passes, storage, containers[0].store_id, problems, notes)
+        items += await _sweep(passes, storage, containers[0].store_id, findings)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     for each in passes:
         problem = await each.collect()
         if problem is not None:
-            problems.append(f"container {each.container_id}: {problem}")
+            place = f"container {each.container_id}"
+            findings.append(note("deletion-failed", place, f"{place}: {problem}"))
         items += _waiting(each.container_id, each.waiting(), clock.time_ms())
         items += [
             GarbageItem("deleted", each.container_id, garbage.record.size, None, name)
             for name, garbage in each.deleted()
         ]
-    return _report(items, problems, notes)
+    return _report(items, findings)
 
 
 def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
@@ -148,7 +166,7 @@ async def survey_garbage(
     Costs one listing of all objects. Raises TierUnavailableError.
     """
     items: list[GarbageItem] = []
-    problems: dict[int, str] = {}
+    newer: dict[int, Finding] = {}
     nothing: frozenset[str] = frozenset()
     tag = store_tag(store_id)
     lag_ms, now_ms = int(lag_s * 1000), runtime.clock.time_ms()
@@ -173,10 +191,9 @@ async def survey_garbage(
                         f"{stored.name} is of an epoch after the last of the log, "
                         f"{known.last_epoch}"
                     )
-                    problems.setdefault(
-                        container_id,
-                        f"container {container_id}: {detail}: this log is not the newest",
-                    )
+                    place = f"container {container_id}"
+                    sentence = f"{place}: {detail}: this log is not the newest"
+                    newer.setdefault(container_id, note("newer-epoch", place, sentence))
         uploads = await storage.list_unfinished()
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
@@ -192,16 +209,15 @@ async def survey_garbage(
             for upload in uploads
             if is_abandoned(upload, container_id, known.last_epoch + 1, nothing, now_ms, tag)
         ]
-    told = [*(problems[container_id] for container_id in sorted(problems)), *others.problems()]
-    return _report(items, told, others.notes())
+    told = [newer[container_id] for container_id in sorted(newer)]
+    return _report(items, [*told, *others.findings()])
 
 
 async def _sweep(
     passes: Sequence[GarbagePass],
     storage: ObjectStorage,
     store_id: str,
-    problems: list[str],
-    notes: list[str],
+    findings: list[Finding],
 ) -> list[GarbageItem]:
     """One sweep of all containers; what was found and not condemned is returned."""
     sweeping = {each.container_id: each for each in passes}
@@ -227,7 +243,8 @@ async def _sweep(
                 try:
                     orphans = await sweeping[container_id].condemn(mine)
                 except SweepStoppedError as error:
-                    problems.append(f"container {container_id}: {error}")
+                    place = f"container {container_id}"
+                    findings.append(note("sweep-stopped", place, f"{place}: {error}"))
                     del sweeping[container_id]
                     continue
                 left += [
@@ -235,9 +252,8 @@ async def _sweep(
                     for stored in orphans
                 ]
     except SweepStoppedError as error:
-        problems.append(str(error))
-    problems += others.problems()
-    notes += others.notes()
+        findings.append(note("sweep-stopped", "Tier 2", str(error)))
+    findings += others.findings()
     return left
 
 
@@ -259,24 +275,18 @@ class _Others:
         _, heap = self._heaps.get(named.unique_id[:STORE_TAG_BYTES], ("", self._unknown))
         heap.add(stored)
 
-    def problems(self) -> list[str]:
-        """What there is to say of those that nobody answers for."""
-        if not self._unknown.count:
-            return []
-        return [
-            (
+    def findings(self) -> Iterator[Finding]:
+        """What there is to say of those that nobody answers for, and whose the others are."""
+        if self._unknown.count:
+            detail = (
                 f"{self._unknown} are of unknown owner: orphans that an older version "
                 "or a store before this one left"
             )
-        ]
-
-    def notes(self) -> list[str]:
-        """Whose the others are."""
-        return [
-            f"{heap} are of store {store}, which has its marker there"
-            for store, heap in self._heaps.values()
-            if heap.count
-        ]
+            yield note("unknown-owner", "Tier 2", detail)
+        for store, heap in self._heaps.values():
+            if heap.count:
+                detail = f"{heap} are of store {store}, which has its marker there"
+                yield Finding(Severity.INFORMATION, "other-store", "Tier 2", detail)
 
 
 class _Heap:
@@ -310,8 +320,6 @@ def _waiting(
         yield GarbageItem(state, container_id, garbage.record.size, until, name)
 
 
-def _report(
-    items: list[GarbageItem], problems: Sequence[str], notes: Sequence[str]
-) -> GarbageReport:
+def _report(items: list[GarbageItem], findings: Sequence[Finding]) -> GarbageReport:
     items.sort(key=lambda item: (item.state, item.container_id, item.name))
-    return GarbageReport(items=tuple(items), problems=tuple(problems), notes=tuple(notes))
+    return GarbageReport(items=tuple(items), findings=tuple(findings))

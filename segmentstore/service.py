@@ -35,6 +35,7 @@ from segmentstore.contracts.errors import (
     WrongEventLoopError,
 )
 from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
@@ -352,7 +353,11 @@ class SegmentStore:
         report = report.with_deleted_ledgers(
             await parts.logs.delete_orphans(parts.store_id, self._by_id)
         )
-        return dataclasses.replace(report, notes=(*report.notes, *parts.markers.losses()))
+        lost = [
+            Finding(Severity.INFORMATION, "marker-missing", "Tier 2", loss)
+            for loss in parts.markers.losses()
+        ]
+        return dataclasses.replace(report, findings=(*report.findings, *lost))
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2, for jobs

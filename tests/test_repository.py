@@ -67,6 +67,15 @@ STATISTICS: dict[type, Any] = {
     stats_types.StorageWriterStats: StorageWriterStatistics,
 }
 """Dictionaries of `stats()`, and the records they are made of: a number joins both."""
+TWINS = {
+    name: ["segmentstore/blocking.py", module]
+    for name, module in (
+        ("SegmentReader", "segmentstore/sessions.py"),
+        ("SegmentStore", "segmentstore/service.py"),
+        ("SegmentWriter", "segmentstore/sessions.py"),
+    )
+}
+"""Class names that stand for two things: the blocking API has the names of the asynchronous one."""
 # In pieces, so that this file does not hold what it forbids.
 FORBIDDEN = re.compile(
     "|".join(
@@ -190,6 +199,16 @@ def test_one_module_spells_out_the_folders_of_tier_2() -> None:
     }
     elsewhere = [each for each in spelled if not each.startswith("tier2/object_names.py:")]
     assert (len(spelled) > 4, elsewhere) == (True, [])
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for folder in (*PACKAGES, "bench"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.parse(path.read_bytes()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == TWINS
 
 
 def test_links_in_pages_lead_somewhere() -> None:

@@ -221,8 +221,8 @@ def verify(
 ) -> None:
     """Check a stopped store without changing it; ends with 3 if a finding is harmful."""
     # Not at the top: the other commands do not pay for what checks everything.
-    from recovery.consistency_check import Severity  # noqa: PLC0415
     from recovery.store_check import check_store  # noqa: PLC0415
+    from segmentstore.contracts.findings import Severity  # noqa: PLC0415
 
     with StoppedStore(store) as stopped:
         checking = check_store(

@@ -69,7 +69,7 @@ def restore(
     is not sound.
     """
     # Not at the top: the other commands do not pay for what rebuilds everything.
-    from recovery.consistency_check import Severity  # noqa: PLC0415
+    from segmentstore.contracts.findings import Severity  # noqa: PLC0415
 
     with ExitStack() as shown:
         console = output.err()

@@ -21,12 +21,12 @@ from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
-from recovery.consistency_check import Finding, Severity
 from recovery.store_check import check_store
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.errors import StoreInUseError
+from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import run

@@ -15,9 +15,9 @@ from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.file.file_log import FileLog
 from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import CheckpointOperation, Operation
-from recovery.consistency_check import Finding
 from recovery.store_check import check_store
 from segmentstore.cli.stopped_store import StoppedStore
+from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import log_directory

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.consistency_check import (
-    Finding,
-    Listing,
-    Severity,
-    check_metadata,
-    differences,
-    harmful,
-    in_order,
-    note,
-    note_garbage,
-)
+from recovery.consistency_check import Listing, check_metadata, differences, in_order, note_garbage
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.findings import Finding, Severity, harmful, note
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
     GarbageObject,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from durablelog.checkpoint_codec import decode_checkpoint
-from recovery.consistency_check import Severity
 from recovery.restore import EPOCH_GAP, SEQUENCE_GAP, restore_store
 from recovery.restore_report import RestoreReport, SegmentRestore
 from segmentstore import SegmentStore
@@ -23,6 +22,7 @@ from segmentstore.contracts.errors import (
     NotAStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import attribute, open_lazy, read_all, run, until
 from tests.support.folders import files_below

@@ -19,11 +19,11 @@ from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.store_node import container_path, decode_identity
 from durablelog.durable_data_log_factory import StoreIdentity
-from recovery.consistency_check import Severity
 from recovery.restore import EPOCH_GAP, restore_store
 from recovery.restore_report import RestoreReport
 from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, TierUnavailableError
+from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import open_lazy, read_all, run

@@ -18,10 +18,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recovery.consistency_check import Severity
 from recovery.restore import restore_store
 from segmentstore import SegmentInfo, SegmentStore
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_tiny, read_all, until
 from tier2.locations import PROCESS_MEMORY

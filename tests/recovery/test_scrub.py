@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from recovery.background_scrub import REST_S, RETRY_MIN_S, BackgroundScrub, ScrubFile
-from recovery.consistency_check import Severity, harmful, note
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from recovery.scrub import Pace, Scrub
 from recovery.scrub_state import (
@@ -24,6 +23,7 @@ from recovery.scrub_state import (
     parse_state,
     render_state,
 )
+from segmentstore.contracts.findings import Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from recovery.consistency_check import Finding, Severity
 from recovery.kept_file import save_text
 from recovery.scrub_state import (
     FILE_NAME,
@@ -19,6 +18,7 @@ from recovery.scrub_state import (
     render_state,
 )
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.runtime import Runtime
 
 STORE = "000102030405060708090a0b0c0d0e0f"

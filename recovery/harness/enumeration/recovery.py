@@ -32,6 +32,7 @@ from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import file_look, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import SegmentError
+from segmentstore.contracts.findings import harmful_lines
 from segmentstore.service import SegmentStore
 from segmentstore.store_folder import log_directory
 
@@ -231,11 +232,7 @@ async def _check(world: StoreWorld, process: SimulatedProcess, history: History)
     look = file_look(logs[0], process.runtime.disk)
     await observe_tiers(history, {0: look}, storage, process.runtime, deep=True)
     await storage.close()
-    return tuple(
-        f"{finding.kind} {finding.place}: {finding.detail}"
-        for finding in findings
-        if finding.severity.value == "harmful"
-    )
+    return harmful_lines(findings)
 
 
 def _copied(lives: list[Life]) -> list[Life]:

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import segmentstore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
-from recovery.consistency_check import Finding
 from recovery.harness.history import History
 from recovery.harness.tier_observer import file_look, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
+from segmentstore.contracts.findings import Finding, harmful_lines
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import LOCK_NAME, log_directory
 from tier2.locations import open_object_storage
@@ -51,11 +51,7 @@ def check_files(
     findings = asyncio.run(
         _check(logs, (location.resolve() / "tier2").as_uri(), history, deep=deep, settled=settled)
     )
-    return [
-        f"{each.kind} {each.place}: {each.detail}"
-        for each in findings
-        if each.severity.value == "harmful"
-    ]
+    return list(harmful_lines(findings))
 
 
 async def _check(

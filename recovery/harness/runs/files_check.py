@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-from recovery.consistency_check import Finding
 from recovery.harness.history import History
 from recovery.harness.runs.log_looks import log_looks
 from recovery.harness.runs.plan import Plan
@@ -20,6 +19,7 @@ from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.findings import Finding, harmful_lines
 from segmentstore.store_folder import log_directory
 from tier2.object_storage import StorageUnavailableError
 
@@ -83,8 +83,4 @@ async def _check(
             stranger=world.neighbour_tag,
         )
     await storage.close()
-    return tuple(
-        f"{finding.kind} {finding.place}: {finding.detail}"
-        for finding in findings
-        if finding.severity.value == "harmful"
-    )
+    return harmful_lines(findings)

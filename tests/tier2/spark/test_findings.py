@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.contracts.findings import Severity
 from tier2.object_names import ENGINE_PREFIXES, object_name, parse_object_name
 from tier2.spark.reconcile.findings import (
     FINDINGS,
     SEVERITIES,
     FindingKind,
     FindingRow,
-    Severity,
     StoreFacts,
     find_suspects,
     findings_table,

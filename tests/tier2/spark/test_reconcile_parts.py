@@ -13,15 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.findings import Severity
 from tier2.spark.common.arrow_rows import pack, unpack
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile.findings import (
-    FINDINGS,
-    FindingKind,
-    FindingRow,
-    Severity,
-    findings_table,
-)
+from tier2.spark.reconcile.findings import FINDINGS, FindingKind, FindingRow, findings_table
 from tier2.spark.reconcile.found_classes import count_classes
 from tier2.spark.reconcile.options import ReconcileOptions, parse_age
 from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tests.tier2.spark.reconcile_world import PAYLOAD, SEGMENTS, World
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_storage import StorageUnavailableError
-from tier2.spark.reconcile.findings import FindingKind, Severity
+from tier2.spark.reconcile.findings import FindingKind
 from tier2.spark.reconcile.verify import (
     ATTEMPTS,
     FAILURES_IN_A_ROW_MAX,

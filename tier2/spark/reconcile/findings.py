@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from segmentstore.contracts.findings import Finding, Severity
 from tier2.object_names import ObjectName, engine_folder, parse_object_name
 from tier2.spark.reconcile.name_matching import match_names
 
@@ -81,19 +82,6 @@ class FindingKind(enum.StrEnum):
     LEFTOVER = "leftover"
 
 
-class Severity(enum.StrEnum):
-    """How bad a finding is."""
-
-    HARMFUL = "harmful"
-    """Acknowledged bytes are gone or wrong, or it cannot be shown that they are not."""
-    NOTE = "note"
-    """Nothing is lost, and somebody should look at it."""
-    INFORMATION = "information"
-    """As it should be."""
-    UNKNOWN = "unknown"
-    """It could not be told: a snapshot lacks."""
-
-
 SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
     **dict.fromkeys(FindingKind, Severity.HARMFUL),
     FindingKind.ORPHAN: Severity.NOTE,
@@ -106,7 +94,7 @@ SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
 
 
 class FindingRow(NamedTuple):
-    """One row of FINDINGS without its run."""
+    """One row of FINDINGS without its run: a `Finding` whose place is in columns."""
 
     kind: FindingKind
     evidence: str
@@ -163,6 +151,19 @@ class StoreFacts(NamedTuple):
     """A UUID; empty: nobody knows it, or the store has no object yet, and perhaps no marker."""
     asked: bool = True
     """Snapshot B is of owners that were asked for it, not the newest there was."""
+
+
+def finding_of(row: Mapping[str, Any]) -> Finding:
+    """A row of FINDINGS as every check has it: the place in words, empty where it has none."""
+    place = row["object"] or (
+        f"segment {row['segment_id']}" if row["segment_id"] is not None else ""
+    )
+    if row["kind"] in {FindingKind.GAP, FindingKind.OVERLAP}:
+        place = (
+            f"container {row['container_id']} segment {row['segment_id']} at "
+            f"{row['start_offset']}, {row['length']} bytes"
+        )
+    return Finding(Severity(row["severity"]), row["kind"], place, row["evidence"])
 
 
 def findings_table(findings: Iterable[FindingRow], run_id: str = "") -> pa.Table:

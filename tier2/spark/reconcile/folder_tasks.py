@@ -21,6 +21,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from segmentstore.contracts.findings import Severity
 from tier2.checkpoint_object import (
     HEADER_BYTES_MAX,
     CheckpointFormatError,
@@ -40,13 +41,7 @@ from tier2.object_names import (
     store_tag,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
-from tier2.spark.reconcile.findings import (
-    FindingKind,
-    FindingRow,
-    Severity,
-    StoreFacts,
-    findings_table,
-)
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts, findings_table
 from tier2.spark.reconcile.folders import (
     JudgedNames,
     Listed,

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from segmentstore.contracts.findings import Severity
 from tier2.object_names import (
     CATALOG_PREFIX,
     CATALOG_TABLES,
@@ -36,7 +37,7 @@ from tier2.object_names import (
     parse_marker_name,
     parse_probe_name,
 )
-from tier2.spark.reconcile.findings import FindingKind, FindingRow, Severity, StoreFacts
+from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts
 
 ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Messages and their answers stay so long (storagewriter/request_processor.py)."""

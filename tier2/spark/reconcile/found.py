@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tier2.spark.reconcile.findings import FINDINGS, FindingKind, Severity
+from segmentstore.contracts.findings import Severity
+from tier2.spark.reconcile.findings import FINDINGS, FindingKind
 from tier2.spark.reconcile.found_classes import FoundClass
 from tier2.spark.reconcile.marks import unpack_shards
 from tier2.spark.reconcile.orphan_requests import ASKED, NOT_ASKED

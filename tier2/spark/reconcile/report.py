@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.visible import visible
 from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile.findings import FindingKind, Severity
+from tier2.spark.reconcile.findings import FindingKind, finding_of
 from tier2.spark.reconcile.found_classes import FoundClass, count_classes
 from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned, is_done
 
@@ -113,15 +114,8 @@ def count_kinds(
 
 
 def _example(row: Mapping[str, Any]) -> str:
-    place = row["object"] or (
-        f"segment {row['segment_id']}" if row["segment_id"] is not None else ""
-    )
-    if row["kind"] in {FindingKind.GAP, FindingKind.OVERLAP}:
-        place = (
-            f"container {row['container_id']} segment {row['segment_id']} at "
-            f"{row['start_offset']}, {row['length']} bytes"
-        )
-    told = f"{place}: {row['evidence']}" if place else str(row["evidence"])
+    found = finding_of(row)
+    told = f"{found.place}: {found.detail}" if found.place else found.detail
     # A foreign name may hold anything, and this goes to terminals.
     text = visible(told)
     return text if len(text) <= EXAMPLE_CHARACTERS_MAX else text[: EXAMPLE_CHARACTERS_MAX - 1] + "…"

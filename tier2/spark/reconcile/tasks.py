@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from segmentstore.contracts.findings import Severity
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_schema import GARBAGE, LIVE, OBJECTS
@@ -35,7 +36,6 @@ from tier2.spark.reconcile.findings import (
     FINDINGS,
     FindingKind,
     FindingRow,
-    Severity,
     StoreFacts,
     Suspects,
     find_suspects,

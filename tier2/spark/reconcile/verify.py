@@ -27,12 +27,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.findings import Severity
 from tier2.block_object import BlockChecksumError, BlockFormatError, BlockIdentityError
 from tier2.block_walk import PIECE_SLACK, BlockFault, BlockWalk, ObjectEndError
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageUnavailableError
 from tier2.s3.weighted_gate import WeightedGate
-from tier2.spark.reconcile.findings import FindingKind, FindingRow, Severity
+from tier2.spark.reconcile.findings import FindingKind, FindingRow
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """Of one request for a body, or an eighth more: by default no flush makes larger objects, and whole
