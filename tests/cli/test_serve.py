@@ -25,11 +25,16 @@ from segmentstore.contracts.local_socket import SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import ROOT, segmentstore, start
 from tests.store.harness import run
+from tests.support.suites import size, sized
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError
 from tier2.spark.sink.landing import WriteIdentity, land, write_partition, writer_id_of
 from tier2.spark.sink.rows import RowLayout
 
 WRITER = UUID(int=1).bytes
+
+EPOCHS = size("SERVE_KILL_EPOCHS", 6, 15)
+EVENTS = 130 * EPOCHS
+"""Written while `serve` is killed."""
 
 
 def ready(process: subprocess.Popen[bytes]) -> bytes:
@@ -106,6 +111,7 @@ def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> No
         assert b"container 0 is stopped" in err
 
 
+@sized(20)
 def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path: Path) -> None:
     """A pipeline of events and epochs with staged rows, SIGKILL, a new process at the same
     folder.
@@ -129,7 +135,7 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
     async def events() -> None:
         async with LocalClient(str(folder)) as client:
             await client.create("events")
-            for number in range(2000):
+            for number in range(EVENTS):
                 await client.send("events", WRITER, number, b"%d\n" % number)
                 if not number % 100:
                     await asyncio.sleep(0.02)
@@ -137,7 +143,7 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
 
     async def epochs() -> None:
         async with LocalClient(str(folder)) as client:
-            for epoch in range(15):
+            for epoch in range(EPOCHS):
                 who = WriteIdentity(identity, epoch, lasting=True)
                 for attempt in range(2):
                     reports = [
@@ -178,11 +184,11 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
 
     asyncio.run(main())
     assert segmentstore("cat", folder, "events").out == b"".join(
-        b"%d\n" % number for number in range(2000)
+        b"%d\n" % number for number in range(EVENTS)
     )
     expected = [
         value
-        for epoch in range(15)
+        for epoch in range(EPOCHS)
         for partition in range(3)
         for value in rows(epoch, partition).column(0).to_pylist()
     ]

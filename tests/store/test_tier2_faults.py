@@ -304,7 +304,9 @@ def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize(
-    "fault", [Truncate(), Truncate(lying=True), FlipBit("reply")], ids=["short", "lying", "bit"]
+    "fault",
+    share([Truncate(), Truncate(lying=True), FlipBit("reply")], 2, 8),
+    ids=["short", "lying", "bit"],
 )
 def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(
     tmp_path: Path, s3: FaultyS3, fault: Fault
@@ -373,7 +375,7 @@ def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listi
 # --- the file adapter -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["pwrite", "open", "sync", "link"])
+@pytest.mark.parametrize("call", share(["pwrite", "open", "sync", "link"], 3, 5))
 def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(
     tmp_path: Path, call: str
 ) -> None:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
 from tier2.spark.common.command_options import Exit
@@ -175,6 +176,7 @@ def test_an_object_that_shows_the_age_of_a_snapshot_shows_it_from_a_task(
 
 
 @pytest.mark.timeout(300)  # the first query of a session takes its time on a busy machine
+@slow(10)
 def test_the_same_by_spark_of_the_place_and_of_a_listing_that_is_shuffled(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
