@@ -129,7 +129,7 @@ def value_of(node: ast.expr, path: str) -> object:
 
 def test_the_table_of_threads_has_every_executor_with_its_owner() -> None:
     made, listed = executors(), set()
-    for name_cell, threads, owners, _ in rows(section("Time, chance, threads, disks")):
+    for name_cell, threads, owners, _ in rows(section("Time, randomness, threads, disks")):
         for name in quoted(name_cell):
             listed.add(name)
             assert name in made, f"{name}: no executor has this name"
