@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KIB = 1024
-MIB = 1024 * KIB
+from segmentstore.contracts.byte_sizes import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

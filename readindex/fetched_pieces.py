@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from readindex.config import MIB, ReadIndexConfig
+from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.sequential_readers import SequentialReader, SequentialReaders
+from segmentstore.contracts.byte_sizes import MIB
 
 LINGER_BYTES_MAX = 4 * MIB
 

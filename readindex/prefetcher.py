@@ -27,11 +27,11 @@ from collections import Counter, OrderedDict
 
 from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_manager import CacheManager
-from readindex.catch_up_budget import CatchUpBudget
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent
 from readindex.fair_delivery import FairDelivery
 from readindex.sequential_readers import SequentialReader
+from segmentstore.contracts.backoff import backoff_s
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
@@ -40,9 +40,12 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 
+BACKOFF_S_MAX = 30.0
+"""Longest pause between two tries of a fetch."""
 _BUDGET_GETS_PER_S = 8
 """Under a budget GETs are so small that no reader pays for another's for longer than this part of a
 second.
@@ -105,7 +108,7 @@ class Prefetcher:
         self._random = runtime.random
         self._streams = cache_manager.streams
         self.pacer = FairDelivery(config.turn_bytes, lambda: cache_manager.appended_bytes)
-        self._budget = CatchUpBudget(config.catch_up_bytes_per_s)
+        self._limiter = RateLimiter(config.catch_up_bytes_per_s)
         self._in_flight: dict[int, list[Fetch]] = {}
         self._bytes_in_flight = 0
         self._ahead_in_flight = 0
@@ -114,7 +117,7 @@ class Prefetcher:
         self._turns = asyncio.Semaphore(config.fetches_in_flight_max)
         self._hungry: OrderedDict[SequentialReader, None] = OrderedDict()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._budget_timer: asyncio.TimerHandle | None = None
+        self._limit_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.watch: FetchWatch | None = None
         self.fetches = self.fetches_random = self.prefetches = 0
@@ -184,7 +187,7 @@ class Prefetcher:
         """Cancel what is in flight; readers attached get ContainerStoppedError."""
         self._closed = True
         self.pacer.close()
-        for timer in (self._idle_timer, self._budget_timer):
+        for timer in (self._idle_timer, self._limit_timer):
             if timer is not None:
                 timer.cancel()
         tasks = []
@@ -294,11 +297,9 @@ class Prefetcher:
         return limit
 
     def _may_begin_ahead(self, stream: SequentialReader, count: int) -> bool:
-        wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
-        if wait_s > 0 and self._budget_timer is None:
-            self._budget_timer = asyncio.get_running_loop().call_later(
-                wait_s, self._budget_is_there
-            )
+        wait_s = self._limiter.wait_s(asyncio.get_running_loop().time())
+        if wait_s > 0 and self._limit_timer is None:
+            self._limit_timer = asyncio.get_running_loop().call_later(wait_s, self._budget_is_there)
         if (
             wait_s == 0
             and self._ahead_in_flight < self._ahead_max
@@ -321,7 +322,7 @@ class Prefetcher:
                 self._read_ahead(segment, stream)
 
     def _budget_is_there(self) -> None:
-        self._budget_timer = None
+        self._limit_timer = None
         self._feed()
 
     # --- streams ---
@@ -374,9 +375,9 @@ class Prefetcher:
         now_s = asyncio.get_running_loop().time()
         if stream.sequential:
             fetch.stream = stream
-            fetch.wait_s = self._budget.take(now_s, fetch.length)
+            fetch.wait_s = self._limiter.reserve(now_s, fetch.length)
         else:
-            self._budget.charge(now_s, fetch.length)
+            self._limiter.charge(now_s, fetch.length)
             self.fetches_random += 1
 
     async def _run(self, fetch: Fetch) -> None:
@@ -422,8 +423,10 @@ class Prefetcher:
             except StorageUnavailableError as error:
                 if attempt == self._config.fetch_attempts:
                     raise TierUnavailableError("tier2", f"{error} ({attempt} attempts)") from error
-                pause = self._config.fetch_backoff_s * 2 ** (attempt - 1)
-                await asyncio.sleep(pause * (0.5 + self._random.random()))
+                pause_s = backoff_s(
+                    self._random, attempt, self._config.fetch_backoff_s, BACKOFF_S_MAX
+                )
+                await asyncio.sleep(pause_s)
                 attempt += 1
                 continue
             if len(data) != fetch.length:

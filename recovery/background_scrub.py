@@ -19,11 +19,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from recovery.kept_file import save_text
-from recovery.scrub import Live, Pace, Scrub
+from recovery.scrub import Live, Scrub
 from recovery.scrub_state import ScrubPass, ScrubState, load_state, render_state
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import ConfigError, describe
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
@@ -126,7 +127,7 @@ class BackgroundScrub:
             self._state,
             clock=runtime.clock,
             executor=self._executor,
-            pace=Pace(bytes_per_s),
+            limiter=RateLimiter(bytes_per_s),
             moved_on=self._moved_on,
         )
         self._unsaved = False

@@ -29,6 +29,7 @@ from recovery.scrub_state import ScrubPosition, ScrubState
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Clock
 from tier2.block_walk import PIECE_BYTES
 from tier2.object_storage import ObjectStorage
@@ -41,32 +42,11 @@ Live = Callable[[], ContainerMetadata | None]
 """The metadata of a container as they are now; None while it does not serve."""
 
 
-class Pace:
-    """Holds whoever asks for bytes to `bytes_per_s` on the loop's clock; 0: to nothing.
-
-    No burst is saved up.
-    """
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._rate = bytes_per_s
-        self._free_at = 0.0
-
-    @property
-    def piece_bytes(self) -> int:
-        """What is fetched at once: at most what a second allows, within reason."""
-        return (
-            min(PIECE_BYTES, max(PIECE_BYTES_MIN, int(self._rate))) if self._rate else PIECE_BYTES
-        )
-
-    async def take(self, count: int) -> None:
-        """Wait until `count` bytes may be asked for."""
-        if not self._rate:
-            return
-        now = asyncio.get_running_loop().time()
-        begin = max(now, self._free_at)
-        self._free_at = begin + count / self._rate
-        if begin > now:
-            await asyncio.sleep(begin - now)
+def piece_bytes(bytes_per_s: float) -> int:
+    """What is fetched at once at this rate: what a second allows, within reason; 0: no rate."""
+    if not bytes_per_s:
+        return PIECE_BYTES
+    return min(PIECE_BYTES, max(PIECE_BYTES_MIN, int(bytes_per_s)))
 
 
 async def _nothing() -> None:
@@ -87,7 +67,7 @@ class Scrub:
         *,
         clock: Clock,
         executor: Executor,
-        pace: Pace,
+        limiter: RateLimiter,
         objects_at_once: int = 1,
         moved_on: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
@@ -98,7 +78,7 @@ class Scrub:
         self._containers = containers
         self._clock = clock
         self._executor = executor
-        self._pace = pace
+        self._limiter = limiter
         self._at_once = objects_at_once
         self._moved_on = moved_on
 
@@ -189,9 +169,9 @@ class Scrub:
             container_id,
             record,
             chunks,
-            piece_bytes=self._pace.piece_bytes,
+            piece_bytes=piece_bytes(self._limiter.bytes_per_s),
             executor=self._executor,
-            pace=self._pace.take,
+            pace=self._limiter.acquire,
         )
         return looked if self._record(container_id, name) is not None else None
 

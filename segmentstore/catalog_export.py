@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from segmentstore.config import StoreConfig
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import TierUnavailableError, describe
 from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from storagewriter.retry import BackOff, TierHealth
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_names import SnapshotName, new_copy_id
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
@@ -120,15 +121,17 @@ class CatalogExporter:
         self._store_id = store_id
         self._containers = config.containers
         self._every_s = every_s
-        self._back_off = BackOff(
-            RETRY_MIN_S, min(RETRY_MAX_S, max(RETRY_MIN_S, every_s)), runtime.random
+        self._backoff = Backoff(
+            runtime.random,
+            min_s=RETRY_MIN_S,
+            max_s=min(RETRY_MAX_S, max(RETRY_MIN_S, every_s)),
         )
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._exports = 0
         self._last_export_ms: int | None = None
         self._health = {
-            container_id: TierHealth(
+            container_id: HealthNote(
                 f"container {container_id}: catalog export to tier2 {storage.url}", runtime.clock
             )
             for container_id in config.served
@@ -257,8 +260,8 @@ class CatalogExporter:
             await self.export(source)
         except Exception as error:  # noqa: BLE001 - whatever it is: a snapshot is not worth a store
             _log.info("catalog export of container %d: %s", source.container_id, describe(error))
-            return min(self._back_off.failed(), self._every_s) - self._every_s
-        self._back_off.succeeded()
+            return min(self._backoff.next_s(), self._every_s) - self._every_s
+        self._backoff.reset()
         return 0.0
 
 

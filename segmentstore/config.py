@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.urls import redacted
@@ -30,10 +31,6 @@ from segmentstore.deprecated_settings import (
     with_current_names,
 )
 from tier2.credentials import refuse_secrets, stands_for
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
 
 FILE_NAME = "store.toml"
 FILE_VERSION = 1

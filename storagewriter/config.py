@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.errors import ConfigError
 from tier2.extent_codec import CODECS_BY_NAME
-
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

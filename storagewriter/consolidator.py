@@ -27,10 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import LiveObject
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
@@ -41,9 +44,7 @@ from storagewriter.consolidation_plan import (
     runs_of,
 )
 from storagewriter.data_source import WriterDataSource
-from storagewriter.download_budget import DownloadBudget
 from storagewriter.object_uploader import INLINE_BYTES, OPERATION_CHUNKS, ObjectUploader
-from storagewriter.retry import BackOff, TierHealth
 from tier2.block_reader import BlockReader
 from tier2.copy_plan import CopyPlan, PlacedBlock, Run, blocks_to_write, chunks_by_source, plan_copy
 from tier2.extent_codec import CODECS_BY_NAME
@@ -104,15 +105,15 @@ class Consolidator:
             header_cache_blocks=64,
             extent_bytes=config.extent_bytes,
         )
-        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._wake = asyncio.Event()
         self._wake.set()
         self._pinned: dict[str, ObjectRecord] = {}
         self._left_alone: dict[str, str] = {}
-        self._budget = DownloadBudget(config.consolidation_download_bytes_per_s)
+        self._limiter = RateLimiter(config.consolidation_download_bytes_per_s)
         self._held_up: set[str] = set()
         """Objects of groups that wait for the budget; they are tried again when it has room."""
-        self.health = TierHealth(f"consolidation in tier2 {storage.url}", runtime.clock)
+        self.health = HealthNote(f"consolidation in tier2 {storage.url}", runtime.clock)
         self.landing = False
         """Nothing new may begin."""
         self.uploading = False
@@ -145,7 +146,7 @@ class Consolidator:
         loop = asyncio.get_running_loop()
         while True:
             paid_off = (
-                loop.call_later(self._budget.wait_s(loop.time()), self._wake.set)
+                loop.call_later(self._limiter.wait_s(loop.time()), self._wake.set)
                 if self._held_up
                 else None
             )
@@ -160,10 +161,10 @@ class Consolidator:
             delay = max(PASS_SPACING_S, PASS_SPACINGS * (loop.time() - begun))
             try:
                 await self._consolidate_what_is_worth_it(candidates)
-                self._back_off.succeeded()
+                self._backoff.reset()
             except StorageUnavailableError as error:
                 self.health.failed(error)
-                delay = max(delay, self._back_off.failed())
+                delay = max(delay, self._backoff.next_s())
                 self._wake.set()
             await asyncio.sleep(delay)
 
@@ -188,7 +189,7 @@ class Consolidator:
         metadata, consolidation_bytes = self._source.metadata, self._config.consolidation_bytes
         for name in [name for name in self._left_alone if name not in metadata.objects]:
             del self._left_alone[name]
-        if self._budget.wait_s(asyncio.get_running_loop().time()) <= 0:
+        if self._limiter.wait_s(asyncio.get_running_loop().time()) <= 0:
             self._held_up.clear()
         found: dict[str, LiveObject] = {}
         for number, (name, live) in enumerate(list(metadata.objects.items())):
@@ -210,7 +211,8 @@ class Consolidator:
         try:
             runs = await self._gather()
             plan = self._copy_plan(runs) if runs else None
-            if runs and plan is None and self._budget.wait_s(asyncio.get_running_loop().time()) > 0:
+            wait_s = self._limiter.wait_s(asyncio.get_running_loop().time())
+            if runs and plan is None and wait_s > 0:
                 self._held_up.update(self._pinned)
             elif runs:
                 await (self._copy(plan, runs) if plan is not None else self._rewrite(runs))
@@ -327,7 +329,7 @@ class Consolidator:
                     return {}
                 # As it is asked for, whatever becomes of it: it may be billed though it fails a
                 # check.
-                self._budget.charge(asyncio.get_running_loop().time(), run.end - run.start)
+                self._limiter.reserve(asyncio.get_running_loop().time(), run.end - run.start)
                 found = await self._reader.read_run(run)
                 # Views hold all that was fetched: worth it only where that is mostly wanted.
                 sparse = 2 * sum(len(payload.data) for payload in found) < run.end - run.start

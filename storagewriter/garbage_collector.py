@@ -18,13 +18,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from durablelog.operations import ObjectsDeletedOperation
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import GarbageObject
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource, nobody
 from storagewriter.deletion_clock import DeletionClock
-from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import is_of_store, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
@@ -69,12 +70,12 @@ class GarbageCollector:
         self._interval_s = min(
             max(PASS_SPACING_S, config.deletion_lag_s / 1000), PASS_SPACING_MAX_S
         )
-        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._idle = False
         self._markers_again_s = 0.0
-        self.health = TierHealth(f"deletion in tier2 {storage.url}", runtime.clock)
+        self.health = HealthNote(f"deletion in tier2 {storage.url}", runtime.clock)
         self.deleted = 0
 
     def notice(self) -> None:
@@ -96,9 +97,9 @@ class GarbageCollector:
             await self._collect(ask_again=False)
             delay = self._next_delay_s()
             if self.health.failures > failures:
-                delay = max(delay or 0.0, self._back_off.failed())
+                delay = max(delay or 0.0, self._backoff.next_s())
             else:
-                self._back_off.succeeded()
+                self._backoff.reset()
             self._wake.clear()
             self._idle = delay is None
             timer = loop.call_later(delay, self._wake.set) if delay is not None else None

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from durablelog.checkpoint_codec import encode_checkpoint
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from storagewriter.retry import BackOff, TierHealth
 from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.object_names import (
     checkpoint_name,
@@ -78,7 +79,7 @@ class MetadataBackup:
         self._containers = containers
         self._clock = runtime.clock
         self._random = runtime.random
-        self._back_off = BackOff(_RETRY_MIN_S, _RETRY_MAX_S, runtime.random)
+        self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._attempted = asyncio.Event()
@@ -87,7 +88,7 @@ class MetadataBackup:
         self._saved_sequence = -1
         self._durable: list[str] | None = None  # names, oldest first; None until they were listed
         self._doubtful: list[str] = []  # put, and nobody knows whether they landed: to be deleted
-        self.health = TierHealth(f"metadata copy in tier2 {storage.url}", runtime.clock)
+        self.health = HealthNote(f"metadata copy in tier2 {storage.url}", runtime.clock)
         self.written = 0
 
     def start(self) -> None:
@@ -182,10 +183,10 @@ class MetadataBackup:
         except Exception as error:  # noqa: BLE001 - whatever it is: a copy is not worth a container
             self.health.failed(error)
             self._wanted = True
-            self._not_before = loop.time() + self._back_off.failed()
+            self._not_before = loop.time() + self._backoff.next_s()
         else:
             self.health.succeeded()
-            self._back_off.succeeded()
+            self._backoff.reset()
             self._not_before = loop.time() + SPACING_S
         finally:
             self._saving = False

@@ -19,16 +19,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
 from durablelog.operations import StorageUpdateOperation
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentTruncatedError,
     TierUnavailableError,
 )
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource, nothing
 from storagewriter.flush_plan import BlockPlan, ObjectPlan
-from storagewriter.retry import BackOff, TierHealth
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import ObjectKind, new_tagged_id, object_name, store_tag
@@ -81,8 +82,8 @@ class ObjectUploader:
         self._runtime = runtime
         self._executor = executor
         self._first = first
-        self.health = TierHealth(f"tier2 {storage.url}", runtime.clock)
-        self.reading = TierHealth("reading back un-flushed bytes", runtime.clock)
+        self.health = HealthNote(f"tier2 {storage.url}", runtime.clock)
+        self.reading = HealthNote("reading back un-flushed bytes", runtime.clock)
         self.collisions = 0
         self.in_flight: dict[str, None] = {}
         """Names drawn for objects that are not committed yet: no orphans, whatever the metadata
@@ -151,9 +152,13 @@ class ObjectUploader:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, _build, builder, block, read, name)
 
+    def _new_backoff(self) -> Backoff:
+        config = self._config
+        return Backoff(self._runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
+
     async def _read(self, plan: ObjectPlan) -> Sequence[_Read]:
         """The bytes of its blocks, from wherever they lie."""
-        back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
+        backoff = self._new_backoff()
         while True:
             try:
                 read = await self._source.read_unflushed(plan.blocks)
@@ -166,10 +171,10 @@ class ObjectUploader:
             else:
                 self.reading.succeeded()
                 return read
-            await asyncio.sleep(back_off.failed())
+            await asyncio.sleep(backoff.next_s())
 
     async def store(
-        self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: TierHealth
+        self, kind: ObjectKind, send: Callable[[str, bytes], Awaitable[None]], health: HealthNote
     ) -> str:
         """Have `send(name, unique_id)` make an object under a name of ours, until it succeeds;
         return the name.
@@ -178,7 +183,7 @@ class ObjectUploader:
         other objects, never that Tier 2 does not answer, or that a name is taken.
         """
         metadata = self._source.metadata
-        back_off = BackOff(self._config.retry_min_s, self._config.retry_max_s, self._runtime.random)
+        backoff = self._new_backoff()
         unique_id = new_tagged_id(self._tag, self._runtime.random)
         while True:
             name = object_name(metadata.container_id, self._source.epoch, kind, unique_id)
@@ -198,7 +203,7 @@ class ObjectUploader:
             else:
                 health.succeeded()
                 return name
-            await asyncio.sleep(back_off.failed())
+            await asyncio.sleep(backoff.next_s())
 
 
 def _build(

@@ -24,12 +24,13 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 
 from durablelog.operations import StorageUpdateOperation
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.chunks import ObjectRecord
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
 from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, is_left_over, judge_object
-from storagewriter.retry import BackOff, TierHealth
 from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
 from tier2.object_storage import (
     ObjectStorage,
@@ -85,11 +86,11 @@ class OrphanSweeper:
         self._on_garbage = on_garbage
         self._interval_s = config.orphan_sweep_interval_s
         self._lag_s = config.deletion_lag_s
-        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
         self._suspects: dict[str, float] = {}
         self._began_ms: int | None = None
-        self.health = TierHealth(f"search for orphans in tier2 {storage.url}", runtime.clock)
+        self.health = HealthNote(f"search for orphans in tier2 {storage.url}", runtime.clock)
         self.stopped_by: str | None = None
         """Why the last sweep did not go to its end."""
         self.sweeps = self.orphans_found = self.orphan_bytes = self.uploads_aborted = 0
@@ -123,10 +124,10 @@ class OrphanSweeper:
                 result = await step()
             except StorageUnavailableError as error:
                 self.health.failed(error)
-                await asyncio.sleep(max(self._back_off.failed(), self._interval_s))
+                await asyncio.sleep(max(self._backoff.next_s(), self._interval_s))
             else:
                 self.health.succeeded()
-                self._back_off.succeeded()
+                self._backoff.reset()
                 return result
 
     async def _begin(self) -> int:

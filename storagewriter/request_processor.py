@@ -27,7 +27,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
@@ -38,7 +40,6 @@ from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
 from storagewriter.proposal_committer import ProposalCommitter
 from storagewriter.proposal_rules import OpenProposals, reason_to_keep, reason_to_wait, refusal
-from storagewriter.retry import BackOff, TierHealth
 from tier2.mailbox.mailbox import (
     MailboxEntry,
     each_message,
@@ -148,7 +149,7 @@ class RequestProcessor:
         self._owners = MessageOwners(source.store_id, self._shared_with)
         self._tag = store_tag(source.store_id)
         self._committer = ProposalCommitter(source, storage, runtime, uploader, sweeper, on_garbage)
-        self._back_off = BackOff(config.retry_min_s, config.retry_max_s, runtime.random)
+        self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
         self._set_aside: dict[MessageKey, str] = {}
         self._held_up: dict[MessageKey, None] = {}
@@ -159,7 +160,7 @@ class RequestProcessor:
         """Name of the last message of a look that could not take all; the next look goes on behind
         it.
         """
-        self.health = TierHealth(f"mailbox in tier2 {storage.url}", runtime.clock)
+        self.health = HealthNote(f"mailbox in tier2 {storage.url}", runtime.clock)
         self.landing = False
         """Nothing new may begin."""
         self.waiting = 0
@@ -192,10 +193,10 @@ class RequestProcessor:
             try:
                 await self.look_now()
             except StorageUnavailableError:
-                self.pace.failed(self._back_off.failed(), self.answered - before)
+                self.pace.failed(self._backoff.next_s(), self.answered - before)
             else:
                 self.pace.looked(self.answered - before)
-                self._back_off.succeeded()
+                self._backoff.reset()
 
     async def look_now(self) -> int:
         """Look at the mailbox once, and answer what has no answer; return how many answers were

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import SelfDescribed
 
 if TYPE_CHECKING:
     from tier2.request_meter import ObjectStorageStatistics
@@ -62,7 +63,7 @@ class UnfinishedUpload(NamedTuple):
     """As the store has it, milliseconds since 1970 UTC."""
 
 
-class ObjectStorageError(Exception):
+class ObjectStorageError(SelfDescribed, Exception):
     """Base of what an object storage raises. `name` is the object, or the prefix of a listing."""
 
     def __init__(self, name: str, message: str) -> None:

@@ -32,7 +32,8 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
-from durablelog.bookkeeper.waiting import Backoff
+from durablelog.bookkeeper.waiting import FIRST_S, MOST_S
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.owned_tasks import own_task
@@ -192,7 +193,8 @@ async def _ledgers_connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> N
     Raises LedgerError, ConfigError.
     """
     loop = asyncio.get_running_loop()
-    deadline, backoff = loop.time() + OPEN_PATIENCE_S, Backoff(runtime.random)
+    deadline = loop.time() + OPEN_PATIENCE_S
+    backoff = Backoff(runtime.random, min_s=FIRST_S, max_s=MOST_S)
     while True:
         try:
             return await ledgers.open()

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from durablelog.bookkeeper.ledger_store import Replication
+from segmentstore.contracts.byte_sizes import GIB, KIB, parse_size
 from segmentstore.contracts.errors import ConfigError
 
 SETTING: Final = "tier1"
@@ -27,9 +28,6 @@ PREFIX: Final = SCHEME + "://"
 PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
 ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
 
 PORT_DEFAULT: Final = 2181
 ENSEMBLE_MAX: Final = 64
@@ -43,8 +41,6 @@ Scheme = Literal["digest", "sasl"]
 
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_BYTES = re.compile(r"([0-9]{1,15})(|KiB|MiB|GiB)")
-_UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +264,9 @@ def _number(low: int, high: int) -> Callable[[str, str], int]:
 
 
 def _size(key: str, text: str) -> int:
-    match = _BYTES.fullmatch(text)
+    value = parse_size(text)
     low, high = LEDGER_BYTES_RANGE
-    if match is None or not low <= (value := int(match[1]) * _UNITS[match[2]]) <= high:
+    if value is None or not low <= value <= high:
         raise _bad(
             f"{key}={text!r} is not a number of bytes (or with KiB, MiB, GiB) from {low} to {high}"
         )

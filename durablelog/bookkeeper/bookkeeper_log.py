@@ -35,7 +35,7 @@ from durablelog.bookkeeper.log_options import BookKeeperLogOptions
 from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableError
 from durablelog.bookkeeper.owner_presence import OwnerPresence
 from durablelog.bookkeeper.ownership_lease import OwnershipLease
-from durablelog.bookkeeper.waiting import HealthNotes, Waiting
+from durablelog.bookkeeper.waiting import Waiting
 from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -45,6 +45,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 
@@ -233,7 +234,7 @@ class BookKeeperLog(DurableDataLog):
     def health(self) -> str | None:
         if self._closed:
             return None
-        return self._notes.text() or self._ledgers.health() or self._nodes.health()
+        return self._notes.describe() or self._ledgers.health() or self._nodes.health()
 
     # --- what the pipeline reports ----------------------------------------------------------------
 

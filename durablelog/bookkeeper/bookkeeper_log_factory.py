@@ -46,7 +46,7 @@ from durablelog.bookkeeper.store_node import (
     take,
     unmake,
 )
-from durablelog.bookkeeper.waiting import HealthNotes, Waiting
+from durablelog.bookkeeper.waiting import Waiting
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import (
     DurableDataLogFactory,
@@ -57,6 +57,7 @@ from durablelog.durable_data_log_factory import (
     StoreIdentity,
 )
 from durablelog.file.frame_reports import FrameReport
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.runtime import Runtime
 
 

@@ -32,7 +32,7 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
-from durablelog.bookkeeper.waiting import HealthNotes, Waiting
+from durablelog.bookkeeper.waiting import Waiting
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.log_view import LogView
@@ -43,6 +43,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.runtime import Runtime
 
 _PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024

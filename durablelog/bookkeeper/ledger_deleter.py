@@ -24,7 +24,9 @@ from typing import Final
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_metadata import LogMetadata
-from durablelog.bookkeeper.waiting import Backoff, HealthNotes
+from durablelog.bookkeeper.waiting import FIRST_S
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "removing"
@@ -128,7 +130,7 @@ class LedgerDeleter:
         self._go_on()
 
     async def _run(self) -> None:
-        backoff, tries = Backoff(self._chance, most_s=_MOST_S), 0
+        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=_MOST_S)
         while self._queue:
             await self._free.wait()
             if self._closed:
@@ -137,18 +139,18 @@ class LedgerDeleter:
             try:
                 await self._remove(ledger_id)
             except Exception as error:  # noqa: BLE001 - whatever it is, what is behind it must be deleted all the same
-                tries += 1
-                if tries >= _SAID_AFTER_TRIES or not isinstance(error, LedgerError):
-                    self._notes.say(
+                pause_s = backoff.next_s()
+                if backoff.failures >= _SAID_AFTER_TRIES or not isinstance(error, LedgerError):
+                    self._notes.set(
                         _TOPIC, f"ledger {ledger_id} cannot be deleted: {_what_went_wrong(error)}"
                     )
                 self._queue.rotate(-1)
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(pause_s)
                 continue
             self._queue.popleft()
             self._gone[ledger_id] = None
-            self._notes.over(_TOPIC)
-            backoff, tries = Backoff(self._chance, most_s=_MOST_S), 0
+            self._notes.clear(_TOPIC)
+            backoff.reset()
         self._task = None
 
     async def _remove(self, ledger_id: int) -> None:

@@ -26,8 +26,9 @@ from durablelog.bookkeeper.ledger_calls import wrong_password
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
-from durablelog.bookkeeper.waiting import Backoff
+from durablelog.bookkeeper.waiting import FIRST_S, MOST_S
 from durablelog.durable_data_log import LogAddress, LogFrame
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     SegmentStoreError,
@@ -116,7 +117,7 @@ class LedgerReader:
     async def entries(self, stretch: LedgerStretch) -> AsyncIterator[Sequence[memoryview]]:
         """The entries of one stretch, all of them. Raises as `read` does."""
         item, number, last = stretch
-        tries, backoff = 0, Backoff(self._chance)
+        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=MOST_S)
         while number <= last:
             batches: AsyncIterator[Sequence[memoryview]] | None = None
             try:
@@ -124,14 +125,14 @@ class LedgerReader:
                 batches = self._ledgers.read(item.ledger_id, number, last)
                 async for batch in batches:
                     number += len(batch)
-                    tries, backoff = 0, Backoff(self._chance)
+                    backoff.reset()
                     yield batch
                 if number <= last:
                     await self._corrupt(place(item, number), "the ledger was not read to its end")
             except LedgerError as error:
-                tries += 1
-                await self._judge(item, number, error, tries)
-                await asyncio.sleep(backoff.next_s())
+                pause_s = backoff.next_s()
+                await self._judge(item, number, error, backoff.failures)
+                await asyncio.sleep(pause_s)
             finally:
                 await _let_go(batches)
 

@@ -29,13 +29,14 @@ from durablelog.bookkeeper.ledger_reading import LedgerReader
 from durablelog.bookkeeper.ledger_store import LedgerWriter, Replication
 from durablelog.bookkeeper.log_metadata_size import ROLL_BYTES_MAX, note_size
 from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
-from durablelog.bookkeeper.waiting import HealthNotes, Waiting
+from durablelog.bookkeeper.waiting import Waiting
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     NotPrimaryError,
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "ledger"
@@ -168,7 +169,7 @@ class LedgerRollover:
         assert ledger.failure_code is not None
         ledger_id = ledger.item.ledger_id
         what = f"ledger {ledger_id} failed with {code_text(ledger.failure_code)}"
-        self._notes.say(_TOPIC, f"{what}; what it holds is being found out")
+        self._notes.set(_TOPIC, f"{what}; what it holds is being found out")
         waiting = self._new_waiting(_TOPIC)
         await waiting.for_node(self._keeper.check)
         if reaction(LedgerCall.ADD, ledger.failure_code) is not Reaction.SETTLE:
@@ -194,7 +195,7 @@ class LedgerRollover:
         if self._stopped:
             return
         what = f"ledger {ledger.item.ledger_id} goes on beyond its size"
-        self._notes.say(
+        self._notes.set(
             _DEGRADED, f"{what}: there are too few bookies for a new one, of {self._replication}"
         )
         self._pipeline.stretch()
@@ -228,15 +229,15 @@ class LedgerRollover:
         """The record lists it."""
         item = ledger.item
         self._reader.sealed(item.ledger_id)
-        self._notes.over(_TOPIC)
+        self._notes.clear(_TOPIC)
         if item.replication == self._replication:
-            self._notes.over(_DEGRADED)
+            self._notes.clear(_DEGRADED)
         else:
             detail = (
                 f"there were too few bookies for {self._replication}; the next ledger tries "
                 "that again"
             )
-            self._notes.say(
+            self._notes.set(
                 _DEGRADED, f"ledger {item.ledger_id} is on {item.replication}: {detail}"
             )
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from durablelog.bookkeeper.log_metadata import LogMetadata, encode_record
-from durablelog.bookkeeper.waiting import HealthNotes
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.health import HealthNotes
 
 OPENING_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes 1,048,575 bytes for a request as a whole, unless it was told otherwise
@@ -43,9 +43,9 @@ def note_size(record: LogMetadata, notes: HealthNotes) -> None:
     """
     size = len(encode_record(record))
     if size > ROLL_BYTES_MAX // 2:
-        notes.say(_TOPIC, f"{_sizes(record, size, ROLL_BYTES_MAX)}. {_ADVICE}")
+        notes.set(_TOPIC, f"{_sizes(record, size, ROLL_BYTES_MAX)}. {_ADVICE}")
     else:
-        notes.over(_TOPIC)
+        notes.clear(_TOPIC)
 
 
 _ADVICE: Final = "Flush and checkpoint, so that the log can be truncated, or raise ledger_bytes"

@@ -34,7 +34,8 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
-from durablelog.bookkeeper.waiting import Backoff
+from durablelog.bookkeeper.waiting import FIRST_S
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import ConfigError, ContainerOwnedError
 from segmentstore.contracts.runtime import Runtime
 
@@ -88,7 +89,7 @@ class OwnerPresence:
         if self._take_over or record.owner is None:
             return
         loop = asyncio.get_running_loop()
-        begun, backoff = loop.time(), Backoff(self._runtime.random, most_s=_LOOK_S)
+        begun, backoff = loop.time(), Backoff(self._runtime.random, min_s=FIRST_S, max_s=_LOOK_S)
         path = owner_path(self._owners, record.container_id, record.written_by)
         while (content := await self._read(path)) is not None:
             there = decode_owner_node(content)

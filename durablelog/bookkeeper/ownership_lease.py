@@ -23,8 +23,10 @@ from typing import Final
 
 from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
-from durablelog.bookkeeper.waiting import Backoff, HealthNotes
+from durablelog.bookkeeper.waiting import FIRST_S, MOST_S
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import own_task
 
 LEASE_S: Final = 30.0
@@ -100,14 +102,14 @@ class OwnershipLease:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        backoff = Backoff(self._chance)
+        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=MOST_S)
         try:
             while not self._stopped:
                 try:
                     await self._keeper.check()
                 except NodeUnavailableError as error:
                     if self._keeper.age_s >= LEASE_S:
-                        self._notes.say(
+                        self._notes.set(
                             _TOPIC,
                             f"acknowledgements wait: the log's record does not answer: {error}",
                         )
@@ -120,7 +122,7 @@ class OwnershipLease:
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
             self._fail(TierUnavailableError("tier1", f"looking at the log's record: {error!r}"))
         else:
-            self._notes.over(_TOPIC)
+            self._notes.clear(_TOPIC)
             self._release()
         finally:
             self._task = None

@@ -17,50 +17,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.health import HealthNotes
 
 T = TypeVar("T")
 
 FIRST_S: Final = 0.05
 MOST_S: Final = 5.0
-
-
-class Backoff:
-    """How long to wait before the next try: twice as long each time, up to a bound, and never quite
-    the same.
-    """
-
-    def __init__(
-        self, chance: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S
-    ) -> None:
-        self._chance = chance
-        self._span_s = first_s
-        self._most_s = most_s
-
-    def next_s(self) -> float:
-        """Seconds: between half and the whole of a span that doubles."""
-        span = self._span_s
-        self._span_s = min(span * 2, self._most_s)
-        return span * (1 + self._chance.random()) / 2
-
-
-class HealthNotes:
-    """What is not well with a log, topic by topic."""
-
-    def __init__(self) -> None:
-        self._notes: dict[str, str] = {}
-
-    def say(self, topic: str, sentence: str) -> None:
-        """Until it is said to be over."""
-        self._notes[topic] = sentence
-
-    def over(self, topic: str) -> None:
-        """All is well with this topic."""
-        self._notes.pop(topic, None)
-
-    def text(self) -> str | None:
-        """All of it, for people."""
-        return "; ".join(self._notes.values()) or None
+"""Of the back-off between tries."""
 
 
 async def _look_at_nothing() -> None:
@@ -84,7 +49,7 @@ class Waiting:
         deadline: float | None = None,
         look: Callable[[], Awaitable[None]] = _look_at_nothing,
     ) -> None:
-        self._backoff = Backoff(chance)
+        self._backoff = Backoff(chance, min_s=FIRST_S, max_s=MOST_S)
         self._notes = notes
         self._topic = topic
         self._deadline = deadline
@@ -98,7 +63,7 @@ class Waiting:
         """
         said = why
         while True:
-            self._notes.say(self._topic, said)
+            self._notes.set(self._topic, said)
             pause_s = self._backoff.next_s()
             if (
                 self._deadline is not None
@@ -116,7 +81,7 @@ class Waiting:
 
     def over(self) -> None:
         """It has come."""
-        self._notes.over(self._topic)
+        self._notes.clear(self._topic)
 
     async def for_node(self, call: Callable[[], Awaitable[T]]) -> T:
         """The result of `call`, made again while the node does not answer."""

@@ -11,6 +11,7 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.folders import checked_folder
 
@@ -115,7 +116,7 @@ def _show(shown: ClusterStatus, *, as_json: bool) -> None:
             service.state,
             str(service.process_id or ""),
             str(service.port),
-            output.size(service.bytes_on_disk),
+            format_size(service.bytes_on_disk),
         )
         for service in shown.services
     ]

@@ -19,6 +19,7 @@ from segmentstore.cli.exit_codes import CommandError, ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import require_store, run
 from segmentstore.config import StoreFile, merge_settings
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
@@ -85,7 +86,7 @@ def export(
                 each.rows["segments"],
                 each.rows["chunks"],
                 each.rows["objects"],
-                output.size(each.size),
+                format_size(each.size),
                 each.manifest,
             )
             for each in exports
@@ -120,7 +121,7 @@ def ls(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
         return
     if rows:
         shown = [
-            (*list(row.values())[:4], output.size(int(str(row["size"]))), row["whole"], row["name"])
+            (*list(row.values())[:4], format_size(int(str(row["size"]))), row["whole"], row["name"])
             for row in rows
         ]
         columns = ("container", "epoch", "sequence number", "written", "size", "whole", "name")

@@ -12,6 +12,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
 from segmentstore.cli.stores import logs_of, with_readable_store, with_store
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentExistsError,
@@ -113,7 +114,7 @@ def append(
                 )
             else:
                 output.err().print(
-                    f"{appender.lines:,} lines acknowledged, {output.size(appender.bytes)}"
+                    f"{appender.lines:,} lines acknowledged, {format_size(appender.bytes)}"
                 )
 
 

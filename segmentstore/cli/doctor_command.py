@@ -20,6 +20,7 @@ from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import require_store
 from segmentstore.config import merge_settings
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.contracts.runtime import Runtime
@@ -158,13 +159,13 @@ def _python() -> Check:
 
 def _disk_space(place: Path, *, needed: bool) -> Check:
     free = shutil.disk_usage(place).free
-    detail = f"{output.size(free)} free at {place}"
+    detail = f"{format_size(free)} free at {place}"
     return Check(
         "disk space",
         free >= FREE_BYTES_MIN,
         needed,
         detail,
-        f"make room: at least {output.size(FREE_BYTES_MIN)}",
+        f"make room: at least {format_size(FREE_BYTES_MIN)}",
     )
 
 

@@ -14,6 +14,7 @@ from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import require_store, run, with_store
 from segmentstore.config import merge_settings
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport, StoppedContainer, survey_garbage
@@ -86,7 +87,7 @@ def gc(
 def _summary(report: GarbageReport) -> str:
     states = list(dict.fromkeys(item.state for item in report.items))
     said = [
-        f"{report.count(state):,} {state} ({output.size(report.size(state))})" for state in states
+        f"{report.count(state):,} {state} ({format_size(report.size(state))})" for state in states
     ]
     return ", ".join(said) or ("no garbage found" if report.problems else "no garbage")
 

@@ -20,6 +20,7 @@ from segmentstore.cli import output
 from segmentstore.cli.ingest import WRITERS, WRITERS_MAX, IngestProgress, IngestReport, ingest
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
 from segmentstore.cli.stores import with_store
+from segmentstore.contracts.byte_sizes import format_size
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore
@@ -59,8 +60,8 @@ def ingest_command(
     shown = {
         "files": report.files,
         "lines": report.lines,
-        "bytes": output.size(report.bytes),
-        "there before": f"{report.lines_before:,} lines, {output.size(report.bytes_before)}",
+        "bytes": format_size(report.bytes),
+        "there before": f"{report.lines_before:,} lines, {format_size(report.bytes_before)}",
         "seconds": report.seconds,
         "acknowledged appends/s": round(report.appends_per_second),
     }

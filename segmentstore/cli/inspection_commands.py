@@ -17,6 +17,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ledger_listing import show_ledgers
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import run
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -179,7 +180,7 @@ def objects(
     output.out().print(output.table(None, columns, blocks))
     sizes = {block.object: block.object_size for block in blocks}
     output.out().print(
-        f"{len(blocks):,} blocks in {len(sizes):,} objects, {output.size(sum(sizes.values()))}"
+        f"{len(blocks):,} blocks in {len(sizes):,} objects, {format_size(sum(sizes.values()))}"
     )
 
 

@@ -17,6 +17,7 @@ from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import require_store, run, with_store
 from segmentstore.config import merge_settings
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import read_store_file, tier2_url
@@ -145,7 +146,7 @@ async def _asks(storage: ObjectStorage, entry: MailboxEntry) -> str:
         return f"unreadable: {error}"
     if isinstance(message, ReplaceProposal):
         old = sum(len(each.old) for each in message.replacements)
-        return f"replace {old:,} chunks by an object of {output.size(message.object.size)}"
+        return f"replace {old:,} chunks by an object of {format_size(message.object.size)}"
     if isinstance(message, CondemnRequest):
         return f"condemn {len(message.names):,} objects"
     return "export the catalog" if isinstance(message, ExportRequest) else ""

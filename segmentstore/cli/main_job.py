@@ -27,6 +27,7 @@ from segmentstore.cli.exit_codes import CommandError, ExitCode, exit_code_for, s
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
 from segmentstore.cli.main_job_tier1 import MainJobTier1, Tier1Kind, main_job_tier1
 from segmentstore.cli.stores import CACHE_FOLDER
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError
 
 FOLDER = Path("var/run")
@@ -273,7 +274,7 @@ class MainJob:
         if not told:
             raise ChildFailedError("the comparing process told nothing")
         self._say(
-            f"read {output.size(outcome.bytes)} back from Tier 2 in "
+            f"read {format_size(outcome.bytes)} back from Tier 2 in "
             f"{outcome.read_back_seconds:.2f} s"
         )
 
@@ -335,16 +336,16 @@ def _shown(outcome: MainJobOutcome) -> dict[str, object]:
         **({"Tier 1": outcome.tier1} if outcome.tier1 is not None else {}),
         "files": outcome.files,
         "lines": outcome.lines,
-        "bytes": output.size(outcome.bytes),
+        "bytes": format_size(outcome.bytes),
         "acknowledged appends/s": round(outcome.appends_per_second),
         "killed after / recovered lines": f"{outcome.killed_after_lines:,} / "
         f"{outcome.recovered_lines:,}",
-        "read by followers": output.size(outcome.followed_bytes),
+        "read by followers": format_size(outcome.followed_bytes),
         "recovery": f"{outcome.recovery_seconds:.2f} s, {outcome.operations_replayed:,} operations "
         "replayed",
-        "in Tier 2": f"{outcome.tier2_objects:,} objects, {output.size(outcome.tier2_bytes)}",
-        "log before truncation": output.size(outcome.log_bytes_before),
-        "log after truncation": output.size(outcome.log_bytes_after),
+        "in Tier 2": f"{outcome.tier2_objects:,} objects, {format_size(outcome.tier2_bytes)}",
+        "log before truncation": format_size(outcome.log_bytes_before),
+        "log after truncation": format_size(outcome.log_bytes_after),
         "read back from Tier 2": f"{outcome.read_back_seconds:.2f} s",
         "all bytes equal": outcome.all_bytes_equal,
     }

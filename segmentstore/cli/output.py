@@ -160,19 +160,6 @@ def cell(value: object) -> str:
     return visible(str(to_plain(value)))
 
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def size(count: int) -> str:
-    """A number of bytes in the unit that suits it, e.g. `11.3 MiB`."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     """Nested objects as one level with dotted names, for tables of numbers."""
     flat: dict[str, object] = {}

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import run
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -184,13 +185,13 @@ def _show(report: RestoreReport) -> None:
     for finding in report.findings:
         out.print(f"{finding.severity.value} {finding.kind}: {finding.place}: {finding.detail}")
     total = (
-        f"{len(report.segments):,} segments, {output.size(report.restored_bytes)},"
-        f" {output.size(report.missing_bytes)} known to be missing"
+        f"{len(report.segments):,} segments, {format_size(report.restored_bytes)},"
+        f" {format_size(report.missing_bytes)} known to be missing"
     )
     if report.missing_bytes:
         total += (
-            f" ({output.size(report.lost_bytes)} lost in Tier 2, "
-            f"{output.size(report.unflushed_bytes)} with the log)"
+            f" ({format_size(report.lost_bytes)} lost in Tier 2, "
+            f"{format_size(report.unflushed_bytes)} with the log)"
         )
     if report.dry_run:
         out.print(f"{report.url} would give {total}; nothing was made")
@@ -207,7 +208,7 @@ def _show_losses(report: RestoreReport) -> None:
         out.print(
             f"lost: segment {loss.segment!r} of container {loss.container_id},"
             f" offsets {loss.start_offset:,} to {loss.end_offset:,}, "
-            f"{output.size(loss.length)}: {where}: {loss.reason}"
+            f"{format_size(loss.length)}: {where}: {loss.reason}"
         )
     if len(losses) > _LOSSES_MAX:
         out.print(f"lost: {len(losses) - _LOSSES_MAX:,} stretches more (--json names all)")
@@ -218,7 +219,7 @@ def _show_losses(report: RestoreReport) -> None:
                 "held, nobody can tell"
             )
     if report.unclear_bytes:
-        unclear = output.size(report.unclear_bytes)
+        unclear = format_size(report.unclear_bytes)
         out.print(
             f"note: {unclear} before all that was found of segments no checkpoint knows: "
             "truncated, or lost"

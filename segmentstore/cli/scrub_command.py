@@ -16,7 +16,9 @@ from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import run
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
+from segmentstore.contracts.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
     from recovery.scrub_state import ScrubPass, ScrubState
@@ -56,7 +58,7 @@ def scrub_command(
             "store": store,
             "objects": current.objects,
             "blocks": current.blocks,
-            "read": output.size(current.bytes_read),
+            "read": format_size(current.bytes_read),
             "harmful": current.harmful,
             "notes": current.notes,
         }
@@ -70,7 +72,7 @@ async def _scrub(
 ) -> ScrubState:
     # Not at the top: the other commands do not pay for what checks everything.
     from recovery.background_scrub import ScrubFile  # noqa: PLC0415
-    from recovery.scrub import Pace, Scrub  # noqa: PLC0415
+    from recovery.scrub import Scrub  # noqa: PLC0415
     from recovery.scrub_state import FILE_NAME, ScrubPass, ScrubState  # noqa: PLC0415
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
@@ -113,7 +115,7 @@ async def _scrub(
                 state,
                 clock=runtime.clock,
                 executor=executor,
-                pace=Pace(bytes_per_s),
+                limiter=RateLimiter(bytes_per_s),
                 objects_at_once=OBJECTS_AT_ONCE,
                 moved_on=moved_on,
             )

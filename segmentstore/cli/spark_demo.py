@@ -27,6 +27,7 @@ from segmentstore.cli import output, spark_command
 from segmentstore.cli.exit_codes import CommandError, exit_code_for, sentence
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
 from segmentstore.cli.main_job import default_input
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
@@ -55,7 +56,7 @@ class Counted(NamedTuple):
     """Of the lines, without what ends them."""
 
     def __str__(self) -> str:
-        return f"{self.lines:,} lines of {output.size(self.bytes)}"
+        return f"{self.lines:,} lines of {format_size(self.bytes)}"
 
 
 class DemoStep(NamedTuple):

@@ -23,6 +23,10 @@ class DeprecatedSettingWarning(DeprecationWarning):
     """
 
 
+class SelfDescribed:
+    """A base of errors whose text says all: `describe` puts no class name before it."""
+
+
 class SegmentStoreError(Exception):
     """Base of everything this engine raises on purpose; anything else is our bug."""
 
@@ -36,7 +40,8 @@ def describe(error: BaseException) -> str:
     text, name = str(error), type(error).__name__
     if not text:
         return name
-    return text if isinstance(error, SegmentStoreError | OSError) else f"{name}: {text}"
+    whole = isinstance(error, SegmentStoreError | SelfDescribed | OSError)
+    return text if whole else f"{name}: {text}"
 
 
 # --- the caller can act: one segment ------------------------------------------------------------

@@ -53,20 +53,6 @@ def test_records_become_json() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 bytes"),
-        (1023, "1023 bytes"),
-        (1024, "1.0 KiB"),
-        (1536 * 1024, "1.5 MiB"),
-        (2**60, "1024.0 PiB"),
-    ],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert output.size(count) == text
-
-
 def test_cells() -> None:
     shown = [
         output.cell(value) for value in (1234567, True, None, 1.5, 12345.6, UpdateType.REPLACE)

@@ -1,15 +1,10 @@
-"""Portions and pauses of fetched bytes, and the budget of those who catch up, with exact
-numbers.
-"""
+"""Portions and pauses of fetched bytes, with exact numbers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import pytest
-
-from readindex.catch_up_budget import CHARGED_S_MAX, CatchUpBudget
 from readindex.fair_delivery import PAUSE_S, WRITING_S, FairDelivery
 from recovery.harness.simulation.virtual_loop import run_virtual
 
@@ -123,46 +118,3 @@ async def test_closing_lets_all_go(pacer: FairDelivery, writer: Writer) -> None:
     pacer.close()
     await asyncio.wait_for(asyncio.gather(*waiting), 1)
     assert not pacer.spend(1000)
-
-
-def test_a_budget_is_kept_over_time_and_lets_every_fetch_begin() -> None:
-    budget = CatchUpBudget(100)
-    now, begun = 5.0, []
-    for count in (50, 1000, 1, 100, 49):
-        now += budget.take(now, count)
-        begun.append(now)
-    assert begun == pytest.approx([5.0, 5.5, 15.5, 15.51, 16.51])
-    assert budget.wait_s(16.51) == pytest.approx(0.49)
-    assert budget.wait_s(20.0) == 0.0
-
-
-def test_what_was_not_used_is_not_saved_up() -> None:
-    budget = CatchUpBudget(100)
-    assert budget.take(1000.0, 100) == 0.0
-    assert budget.take(1000.0, 100) == 1.0
-
-
-def test_what_others_take_is_owed_for_a_bounded_time() -> None:
-    budget = CatchUpBudget(100)
-    budget.charge(1000.0, 50)
-    assert budget.take(1000.0, 300) == 0.5
-    budget.charge(1000.0, 10**9)
-    budget.charge(1000.0, 10**9)
-    assert budget.take(1000.0, 1) == 3.5 + CHARGED_S_MAX / 2
-
-
-def test_those_who_do_not_wait_leave_half_of_the_budget_to_those_who_do() -> None:
-    budget = CatchUpBudget(100)
-    now, taken = 0.0, 0
-    while now < 1000.0:
-        budget.charge(now, 10**9)
-        now += max(0.1, budget.take(now, 20))
-        taken += 20
-    assert taken == pytest.approx(100 * 1000 / 2, rel=0.01)
-
-
-def test_no_budget_is_no_bound() -> None:
-    budget = CatchUpBudget(0)
-    budget.charge(0.0, 10**12)
-    assert [budget.take(0.0, 10**12) for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert budget.wait_s(0.0) == 0.0

@@ -13,7 +13,7 @@ import pytest
 
 from recovery.background_scrub import REST_S, RETRY_MIN_S, BackgroundScrub, ScrubFile
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from recovery.scrub import Pace, Scrub
+from recovery.scrub import Scrub, piece_bytes
 from recovery.scrub_state import (
     FILE_NAME,
     ScrubPass,
@@ -25,6 +25,7 @@ from recovery.scrub_state import (
 )
 from segmentstore.contracts.findings import Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.block_object import CODEC_ZSTD
@@ -87,7 +88,7 @@ class World:
             self.state,
             clock=self.runtime.clock,
             executor=inline_executor("scrub", 1),
-            pace=Pace(bytes_per_s),
+            limiter=RateLimiter(bytes_per_s),
             **options,
         )
 
@@ -309,9 +310,9 @@ def test_it_reads_at_the_rate_it_was_given() -> None:
 
 
 def test_large_objects_are_read_in_pieces_of_a_second() -> None:
-    assert Pace(0).piece_bytes == Pace(1e12).piece_bytes == 4 << 20
-    assert Pace(1000).piece_bytes == 64 << 10
-    assert Pace(1_000_000).piece_bytes == 1_000_000
+    assert piece_bytes(0) == piece_bytes(1e12) == 4 << 20
+    assert piece_bytes(1000) == 64 << 10
+    assert piece_bytes(1_000_000) == 1_000_000
 
 
 # --- in the background of an open store -----------------------------------------------------------

@@ -17,9 +17,9 @@ from recovery.harness.services.fault_rules import (
 )
 from recovery.harness.services.s3_servers import Moto
 from recovery.harness.services.shared import shared_server
+from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.runtime import SystemClock
 from segmentstore.tier2_start import Tier2Start
-from storagewriter.retry import TierHealth
 from tests.store.harness import until
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part, run, unique_id
 from tier2.object_storage import StorageUnavailableError
@@ -48,7 +48,7 @@ def test_a_failure_of_the_whole_provider_is_over_when_another_request_was_answer
     s3: FaultyS3, fault: Fault, *, goes: bool
 ) -> None:
     async def case(storage: S3ObjectStorage) -> None:
-        health = TierHealth("tier2", SystemClock())
+        health = HealthNote("tier2", SystemClock())
         await storage.put("there", [b"1"], unique_id(1))
         rule = s3.proxy.fault(fault, "put", "head", "get", times=None)
         with pytest.raises(StorageUnavailableError) as caught:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.harness.services.s3_servers import credentials
+from segmentstore.contracts.byte_sizes import MIB
 from tests.contracts.object_storage_contract import unique_id
 from tests.tier2.s3_transport import (
     Fault,
@@ -25,7 +26,6 @@ from tier2.object_storage import (
     StorageRefusedError,
     StorageUnavailableError,
 )
-from tier2.s3.s3_location import MIB
 
 IN_PARTS = {"multipart_bytes": 6 * MIB, "part_bytes": 5 * MIB}
 LARGE = [bytes([number]) * MIB for number in range(6)]

@@ -11,6 +11,7 @@ from botocore import exceptions as boto
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.checksum import crc32c
 from tier2.object_storage import ObjectRange, ObjectStorageError, StorageRefusedError
 from tier2.s3.copy_upload import COPY_BYTES_MAX, COPY_BYTES_MIN, cut_ranges
@@ -24,7 +25,6 @@ from tier2.s3.s3_errors import (
     S3Verdict,
     error_of,
 )
-from tier2.s3.s3_location import GIB, KIB, MIB
 
 
 def error(code: str, status: int | None = 400, detail: str = "") -> ObjectStorageError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError
-from tier2.s3.s3_location import GIB, KIB, MIB, S3Location, parse_s3_url
+from tier2.s3.s3_location import S3Location, parse_s3_url
 
 
 def test_a_bucket_is_enough() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from recovery.harness.services.s3_servers import S3Proxy, credentials
+from segmentstore.contracts.byte_sizes import MIB
 from tests.contracts.object_storage_contract import listed, unique_id
 from tests.tier2.s3_transport import (
     S3World,
@@ -27,7 +28,6 @@ from tier2.object_storage import (
     UnfinishedUpload,
 )
 from tier2.request_meter import Operation
-from tier2.s3.s3_location import MIB
 
 
 @pytest.fixture(autouse=True)

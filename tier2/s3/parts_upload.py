@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from segmentstore.contracts.byte_sizes import KIB
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import gather_owned
 from tier2.object_storage import (
@@ -28,7 +29,6 @@ from tier2.object_storage import (
 from tier2.s3 import s3_calls
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_errors import THROTTLED_KIND, S3AnswerError, S3UnavailableError, S3Verdict
-from tier2.s3.s3_location import KIB
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
 

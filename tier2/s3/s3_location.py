@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from segmentstore.contracts.byte_sizes import GIB, MIB, parse_size
 from segmentstore.contracts.errors import ConfigError
 from tier2.object_names import is_name_part
 
 SETTING: Final = "tier2"
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
 
 PART_BYTES_MIN: Final = 8 * MIB
 """Smaller parts cost more requests than they win in parallelism; the provider's own limit is 5
@@ -39,8 +37,6 @@ ConditionalWrites = Literal["required", "emulated"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _REGION = re.compile(r"[a-z0-9-]{1,64}")
-_BYTES = re.compile(r"([0-9]{1,15})(|KiB|MiB|GiB)")
-_UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +183,13 @@ def _region(key: str, text: str) -> str:
 
 
 def _number(key: str, text: str) -> int:
-    match = _BYTES.fullmatch(text)
-    if match is None or (match[2] and not key.endswith("bytes") and key != "bytes_in_flight"):
+    value = parse_size(text)
+    takes_units = key.endswith("bytes") or key == "bytes_in_flight"
+    if value is None or not (takes_units or text.isdigit()):
         raise _bad(
             f"{key}={text!r} is not a whole "
             f"number{' (of bytes, or with KiB, MiB, GiB)' if 'bytes' in key else ''}"
         )
-    value = int(match[1]) * _UNITS[match[2]]
     low, high = _RANGES[key]
     if not low <= value <= high:
         raise _bad(f"{key}={text} is not {low} to {high}")

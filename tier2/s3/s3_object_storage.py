@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
@@ -37,7 +38,7 @@ from tier2.s3.parts_upload import BytesUpload, PartsUpload
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_check import check_promises
 from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
-from tier2.s3.s3_location import MIB, S3Location
+from tier2.s3.s3_location import S3Location
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
 

@@ -18,6 +18,7 @@ import asyncio
 import random
 from typing import Final
 
+from segmentstore.contracts.backoff import backoff_s
 from tier2.object_storage import ObjectExistsError, ObjectStorageError, StorageUnavailableError
 from tier2.s3.s3_calls import SeenObject, Where, delete_object, head_object, peek_object
 from tier2.s3.s3_errors import S3AnswerError, S3Verdict
@@ -101,9 +102,7 @@ class S3Outcomes:
 
     async def pause(self, attempt: int) -> None:
         """Between tries of one request; `attempt` counts those that failed, from 1."""
-        await asyncio.sleep(
-            min(PAUSE_MAX_S, PAUSE_S * 2 ** (attempt - 1)) * (0.5 + self._random.random())
-        )
+        await asyncio.sleep(backoff_s(self._random, attempt, PAUSE_S, PAUSE_MAX_S))
 
 
 def unexpected(answer: S3AnswerError) -> StorageUnavailableError:

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durablelog.bookkeeper.bookkeeper_location import (
-    GIB,
-    KIB,
-    MIB,
     BookKeeperLocation,
     is_bookkeeper_url,
 )
 from durablelog.bookkeeper.ledger_store import Replication
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError
 
 parse = BookKeeperLocation.parse

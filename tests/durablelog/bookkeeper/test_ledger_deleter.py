@@ -12,7 +12,7 @@ from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_store import LedgerDescription, Replication
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
-from durablelog.bookkeeper.waiting import HealthNotes
+from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import owned_tasks
 from tests.contracts.durable_data_log_contract import append_all, payload
 from tests.durablelog.bookkeeper.bookkeeper_world import STORE_ID, BookKeeperWorld, run
@@ -56,11 +56,11 @@ def test_an_error_that_nobody_expected_is_said_and_deleting_goes_on() -> None:
         store.broken = 2
         remover.take(without_its_ledgers(record))
         await asyncio.sleep(0.01)
-        assert "Too many open files" in (notes.text() or "")
+        assert "Too many open files" in (notes.describe() or "")
         await asyncio.sleep(LONG_S)
         assert not cluster.ledgers
         assert sorted(remover.gone) == [1, 2, 3]
-        assert notes.text() is None
+        assert notes.describe() is None
         await remover.close()
 
     run(scenario())

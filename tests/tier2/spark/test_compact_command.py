@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from segmentstore.contracts.byte_sizes import MIB
 from tests.tier2.spark.compaction_place import Place
 from tier2.spark import commands
 from tier2.spark.common.command_options import Exit
-from tier2.spark.compact.options import MIB
 
 
 @pytest.fixture

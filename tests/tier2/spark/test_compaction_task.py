@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from recovery.harness.services.s3_servers import credentials
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
@@ -32,7 +33,6 @@ from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage, StorageRefusedError
 from tier2.spark.compact import sources as compaction_sources
 from tier2.spark.compact.group import COPY, REWRITE, Group
-from tier2.spark.compact.options import MIB
 from tier2.spark.compact.task import UNFORESEEN
 from tier2.spark.compact.work import WORK, CompactionSite, compaction_task
 

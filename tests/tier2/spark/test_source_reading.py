@@ -320,7 +320,7 @@ def test_rows_without_their_bytes_cost_no_request(
 def test_a_store_that_does_not_answer_is_asked_again(
     world: SourceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tier2.spark.source.fetch.WAIT_S", 0.0)
+    monkeypatch.setattr("tier2.spark.source.fetch.RETRY_MAX_S", 0.0)
     world.append("s", b"one\ntwo\n")
     world.export()
     get_range = MemoryObjectStorage.get_range

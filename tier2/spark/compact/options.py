@@ -17,12 +17,12 @@ import fnmatch
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.errors import ConfigError
 from tier2.block_object import EXTENT_BYTES_DEFAULT
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.mailbox.messages import REPLACEMENT_CHUNKS_MAX
 
-MIB: Final = 1024 * 1024
 TARGET_BYTES_MIN: Final = 64 * MIB
 TARGET_BYTES_MAX: Final = 512 * MIB
 """What the command line takes as a target.

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
@@ -229,13 +230,12 @@ class GroupSources:
 
 async def insist(runtime: Runtime, call: Callable[[], Awaitable[_Result]]) -> _Result:
     """What `call` gives, tried again while the storage does not answer: TRIES times in all."""
-    delay = DELAY_MIN_S
+    backoff = Backoff(runtime.random, min_s=DELAY_MIN_S, max_s=DELAY_MAX_S)
     for _ in range(TRIES - 1):
         try:
             return await call()
         except StorageUnavailableError:
-            await asyncio.sleep(runtime.random.uniform(delay / 2, delay))
-            delay = min(2 * delay, DELAY_MAX_S)
+            await asyncio.sleep(backoff.next_s())
     return await call()
 
 

@@ -25,6 +25,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.runtime import Runtime
@@ -61,10 +62,9 @@ each other's way.
 """
 TRIES: Final = 5
 """Of one fetch that gets no answer."""
-WAIT_S: Final = 0.2
-"""Before the second try; twice as long before each further one, and up to half as long again by
-chance.
-"""
+RETRY_MIN_S: Final = 0.4
+RETRY_MAX_S: Final = 3.2
+"""Of the back-off between them."""
 
 
 class RangeLostError(Exception):
@@ -252,6 +252,7 @@ async def fetch_run(reader: BlockReader, run: BlockRun, random: Random) -> list[
     """The bytes of a run. A store that does not answer is asked TRIES times. Raises what
     `BlockReader.read_run` raises.
     """
+    backoff = Backoff(random, min_s=RETRY_MIN_S, max_s=RETRY_MAX_S)
     for attempt in range(TRIES):
         try:
             return await reader.read_run(run)
@@ -260,7 +261,7 @@ async def fetch_run(reader: BlockReader, run: BlockRun, random: Random) -> list[
         except StorageUnavailableError:
             if attempt == TRIES - 1:
                 raise
-        await asyncio.sleep(WAIT_S * 2**attempt * (1 + random.random() / 2))
+        await asyncio.sleep(backoff.next_s())
     raise AssertionError("the last try returns or raises")
 
 

@@ -15,20 +15,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, cast, get_args
 
+from segmentstore.contracts.byte_sizes import MIB, parse_spark_size
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.urls import redacted
 from tier2.credentials import refuse_secrets
 from tier2.spark.source.framing import RECORD_BYTES_LIMIT
 
 Format = Literal["raw", "lines", "events"]
-MIB: Final = 1024 * 1024
 INT64_MAX: Final = 2**63 - 1
 
 TRANSACTION: Final = re.compile(r"#trans(?:action|ient)\.[0-9a-fA-F]{32,}\Z")
 """Ends the name of a segment that will be merged into the one whose name stands before it."""
 
-_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 _STARTS_LIKE: Final = '{"logs/a": 4096, "logs/b": 0}'
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -190,10 +188,9 @@ def _url(key: str, text: str) -> str:
 
 def _size(low: int, high: int) -> Parser:
     def parse(key: str, text: str) -> int:
-        match = _SIZE.fullmatch(text.strip())
-        if match is None:
+        value = parse_spark_size(text)
+        if value is None:
             raise ConfigError(key, f"{text!r} is not a number of bytes, as 1048576 or 64m")
-        value = int(match[1]) * _UNITS[(match[2] or "").lower()]
         if not low <= value <= high:
             raise ConfigError(key, f"{value} is outside {low} to {high}")
         return value
