@@ -39,6 +39,7 @@ from durablelog.frame_packer import (
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CheckpointOperation, Operation, commit_runs
+from durablelog.processor_config import ProcessorConfig
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import (
@@ -53,20 +54,6 @@ _FRAMES_IN_FLIGHT_MAX = 32
 _PART_FILLED_IN_FLIGHT_MAX = 2
 _ROOM_PATIENCE_S = 5.0
 """A close, or a store that is being made, waits so long for a log whose disk is full."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorConfig:
-    """Bounds of the operation processor."""
-
-    queue_bytes_max: int
-    """What may wait, `REQUEST_BYTES` a request and its data; above it a call fails at once with
-    TierUnavailableError.
-    """
-    in_flight_bytes_max: int
-    """Frame payload on its way to Tier 1."""
-    checkpoint_operations: int
-    checkpoint_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segmentstore.contracts.byte_sizes import KIB, MIB
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.settings import whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +28,12 @@ class ReadIndexConfig:
     """Gathered appends are cut into blocks of about this size; also the largest block given to the
     cache.
     """
-    tail_bytes_max: int = 256 * MIB
+    tail_bytes_max: int = whole(256 * MIB)
     """Bound of what appends hold in memory; beyond it the oldest goes, to the cache if Tier 2 lacks
     it. Never over twice this.
     """
-    cache_bytes_max: int = 1024 * MIB
-    """This container's share of the cache.
+    cache_bytes_max: int = whole(2 * GIB)
+    """Of a store: its cache, for all containers together; of a container: its share.
 
     Larger serves a longer backlog without reading the log again.
     """
@@ -44,18 +46,18 @@ class ReadIndexConfig:
 
     Best the size of an extent.
     """
-    piece_bytes: int = 1 * MIB
+    piece_bytes: int = whole(1 * MIB)
     """A read that continues another fetches pieces of this size, aligned within the chunk.
 
-    At least `random_bytes`.
+    Random reads fetch no more than this, whatever `random_bytes` is.
     """
     get_bytes_max: int = 8 * MIB
     """Read-ahead asks for neighbouring pieces in one GET of up to so much: a GET costs CPU by the
     request. Never less than a piece.
     """
-    read_ahead_bytes_max: int = 64 * MIB
+    read_ahead_bytes_max: int = whole(64 * MIB, 0)
     """What is asked for ahead of one sequential reader at most; 0 turns read-ahead off."""
-    fetched_bytes_max: int = 128 * MIB
+    fetched_bytes_max: int = whole(128 * MIB)
     """Bound of what is kept in memory after a fetch, and on its way ahead of readers.
 
     At least two pieces.
@@ -70,7 +72,7 @@ class ReadIndexConfig:
     """Pause before the second try; doubles from try to try, with jitter."""
     stream_idle_s: float = 10.0
     """What was fetched ahead of a reader that has not come on for so long is dropped."""
-    catch_up_bytes_per_s: int = 0
+    catch_up_bytes_per_s: int = whole(0, 0)
     """What sequential readers may fetch from Tier 2, all together; 0: as much as it gives."""
     turn_bytes: int = 1 * MIB
     """Fetched bytes handed out in one turn of the loop; readers that get more wait for another
@@ -83,12 +85,15 @@ class ReadIndexConfig:
         assert self.cache_bytes_max >= 0
         assert self.spill_batch_bytes >= 1
         assert self.spill_retry_s > 0
-        assert 1 <= self.random_bytes <= self.piece_bytes
+        assert self.random_bytes >= 1
         assert self.get_bytes_max >= 1
         assert self.read_ahead_bytes_max >= 0
         # A piece just fetched and one fetched ahead must both have room, or reading ahead throws
         # away what it fetched.
-        assert self.fetched_bytes_max >= 2 * self.piece_bytes
+        if self.fetched_bytes_max < 2 * self.piece_bytes:
+            raise ConfigError(
+                "fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes"
+            )
         assert self.fetches_in_flight_max >= 1
         assert self.fetch_attempts >= 1
         assert self.fetch_backoff_s >= 0

@@ -18,18 +18,22 @@ import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
+from durablelog.processor_config import ProcessorConfig
+from readindex.config import ReadIndexConfig
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.settings import check_bounds, seconds, setting, settings_of, whole
 from segmentstore.contracts.urls import redacted
 from segmentstore.deprecated_settings import (
     CURRENT_NAMES,
     deprecation_notes,
     with_current_names,
 )
+from storagewriter.config import StorageWriterConfig
 from tier2.credentials import refuse_secrets, stands_for
 
 FILE_NAME = "store.toml"
@@ -52,177 +56,116 @@ APPEND_BYTES_LIMIT = 1 * GIB
 """No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
 
 
-def _setting(
-    default: object, low: float, high: float
-) -> object:  # a dataclass field's declared type is what mypy checks
-    return field(default=default, metadata={"low": low, "high": high})
-
-
-def _bytes(default: int, low: int = 1, high: int = 1 << 50) -> int:
-    return _setting(default, low, high)  # type: ignore[return-value]
-
-
-def _seconds(default: float, low: float = 0.0, high: float = 10.0**9) -> float:
-    return _setting(default, low, high)  # type: ignore[return-value]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """All settings with their defaults.
+    """All settings with their defaults; those of a part are in its own configuration.
 
-    Sizes in bytes, times in seconds. Byte bounds are for each container.
+    Sizes in bytes, times in seconds. Byte bounds are for each container. Options, variables and
+    `store.toml` name them flat, without the part: `from_settings`.
+    """
+
+    processor: ProcessorConfig = field(default_factory=ProcessorConfig)
+    """Of the operation processor: the queue, frames in flight, checkpoints."""
+    read_index: ReadIndexConfig = field(default_factory=ReadIndexConfig)
+    """Of the read index: memory, cache, reading ahead."""
+    writer: StorageWriterConfig = field(default_factory=StorageWriterConfig)
+    """Of the storage writer: flushes, uploads, consolidation, deletion, mailbox.
+
+    What is said here of listings and downloads is the store's; its containers share it.
     """
 
     # Fixed when the store is made.
-    containers: int = _bytes(1, 1, 65536)
+    containers: int = whole(1, 1, 65536)
     """Segment containers: each has a log, a sequencer and a storage writer of its own."""
-    tier1: str = "file"
+    tier1: str = setting("file")
     """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed),
     or on BookKeeper (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open
     one store.
     """
-    tier2: str = ""
+    tier2: str = setting("")
     """Where objects go: a URL (`file:///path`, `memory://name`); empty = the folder `tier2` in the
     store's. `open` takes a `pathlib.Path` too, and makes it absolute.
     """
 
     # What this process does.
-    serve: str = "all"
+    serve: str = setting("all")
     """Containers that are opened here: "all", or as "0,2-3"."""
-    take_over: bool = False
+    take_over: bool = setting(default=False)
     """Whether containers on BookKeeper are taken from an owner that was seen alive, which fences
     it. One that has ended is followed without this.
     """
 
     # What callers may do.
-    append_bytes_max: int = _bytes(8 * MIB, 1, APPEND_BYTES_LIMIT)
+    append_bytes_max: int = whole(8 * MIB, 1, APPEND_BYTES_LIMIT)
     """The largest append or batch."""
-    queue_bytes_max: int = _bytes(64 * MIB)
-    """Appends that may wait to be written; beyond it they are refused with TierUnavailableError."""
 
     # Tier 1.
-    frame_bytes_max: int = _bytes(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)
+    frame_bytes_max: int = whole(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)
     """Payload of one DataFrame."""
-    in_flight_bytes_max: int = _bytes(16 * MIB)
-    """Frames on their way to the log."""
-    log_file_bytes: int = _bytes(64 * MIB, 8 * KIB, 4 * GIB - 1)
+    log_file_bytes: int = whole(64 * MIB, 8 * KIB, 4 * GIB - 1)
     """Size of one log file: preallocated, deleted whole."""
-    checkpoint_operations: int = _bytes(200_000)
-    """A metadata checkpoint after so many operations: bounds what recovery replays."""
-    checkpoint_bytes: int = _bytes(64 * MIB)
-    """A metadata checkpoint after so many bytes of log."""
 
     # Tier 2.
-    flush_bytes: int = _bytes(64 * MIB)
-    """A segment is flushed when it has so many un-flushed bytes."""
-    flush_age_s: float = _seconds(30.0)
-    """A segment is flushed when its oldest un-flushed byte is so old."""
-    object_bytes: int = _bytes(64 * MIB, 1, 4 * GIB)
-    """Largest object one flush makes; small segments share one up to this size."""
-    extent_bytes: int = _bytes(64 * KIB, 16, 16 * MIB)
-    """Unit of checksums in a block: the least that is fetched to serve one byte."""
-    compression: str = "none"
-    """What becomes of bytes on their way to Tier 2: "none" or "zstd".
-
-    Each block says its own; readers know both.
-    """
-    unflushed_target_bytes: int = _bytes(64 * MIB)
-    """Everything pending is flushed when it adds up to so much."""
-    unflushed_bytes_max: int = _bytes(4 * GIB)
+    unflushed_bytes_max: int = whole(4 * GIB)
     """Writers are slowed towards, and held at, so many un-flushed bytes: bounds the log when Tier 2
     is away.
     """
-    uploads_max: int = _bytes(4, 1, 256)
-    """Objects uploaded at the same time."""
-    upload_bytes_max: int = _bytes(256 * MIB)
-    """Bytes held by uploads at the same time."""
-    consolidation: bool = True
-    """Whether small and mostly dead objects are made into large ones, in the background."""
-    consolidation_bytes: int = _bytes(256 * MIB, 1, 4 * GIB)
-    """What is made of them has about so many bytes; 64 to 512 MiB is sensible.
-
-    Held in memory, where the store cannot copy.
-    """
-    consolidation_download_bytes_per_s: int = _bytes(0, 0)
-    """Bytes a second that consolidation of the store may download where Tier 2 cannot copy, on the
-    average; 0: no bound.
-    """
-    shared_tier2: bool = False
+    shared_tier2: bool = setting(default=False)
     """Whether other stores are meant to keep their objects where this one does.
 
     Else it is not made, nor opened for the first time, where another one is; and where one came
     later no orphans are looked for.
     """
-    deletion_lag_s: float = _seconds(4 * 3600.0)
-    """Objects nothing refers to stay so long before they are deleted."""
-    orphan_sweep_interval_s: float = _seconds(60.0)
-    """One listing request of the store in so much time looks for objects that a crash left in Tier
-    2; 0: nobody looks.
-    """
-    mailbox_poll_interval_s: float = _seconds(30.0)
-    """One listing request of each container in so much time looks for messages of jobs; 0: nobody
-    looks.
-    """
-
-    # Reading.
-    tail_bytes_max: int = _bytes(256 * MIB)
-    """Recent appends held in memory."""
-    cache_bytes_max: int = _bytes(2 * GIB)
-    """RocksDB cache of the store, for all containers together."""
-    piece_bytes: int = _bytes(1 * MIB)
-    """Unit of reading from Tier 2 in sequence; other reads fetch the extents they touch."""
-    read_ahead_bytes_max: int = _bytes(64 * MIB, 0)
-    """What is fetched ahead of one sequential reader at most; 0 turns read-ahead off."""
-    fetched_bytes_max: int = _bytes(128 * MIB)
-    """Bytes read from Tier 2 held in memory; sequential readers share three quarters of it."""
-    catch_up_bytes_per_s: int = _bytes(0, 0)
-    """What sequential readers may fetch from Tier 2 in a second, all together; 0 sets no bound."""
 
     # Watching.
-    catalog_export_interval_s: float = _seconds(0.0)
+    catalog_export_interval_s: float = seconds(0.0)
     """The catalog of each container is exported to Tier 2 once in so much time, for jobs; 0: only
     when asked for.
     """
-    scrub_bytes_per_s: int = _bytes(0, 0)
+    scrub_bytes_per_s: int = whole(0, 0)
     """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody
     does it.
     """
-    metrics_port: int = _bytes(0, 0, 65535)
+    metrics_port: int = whole(0, 0, 65535)
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
-    metrics_host: str = "127.0.0.1"
+    metrics_host: str = setting("127.0.0.1")
     """Address that port is opened on."""
-    local_face: bool = False
+    local_face: bool = setting(default=False)
     """Whether other processes of this machine may append through a socket in the store's folder."""
 
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The configuration with these settings, by their flat names; the others have defaults.
+
+        Every name is one of `SETTINGS`. Raises ConfigError for a value that may not be.
+        """
+        own: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+        for name, value in settings.items():
+            check_bounds(SETTINGS[name], value)
+            (parts[PART_OF[name]] if name in PART_OF else own)[name] = value
+        return cls(**own, **{part: PARTS[part](**values) for part, values in parts.items()})
+
+    def settings(self) -> dict[str, Any]:
+        """The value of every setting, by its flat name."""
+        return {
+            name: getattr(getattr(self, PART_OF[name]) if name in PART_OF else self, name)
+            for name in SETTINGS
+        }
+
     def __repr__(self) -> str:
-        values = (
-            (setting.name, getattr(self, setting.name)) for setting in dataclasses.fields(self)
-        )
-        return f"StoreConfig({', '.join(f'{name}={_shown(value)}' for name, value in values)})"
+        values = (f"{name}={_shown(value)}" for name, value in self.settings().items())
+        return f"StoreConfig({', '.join(values)})"
 
     def __post_init__(self) -> None:
-        for setting in dataclasses.fields(self):
-            value = getattr(self, setting.name)
-            low, high = setting.metadata.get("low"), setting.metadata.get("high")
-            if low is not None and not low <= value <= high:
-                raise ConfigError(setting.name, f"{value} is outside {low} to {high}")
+        for name, value in self.settings().items():
+            check_bounds(SETTINGS[name], value)
         served_ranges(self.serve, self.containers)
-        if self.compression not in COMPRESSIONS:
+        if self.append_bytes_max > self.processor.queue_bytes_max:
             raise ConfigError(
-                "compression", f"{self.compression!r} is not one of {', '.join(COMPRESSIONS)}"
-            )
-        for small, large in (
-            ("append_bytes_max", "queue_bytes_max"),
-            ("flush_bytes", "object_bytes"),
-            ("object_bytes", "upload_bytes_max"),
-        ):
-            if getattr(self, small) > getattr(self, large):
-                raise ConfigError(
-                    small, f"{getattr(self, small)} is more than {large}, {getattr(self, large)}"
-                )
-        if self.fetched_bytes_max < 2 * self.piece_bytes:
-            raise ConfigError(
-                "fetched_bytes_max", f"it must hold two pieces of {self.piece_bytes} bytes"
+                "append_bytes_max",
+                f"{self.append_bytes_max} is more than queue_bytes_max, "
+                f"{self.processor.queue_bytes_max}",
             )
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
@@ -270,14 +213,27 @@ def served_ranges(text: str, containers: int) -> list[range]:
     return found
 
 
-COMPRESSIONS = ("none", "zstd")
 _URLS = ("tier1", "tier2")
 FIXED = ("containers", *_URLS)
 """Settings that belong to the store, not to the process that opens it."""
 _KINDS: Mapping[type, str] = {str: "text", bool: "true or false"}
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 """What the environment may say for a setting that is on or off."""
-_FIELDS = {setting.name: setting for setting in dataclasses.fields(StoreConfig)}
+PARTS: Mapping[str, type] = {
+    "processor": ProcessorConfig,
+    "read_index": ReadIndexConfig,
+    "writer": StorageWriterConfig,
+}
+"""The nested configurations, by the field of StoreConfig."""
+PART_OF: Mapping[str, str] = {
+    name: part for part, config in PARTS.items() for name in settings_of(config)
+}
+"""The part of each setting that is a part's."""
+SETTINGS: Mapping[str, dataclasses.Field[Any]] = {
+    **settings_of(StoreConfig),
+    **{name: each for config in PARTS.values() for name, each in settings_of(config).items()},
+}
+"""All settings by their flat names, which are unique."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +332,7 @@ def merge_settings(
                 asked, made = _shown(value), _shown(values[name])
                 raise ConfigError(name, f"{asked} asked for, but the store was made with {made}")
             values[name] = value
-    return StoreConfig(**values)  # type: ignore[arg-type] # each value was checked against its field
+    return StoreConfig.from_settings(values)
 
 
 def _shown(value: object) -> str:
@@ -388,7 +344,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     for key, text in environment.items():
         name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
         current = CURRENT_NAMES.get(name, name)
-        if key.startswith(ENVIRONMENT_PREFIX) and current in _FIELDS:
+        if key.startswith(ENVIRONMENT_PREFIX) and current in SETTINGS:
             values[name] = _parsed(current, text, key)
     return with_current_names(values)
 
@@ -398,7 +354,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     Cheap: called at each opening.
     """
-    names = (*_FIELDS, *CURRENT_NAMES)
+    names = (*SETTINGS, *CURRENT_NAMES)
     known = {ENVIRONMENT_PREFIX + name.upper() for name in names} | OTHER_VARIABLES
     return [
         f"{key} in the environment is no setting of a segment store, and is "
@@ -420,7 +376,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _parsed(name: str, text: str, key: str) -> object:
-    default: Any = _FIELDS[name].default
+    default: Any = SETTINGS[name].default
     kind = type(default)
     if kind is bool:
         if text not in _TRUTH:
@@ -433,9 +389,9 @@ def _parsed(name: str, text: str, key: str) -> object:
 
 
 def _typed(name: str, value: object) -> object:
-    setting = _FIELDS.get(name)
+    setting = SETTINGS.get(name)
     if setting is None:
-        raise ConfigError(name, f"there is no such setting{did_you_mean(name, _FIELDS)}")
+        raise ConfigError(name, f"there is no such setting{did_you_mean(name, SETTINGS)}")
     kind = type(setting.default)
     if name == "tier2" and isinstance(value, os.PathLike):
         return pathlib.Path(checked_folder(value, name)).absolute().as_uri()

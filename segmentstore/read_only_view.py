@@ -150,15 +150,19 @@ def _make_parts(
     runtime: Runtime,
     undo: AsyncExitStack,
 ) -> StoreParts:
+    reading = viewed.config.read_index
     config = dataclasses.replace(
-        viewed.config, cache_bytes_max=min(viewed.config.cache_bytes_max, _CACHE_BYTES_MAX)
+        viewed.config,
+        read_index=dataclasses.replace(
+            reading, cache_bytes_max=min(reading.cache_bytes_max, _CACHE_BYTES_MAX)
+        ),
     )
     url = tier2_url(location, config)
     check_object_storage_url(url)
     views = {each: logs.make_view(each, viewed.store_id) for each in config.served}
     storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))
     undo.push_async_callback(storage.close)
-    cache = MemoryCache(config.cache_bytes_max)
+    cache = MemoryCache(config.read_index.cache_bytes_max)
     undo.push_async_callback(cache.close)
     addresses = CacheAddresses()
     markers = StoreMarkers(storage, viewed.store_id)

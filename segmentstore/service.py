@@ -186,7 +186,12 @@ class SegmentStore:
         """
         checked_offset("offset", offset)
         return SegmentReader(
-            self._home(name), name, offset, self._config.piece_bytes, follow=follow, keeps=self
+            self._home(name),
+            name,
+            offset,
+            self._config.read_index.piece_bytes,
+            follow=follow,
+            keeps=self,
         )
 
     # --- segments ---------------------------------------------------------------------------------

@@ -59,4 +59,6 @@ class DefaultAdapters:
         return open_object_storage(url, runtime)
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
-        return RocksDbCache(os.path.join(location, "cache"), runtime, config.cache_bytes_max)
+        return RocksDbCache(
+            os.path.join(location, "cache"), runtime, config.read_index.cache_bytes_max
+        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segmentstore.contracts.byte_sizes import MIB
+from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.settings import check_at_most, seconds, setting, whole
 from tier2.extent_codec import CODECS_BY_NAME
 
 
@@ -16,43 +17,43 @@ class StorageWriterConfig:
     Raises ConfigError for what contradicts itself.
     """
 
-    flush_bytes: int = 64 * MIB
+    flush_bytes: int = whole(64 * MIB)
     """Un-flushed bytes at which a segment goes at once, into an object of its own."""
-    flush_age_s: float = 30.0
+    flush_age_s: float = seconds(30.0)
     """Longest that a committed byte waits before its segment goes, whatever its size."""
-    object_bytes: int = 64 * MIB
+    object_bytes: int = whole(64 * MIB, 1, 4 * GIB)
     """Most payload bytes of one object, and so of one block."""
     object_segments_max: int = 16384
     """Most segments that share an object; bounds the size of one storage update in the log."""
-    extent_bytes: int = 64 * 1024
+    extent_bytes: int = whole(64 * KIB, 16, 16 * MIB)
     """Bytes under one checksum."""
-    compression: str = "none"
+    compression: str = setting("none")
     """What becomes of an extent: a key of `tier2.extent_codec.CODECS_BY_NAME`."""
-    unflushed_target_bytes: int = 64 * MIB
+    unflushed_target_bytes: int = whole(64 * MIB)
     """Bytes not yet on their way at which everything pending goes: bounds memory and log with any
     number of slow segments.
     """
-    uploads_max: int = 4
+    uploads_max: int = whole(4, 1, 256)
     """Objects in flight."""
-    upload_bytes_max: int = 256 * MIB
+    upload_bytes_max: int = whole(256 * MIB)
     """Payload bytes in flight; at least `object_bytes`."""
-    consolidation: bool = True
+    consolidation: bool = setting(default=True)
     """Whether small and mostly dead objects are made into large ones."""
-    consolidation_bytes: int = 256 * MIB
+    consolidation_bytes: int = whole(256 * MIB, 1, 4 * GIB)
     """Living bytes that a consolidated object has at least; one that has half of it is left as it
     is.
     """
-    consolidation_download_bytes_per_s: int = 0
+    consolidation_download_bytes_per_s: int = whole(0, 0)
     """Bytes a second that consolidation may download on the average, where Tier 2 cannot copy; 0:
     no bound.
     """
-    deletion_lag_s: float = 4 * 3600.0
+    deletion_lag_s: float = seconds(4 * 3600.0)
     """How long an object must have been unreferenced in the log before it is deleted."""
-    orphan_sweep_interval_s: float = 60.0
+    orphan_sweep_interval_s: float = seconds(60.0)
     """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody
     looks.
     """
-    mailbox_poll_interval_s: float = 30.0
+    mailbox_poll_interval_s: float = seconds(30.0)
     """One listing request in so much time looks for messages of jobs; 0: nobody looks."""
     retry_min_s: float = 0.1
     """First back-off after Tier 2 did not answer; doubles with each failure."""
@@ -79,16 +80,8 @@ class StorageWriterConfig:
             raise ConfigError(
                 "compression", f"{self.compression!r} is not one of {', '.join(CODECS_BY_NAME)}"
             )
-        if self.flush_bytes > self.object_bytes:
-            raise ConfigError(
-                "flush_bytes",
-                f"{self.flush_bytes} does not fit into object_bytes, {self.object_bytes}",
-            )
-        if self.upload_bytes_max < self.object_bytes:
-            raise ConfigError(
-                "upload_bytes_max",
-                f"{self.upload_bytes_max} is less than object_bytes, {self.object_bytes}",
-            )
+        check_at_most(self, "flush_bytes", "object_bytes")
+        check_at_most(self, "object_bytes", "upload_bytes_max")
         if self.flush_age_s < 0 or self.deletion_lag_s < 0:
             raise ConfigError(
                 "flush_age_s" if self.flush_age_s < 0 else "deletion_lag_s",

@@ -23,7 +23,7 @@ from recovery.background_scrub import ScrubStatistics
 from recovery.recovery_processor import RecoveryReport
 from segmentstore import StoreOptions, stats_types
 from segmentstore.catalog_export import ExportStatistics
-from segmentstore.config import StoreConfig
+from segmentstore.config import SETTINGS
 from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.deprecated_settings import CURRENT_NAMES
@@ -333,7 +333,7 @@ def test_the_extras_and_their_modules_agree() -> None:
 
 
 def test_what_type_checkers_see_is_what_there_is() -> None:
-    settings = {setting.name: setting.type for setting in dataclasses.fields(StoreConfig)}
+    settings = {name: each.type for name, each in SETTINGS.items()}
     options = annotations_of(StoreOptions)
     # `open` makes a URL of a path.
     assert options.pop("tier2") == "str | os.PathLike[str]"

@@ -397,7 +397,7 @@ class RecordedReader:
         """
         recorded = self._recorded
         call = recorded.begin_read(
-            self._name, self._reader.offset, recorded.store.config.piece_bytes
+            self._name, self._reader.offset, recorded.store.config.read_index.piece_bytes
         )
         try:
             call.data = await anext(self._reader)

@@ -109,7 +109,11 @@ def _survey(location: str) -> GarbageReport:
             storage = open_object_storage(stopped.tier2_url, stopped.runtime)
             try:
                 return await survey_garbage(
-                    containers, storage, file.store_id, config.deletion_lag_s, stopped.runtime
+                    containers,
+                    storage,
+                    file.store_id,
+                    config.writer.deletion_lag_s,
+                    stopped.runtime,
                 )
             finally:
                 await storage.close()

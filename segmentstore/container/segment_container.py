@@ -30,7 +30,7 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.frame_packer import Event
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operation_processor import OperationProcessor, ProcessorConfig
+from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
@@ -144,7 +144,7 @@ class SegmentContainer:
             storage,
             container_id,
             runtime,
-            extent_bytes=config.extent_bytes,
+            extent_bytes=config.writer.extent_bytes,
             object_size=self._object_size,
         )
         self._read_index = ReadIndex(
@@ -247,12 +247,7 @@ class SegmentContainer:
             log=self._log,
             updater=self._updater,
             positions=self._positions,
-            config=ProcessorConfig(
-                queue_bytes_max=self._config.queue_bytes_max,
-                in_flight_bytes_max=self._config.in_flight_bytes_max,
-                checkpoint_operations=self._config.checkpoint_operations,
-                checkpoint_bytes=self._config.checkpoint_bytes,
-            ),
+            config=self._config.processor,
             clock=self._runtime.clock,
             on_commit=self._dispatch.committed,
             on_failure=self._failed,

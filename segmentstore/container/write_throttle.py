@@ -53,7 +53,7 @@ class WriteThrottle:
             return replace(asked, relief_bytes=log.relief_bytes)
         unflushed = writer.unflushed_bytes
         # The cache may refuse.
-        room_held = int(config.tail_bytes_max * (1.0 - self._index.pressure))
+        room_held = int(config.read_index.tail_bytes_max * (1.0 - self._index.pressure))
         room = min(config.unflushed_bytes_max - unflushed, room_held)
         # Half the mean: of segments that use about the same none goes before the others.
         fair = unflushed // (2 * max(1, writer.pending_segments))

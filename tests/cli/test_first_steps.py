@@ -17,7 +17,7 @@ import pytest
 import segmentstore
 from segmentstore import ConfigError, UnknownSettingWarning, blocking
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, StoreConfig
+from segmentstore.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, SETTINGS
 from tests.cli.shell import ROOT
 from tests.cli.shell import segmentstore as command
 
@@ -46,7 +46,7 @@ def test_no_variable_of_ours_is_warned_of(tmp_path: Path, monkeypatch: pytest.Mo
             named |= set(
                 re.findall(r'"(SEGMENTSTORE_[A-Z0-9_]+)"', path.read_text(encoding="utf-8"))
             )
-    settings = {ENVIRONMENT_PREFIX + name.upper() for name in StoreConfig.__dataclass_fields__}
+    settings = {ENVIRONMENT_PREFIX + name.upper() for name in SETTINGS}
     assert named - settings == OTHER_VARIABLES
     for name in OTHER_VARIABLES:
         monkeypatch.setenv(name, str(tmp_path))

@@ -19,7 +19,7 @@ from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import decode_operation
-from durablelog.operation_processor import OperationProcessor, ProcessorConfig
+from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import (
     CheckpointOperation,
     CreateOperation,
@@ -27,6 +27,7 @@ from durablelog.operations import (
     Operation,
     SealOperation,
 )
+from durablelog.processor_config import ProcessorConfig
 from durablelog.throttler import Load, Throttle, throttle
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import (

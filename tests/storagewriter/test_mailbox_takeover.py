@@ -20,6 +20,7 @@ from segmentstore.container import ContainerState, SegmentContainer
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, NotPrimaryError
 from segmentstore.contracts.runtime import Runtime
+from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import STORE_ID, TAG
 from tests.support.loop_clock import LoopClock
 from tier2.block_reader import BlockReader
@@ -34,10 +35,12 @@ JOB = "00000000feedbeef"
 
 CONFIG = StoreConfig(
     tier1="memory",
-    flush_age_s=1000.0,
-    consolidation=False,
-    orphan_sweep_interval_s=0.0,
-    mailbox_poll_interval_s=0.0,
+    writer=StorageWriterConfig(
+        flush_age_s=1000.0,
+        consolidation=False,
+        orphan_sweep_interval_s=0.0,
+        mailbox_poll_interval_s=0.0,
+    ),
 )
 
 
@@ -215,7 +218,10 @@ def test_a_container_polls_its_mailbox_by_itself(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(
             globals(),
             "CONFIG",
-            StoreConfig(tier1="memory", flush_age_s=1000.0, consolidation=False),
+            StoreConfig(
+                tier1="memory",
+                writer=StorageWriterConfig(flush_age_s=1000.0, consolidation=False),
+            ),
         )
         owner = await place.owner()
         segment_id = await _write(owner, "a", (b"one", b"two"))

@@ -346,7 +346,7 @@ class TestSettings:
     ) -> None:
         async def flush_bytes(**options: Any) -> int:
             async with segmentstore.open(tmp_path / "s", **options) as store:
-                return store.config.flush_bytes
+                return store.config.writer.flush_bytes
 
         default = run(flush_bytes())
         assert default == 64 * 1024 * 1024

@@ -14,7 +14,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.config import COMPRESSIONS
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
@@ -31,7 +30,7 @@ from tier2.block_object import (
     verify_extents,
 )
 from tier2.block_reader import BlockReader
-from tier2.extent_codec import CODECS_BY_NAME, cut_extents
+from tier2.extent_codec import cut_extents
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
 
@@ -102,10 +101,6 @@ def test_what_does_not_shrink_is_no_compressed_block() -> None:
     block = encode(NOISE)
     header, payload = decode(block)
     assert (payload, header.codec) == (NOISE, CODEC_NONE)
-
-
-def test_the_settings_are_the_codecs() -> None:
-    assert tuple(CODECS_BY_NAME) == COMPRESSIONS
 
 
 @given(

@@ -57,7 +57,7 @@ class DeletionWatch:
             for name in metadata.garbage:
                 self._since_us.setdefault(name, opened_us)
             metadata.garbage = _Garbage(metadata.garbage, self._note)
-        lag_us = int(parts.config.deletion_lag_s * 1_000_000)
+        lag_us = int(parts.config.writer.deletion_lag_s * 1_000_000)
         delete = parts.storage.delete
 
         async def watched(name: str) -> None:
@@ -86,7 +86,7 @@ async def outlast_the_lag(store: SegmentStore) -> list[Violation]:
     kept for ever.
     """
     before = set(_waiting(store))
-    await asyncio.sleep(store.config.deletion_lag_s * _SLACK + _PASSES_S)
+    await asyncio.sleep(store.config.writer.deletion_lag_s * _SLACK + _PASSES_S)
     return [
         Violation(NAME, f"{name} is garbage for longer than the deletion lag, and Tier 2 answers")
         for name in sorted(before.intersection(_waiting(store)))

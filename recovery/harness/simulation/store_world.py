@@ -121,7 +121,7 @@ class ProcessAdapters:
         return SimulatedObjectStorage(self._world.bucket, self._process, page_objects=10)
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
-        return SimulatedCache(self._process, config.cache_bytes_max)
+        return SimulatedCache(self._process, config.read_index.cache_bytes_max)
 
 
 class NeighbourAdapters(ProcessAdapters):

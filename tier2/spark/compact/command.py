@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.visible import visible
@@ -17,7 +18,6 @@ from tier2.spark.compact.options import (
     COMPRESSIONS,
     JOB_ORDERS,
     KEEP,
-    MIB,
     TARGET_BYTES_MAX,
     TARGET_BYTES_MIN,
     CompactionOptions,

@@ -1,0 +1,84 @@
+"""The configuration of a store: nested by part, set by flat names, each default in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from readindex.config import ReadIndexConfig
+from segmentstore.config import PARTS, SETTINGS, StoreConfig, merge_settings
+from segmentstore.contracts.byte_sizes import GIB, MIB
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.settings import settings_of
+from segmentstore.part_configs import read_index_config, writer_config
+from storagewriter.config import StorageWriterConfig
+from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+
+
+def test_flat_names_are_unique_and_reach_their_part() -> None:
+    declared = [name for config in (StoreConfig, *PARTS.values()) for name in settings_of(config)]
+    assert len(declared) == len(set(declared)) == len(SETTINGS)
+    given = {"containers": 3, "flush_age_s": 7.0, "piece_bytes": 9}
+    config = StoreConfig.from_settings(given)
+    assert (config.containers, config.writer.flush_age_s) == (3, 7.0)
+    assert config.read_index.piece_bytes == 9
+    assert config.settings() == StoreConfig().settings() | given
+    assert "flush_age_s=7.0" in repr(config)
+
+
+def test_a_default_is_the_default_of_its_part() -> None:
+    config = StoreConfig()
+    assert (config.read_index, config.writer) == (ReadIndexConfig(), StorageWriterConfig())
+    assert config.read_index.cache_bytes_max == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"flush_bytes": 0}, "setting flush_bytes: 0 is outside 1 to 1125899906842624"),
+        ({"cache_bytes_max": 0}, "setting cache_bytes_max: 0 is outside 1 to"),
+        ({"read_ahead_bytes_max": -1}, "setting read_ahead_bytes_max: -1 is outside 0 to"),
+        ({"extent_bytes": 15}, "setting extent_bytes: 15 is outside 16 to 16777216"),
+        ({"mailbox_poll_interval_s": 1e10}, "mailbox_poll_interval_s: 10000000000.0 is outside"),
+        ({"checkpoint_operations": 0}, "setting checkpoint_operations: 0 is outside 1 to"),
+        ({"compression": "lz4"}, "setting compression: 'lz4' is not one of none, zstd"),
+        ({"flush_bytes": 2, "object_bytes": 1}, "flush_bytes: 2 is more than object_bytes, 1"),
+        ({"upload_bytes_max": 1}, "object_bytes: 67108864 is more than upload_bytes_max, 1"),
+        ({"queue_bytes_max": 1}, "append_bytes_max: 8388608 is more than queue_bytes_max, 1"),
+        ({"fetched_bytes_max": MIB}, "fetched_bytes_max: it must hold two pieces of 1048576"),
+        ({"log_file_bytes": 8192}, "log_file_bytes: it must hold a frame of"),
+        ({"flush_byte": 1}, "flush_byte: there is no such setting; did you mean flush_bytes"),
+        ({"uploads_max": "4"}, "setting uploads_max: '4' is not a number"),
+        ({"consolidation": 1}, "setting consolidation: 1 is not true or false"),
+    ],
+)
+def test_what_may_not_be_names_the_setting(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        merge_settings(settings, {}, {}, existing=False)
+    assert said in str(caught.value)
+    assert caught.value.setting in said
+
+
+def test_containers_share_what_is_of_the_store() -> None:
+    config = StoreConfig.from_settings(
+        {
+            "containers": 4,
+            "serve": "0,2",
+            "cache_bytes_max": 1000,
+            "consolidation_download_bytes_per_s": 10,
+            "orphan_sweep_interval_s": 1e9,
+            "piece_bytes": 100,
+        }
+    )
+    storage = MemoryObjectStorage(Runtime(), MemoryBucket())
+    reading, writing = read_index_config(config, storage), writer_config(config)
+    assert (reading.cache_bytes_max, reading.random_bytes) == (500, 100)
+    assert writing.consolidation_download_bytes_per_s == 3
+    assert writing.orphan_sweep_interval_s == 4e9
+    shared = {"consolidation_download_bytes_per_s", "orphan_sweep_interval_s"}
+    for each in dataclasses.fields(StorageWriterConfig):
+        if each.name not in shared | {"unflushed_target_bytes"}:
+            assert getattr(writing, each.name) == getattr(config.writer, each.name)
