@@ -1,16 +1,16 @@
-"""segmentstore: small appends made durable at once, served at any time, moved to cheap storage in
-the background.
+"""segmentstore: small appends durable at once, readable at any time, moved to cheap storage in the
+background.
 
     async with segmentstore.open("var/store") as store:
         await store.create_segment("logs/web-1")
         offset = await store.append("logs/web-1", b"hello")
         assert await store.read("logs/web-1", offset, 100) == b"hello"
 
-`segmentstore.blocking` has the same without `await`. The six packages, top to bottom:
-`segmentstore` (faces and the container that joins the parts), `recovery`, `storagewriter`,
-`readindex` (they know nothing of each other), `durablelog`, `tier2` (nor do these),
-`segmentstore.contracts` (words, errors, records). Importing this module imports none of the engine:
-it is loaded when a store is opened. docs/ARCHITECTURE.md has the walks.
+`segmentstore.blocking` has the same without `await`. The packages, top to bottom: `segmentstore`
+(the API and the container that joins the parts); `recovery`, `storagewriter`, `readindex`;
+`durablelog`, `tier2`; `segmentstore.contracts` (errors, records, interfaces). Packages of one row
+do not import each other. Importing this module imports none of the engine: it is loaded when a
+store is opened. docs/ARCHITECTURE.md has the walks.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ background thread.
         store.append("logs/web-1", b"hello")               # waits until durable
         future = store.append_nowait("logs/web-1", b"...")   # a concurrent.futures.Future
 
-Appends of one thread to a segment land in the order of its calls. A call costs a hop to the loop's
-thread and back (about 50 us): who needs throughput pipelines with `append_nowait` or batches.
+Appends of one thread to a segment are applied in the order of its calls. A call costs a hop to the
+loop's thread and back (about 50 us). For throughput use `append_nowait` or batches.
 
-A call that an exception interrupts while it waits (KeyboardInterrupt, a signal handler that raises)
-gives up waiting, as a cancelled one of the asyncio API does: a change goes on and may take effect;
-everything else ends. `close` and the clean-up of `open` go on by themselves; called again, `close`
-waits for the same end. Done-callbacks of `append_nowait` run on the store's own thread: what would
-wait there raises WrongThreadError.
+An exception may interrupt a call while it waits (KeyboardInterrupt, a signal handler that raises).
+The call then stops waiting, as a cancelled one of the asyncio API does. A change continues and may
+take effect; everything else ends. `close` and the clean-up of `open` continue by themselves; called
+again, `close` waits for the same end. Done-callbacks of `append_nowait` run on the store's own
+thread: a call that would wait there raises WrongThreadError.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class SegmentStore:
         self._thread.run(self._store.checkpoint)
 
     def collect_garbage(self) -> GarbageReport:
-        """Look through all of Tier 2 for what nobody needs, and delete what is due."""
+        """Search all of Tier 2 for orphans and garbage, and delete what is due."""
         return self._thread.run(self._store.collect_garbage)
 
     def export_catalog(self) -> list[CatalogExport]:

@@ -123,11 +123,11 @@ def open(  # noqa: A001 - the public name, as in `io.open`
     Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning), and so is a deprecated name
     (DeprecatedSettingWarning). `runtime` replaces clock, randomness, threads and disk, for tests.
 
-    Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`),
-    and (when awaited or entered) NotAStoreError (the folder holds something else; nothing is
-    touched), StoreInUseError, ConfigError, MissingExtraError (a Tier or a setting needs one),
-    DataCorruptionError (every file is left as it was), TierUnavailableError. Costs the replay of
-    the log since its last truncation point.
+    Raises InvalidArgumentError (`location` is no path, or a URL: objects go to a URL by `tier2`).
+    When awaited or entered it raises NotAStoreError (the folder holds something else; nothing is
+    touched), StoreInUseError, ConfigError, or MissingExtraError (a Tier or a setting needs one).
+    It also raises DataCorruptionError (no file was changed) and TierUnavailableError. Costs the
+    replay of the log since its last truncation point.
     """
     path = checked_folder(location)
     for sentence in unknown_variables(os.environ):

@@ -1,11 +1,11 @@
-"""SegmentStore: the Python face.
+"""SegmentStore: the Python API.
 
-Finds the container of a name, checks arguments at the door, and asks it.
+Checks the arguments, finds the container of a name, and calls it.
 
-Appends are enqueued when the call is made and return a future: a caller can have thousands on the
-way without a task each, and those of a segment land in the order of the calls. Under back-pressure
-alone, appends to a segment that uses little may land before earlier ones to another. Everything
-else is a coroutine.
+`append` enqueues at once and returns a future: a caller can have thousands in flight without a task
+each. Appends to a segment are applied in the order of the calls. Under back-pressure alone, appends
+to a segment that uses little may be applied before earlier ones to another. Everything else is a
+coroutine.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _HOMES_MAX = 100_000
 
 
 class SegmentStore:
-    """An open store. Made by `segmentstore.open`; used on the event loop that opened it.
+    """An open store. Created by `segmentstore.open`; used on the event loop that opened it.
 
-    Every call raises WrongEventLoopError elsewhere, and may raise ContainerStoppedError (the
-    container was closed, or failed: `cause` says why), NotPrimaryError (another owner has the log;
-    its kind ContainerNotServedError: the container is not in `serve`) and, for changes on their way
-    when that happened, AppendOutcomeUnknownError. In a forked child every call raises
+    Every call raises WrongEventLoopError elsewhere. It may raise ContainerStoppedError (the
+    container was closed, or failed: `cause` has the reason) or NotPrimaryError (another owner has
+    the log; its kind ContainerNotServedError: the container is not in `serve`). A change in flight
+    when that happens raises AppendOutcomeUnknownError. In a forked child every call raises
     ForkedStoreError but `close`, which has nothing to release there and does nothing.
 
     A program that cancels all tasks of the loop closes the store by it, as `close()` does; so does
@@ -84,7 +84,7 @@ class SegmentStore:
         await self.close()
 
     async def close(self) -> None:
-        """Make durable what was taken, resolve everybody who waits, release the store. Idempotent.
+        """Make accepted changes durable, resolve all waiting calls, release the store. Idempotent.
 
         Does not flush to Tier 2: what is not there yet is in the log and is recovered from it.
         """
@@ -341,14 +341,14 @@ class SegmentStore:
             raise failures[0]
 
     async def collect_garbage(self) -> GarbageReport:
-        """Look through all of Tier 2 for what nobody needs, now, and delete what is due.
+        """Search all of Tier 2 for orphans and garbage now, and delete what is due.
 
         The store does so by itself, slowly; this is for people who do not want to wait. Objects
         that no operation of the log names become garbage and are deleted once the deletion lag is
         over: by the store, or by a later call. Costs one listing of all objects, and two requests
         for each that is deleted. Raises TierUnavailableError if Tier 2 does not answer; what was
         done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
-        look at each ledger of the cluster.
+        read of the metadata of each ledger of the cluster.
         """
         self._check_loop()
         for container in self._containers:
@@ -381,8 +381,8 @@ class SegmentStore:
         """Answer what jobs ask of the containers served here, now; give the number of answers
         (docs/formats/mailbox.md).
 
-        The store does so by itself, every `mailbox_poll_interval_s`; this is for who does not want
-        to wait.
+        The store does so by itself, every `mailbox_poll_interval_s`; this is for a
+        caller that does not want to wait.
         Raises TierUnavailableError; what was answered by then is answered. Costs a listing of each
         container's mailbox.
         """
@@ -393,10 +393,10 @@ class SegmentStore:
         return answered
 
     def wake_mailbox(self) -> None:
-        """Have the containers served here look into their mailboxes now, for somebody who has put
+        """Have the containers served here poll their mailboxes now, for a client that has put
         messages there. O(containers).
 
-        Does not wait; costs a look of each, at most four a second however often it is called.
+        Does not wait; costs a poll of each, at most four a second however often it is called.
         Nothing where `mailbox_poll_interval_s` is 0.
         """
         self._check_loop()

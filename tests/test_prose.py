@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,13 @@ REWRITTEN = (
     *sorted(f"docs/formats/{page.name}" for page in (ROOT / "docs/formats").glob("*.md")),
 )
 """Pages that keep the rules below. A page joins when it is rewritten."""
+MODULES = (
+    "segmentstore/__init__.py",
+    "segmentstore/blocking.py",
+    "segmentstore/contracts/errors.py",
+    "segmentstore/opening.py",
+)
+"""Modules of the public API whose docstrings keep them too."""
 BANNED = re.compile(
     r"\b(?:whoever|whomever|somebody|someone|nobody|anybody|everybody|let(?:s|ting)? go"
     r"|look(?:s|ed|ing)?|land(?:s|ed|ing)?|tells?|told|judge[sd]?|gone|faces?|life|lives|heirs?"
@@ -93,6 +101,16 @@ def test_a_rewritten_page_has_short_sentences_and_none_of_the_banned_words(page:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert long_sentences(text) == []
     assert banned_words(text) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_docstrings_of_the_public_api_keep_the_same_rules(module: str) -> None:
+    tree = ast.parse((ROOT / module).read_bytes())
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            assert long_sentences(text) == []
+            assert banned_words(text) == []
 
 
 def test_the_architecture_is_an_overview() -> None:

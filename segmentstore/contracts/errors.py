@@ -12,7 +12,7 @@ from collections.abc import Sequence
 class UnknownSettingWarning(UserWarning):
     """A variable `SEGMENTSTORE_...` of the environment is no setting, and is ignored.
 
-    The operator's move: mend its name.
+    The operator's move: correct its name.
     """
 
 
@@ -56,9 +56,9 @@ class SegmentError(SegmentStoreError):
 
 
 class SegmentNotFoundError(SegmentError):
-    """There is no such segment (never made, deleted, or merged away).
+    """There is no such segment (never created, deleted, or merged).
 
-    The caller's move: create it or let go.
+    The caller's move: create it or stop using it.
     """
 
     def __init__(self, name: str, detail: str = "") -> None:
@@ -107,7 +107,7 @@ class EndOfSegmentError(SegmentError):
 class BadOffsetError(SegmentError):
     """The offset given is not the one the segment is at, or lies outside it.
 
-    The caller's move: look and decide.
+    The caller's move: read the segment's length and decide.
 
     `expected` is what the call gave, `actual` what the segment has.
     """
@@ -136,7 +136,7 @@ class BadAttributeUpdateError(SegmentError):
 
 
 class ContainerMismatchError(SegmentError):
-    """A merge whose source lives in another container than its target. The caller's move.
+    """A merge whose source is in another container than its target. The caller's move.
 
     Name the source `<target>#transaction.<32 hex digits>` and both live in the same container.
     """
@@ -184,7 +184,7 @@ class AppendTooLargeError(SegmentStoreError):
 
 
 class InvalidArgumentError(SegmentStoreError, ValueError):
-    """An argument is of the wrong type or outside its range. The caller's move: mend the call."""
+    """An argument is of the wrong type or outside its range. The caller's move: correct it."""
 
     def __init__(self, argument: str, value: object, reason: str) -> None:
         super().__init__(f"{argument}={value!r}: {reason}")
@@ -227,7 +227,7 @@ class WrongThreadError(SegmentStoreError, RuntimeError):
 class ConfigError(SegmentStoreError):
     """A setting is unknown, malformed, or contradicts another.
 
-    The operator's move: mend the named setting.
+    The operator's move: correct the named setting.
     """
 
     def __init__(self, setting: str, reason: str) -> None:
@@ -302,7 +302,7 @@ class ContainerOwnedError(StoreInUseError):
 
 
 class ReadOnlyFileSystemError(SegmentStoreError):
-    """The store's file system is mounted read-only: nobody can own the store through this mount;
+    """The store's file system is mounted read-only: no process can own the store through it;
     nothing was changed.
 
     The operator's move: mount it writable, or copy the store's folder. To read it as it is now, the
@@ -409,7 +409,7 @@ class ForkedStoreError(SegmentStoreError):
 class AppendOutcomeUnknownError(SegmentStoreError):
     """The change was on its way to the log when the container stopped: it may or may not be there.
 
-    The caller's move: open the store again and look, or resend through an exactly-once writer.
+    The caller's move: open the store again and check, or resend through an exactly-once writer.
     `container_id` is None when it is the whole store.
     """
 
@@ -438,7 +438,7 @@ class NotPrimaryError(SegmentStoreError):
 
 
 class ContainerNotServedError(NotPrimaryError):
-    """The segment lives in a container that this process was told not to serve; nothing was
+    """The segment is in a container that is not in this process's `serve`; nothing was
     changed. Ask who serves it.
     """
 
