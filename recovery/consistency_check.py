@@ -34,6 +34,7 @@ from tier2.object_names import (
     store_tag,
 )
 from tier2.object_storage import StoredObject
+from tier2.object_tally import ObjectTally
 
 _TAGS_MAX = 256
 """Tags of other stores that are told apart; forged names may have any number."""
@@ -94,12 +95,12 @@ class Listing:
     ) -> None:
         self._containers = containers
         self._tag = tag
-        self._unknown: dict[tuple[int, bytes], _Heap] = defaultdict(_Heap)
+        self._unknown: dict[tuple[int, bytes], ObjectTally] = defaultdict(ObjectTally)
         """By container and by the tag that is not ours."""
         self._stores: dict[bytes, str] = {}
         """By tag, those that have a marker there."""
-        self._orphans: dict[int, _Heap] = defaultdict(_Heap)
-        self._foreign = _Heap()
+        self._orphans: dict[int, ObjectTally] = defaultdict(ObjectTally)
+        self._foreign = ObjectTally()
         self._own = False
         """Objects with the store's tag, which it puts behind its marker."""
 
@@ -182,23 +183,6 @@ class Listing:
                 "Tier 2",
                 f"{self._foreign} that no container of this store can have made",
             )
-
-
-class _Heap:
-    """Objects of one sort: how many, how large, and one to look at."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._bytes = 0
-        self._first = ""
-
-    def add(self, stored: StoredObject) -> None:
-        self._first = self._first or stored.name
-        self.count += 1
-        self._bytes += stored.size
-
-    def __str__(self) -> str:
-        return f"{self.count:,} objects ({self._bytes:,} bytes; the first: {self._first})"
 
 
 def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:

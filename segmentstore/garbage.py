@@ -26,6 +26,7 @@ from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, judge_object
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
+from tier2.object_tally import ObjectTally
 from tier2.store_markers import stores_at
 
 GarbageState = Literal[
@@ -266,14 +267,14 @@ class _Others:
 
     def __init__(self, stores: Iterable[str]) -> None:
         """`stores` have their markers in the place."""
-        self._heaps = {store_tag(store): (store, _Heap()) for store in stores}
-        self._unknown = _Heap()
+        self._tallies = {store_tag(store): (store, ObjectTally()) for store in stores}
+        self._unknown = ObjectTally()
 
     def add(self, stored: StoredObject) -> None:
         named = parse_object_name(stored.name)
         assert named is not None, stored
-        _, heap = self._heaps.get(named.unique_id[:STORE_TAG_BYTES], ("", self._unknown))
-        heap.add(stored)
+        _, tally = self._tallies.get(named.unique_id[:STORE_TAG_BYTES], ("", self._unknown))
+        tally.add(stored)
 
     def findings(self) -> Iterator[Finding]:
         """What there is to say of those that nobody answers for, and whose the others are."""
@@ -283,24 +284,10 @@ class _Others:
                 "or a store before this one left"
             )
             yield note("unknown-owner", "Tier 2", detail)
-        for store, heap in self._heaps.values():
-            if heap.count:
-                detail = f"{heap} are of store {store}, which has its marker there"
+        for store, tally in self._tallies.values():
+            if tally.count:
+                detail = f"{tally} are of store {store}, which has its marker there"
                 yield Finding(Severity.INFORMATION, "other-store", "Tier 2", detail)
-
-
-class _Heap:
-    def __init__(self) -> None:
-        self._first = ""
-        self.count = self._bytes = 0
-
-    def add(self, stored: StoredObject) -> None:
-        self._first = self._first or stored.name
-        self.count += 1
-        self._bytes += stored.size
-
-    def __str__(self) -> str:
-        return f"{self.count:,} objects ({self._bytes:,} bytes; the first: {self._first})"
 
 
 def _by_container(page: Iterable[StoredObject]) -> Iterator[tuple[int, StoredObject]]:
