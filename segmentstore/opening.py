@@ -118,8 +118,8 @@ def open(  # noqa: A001 - the public name, as in `io.open`
 ) -> OpeningStore:
     """Open the store in a folder, making it if the folder is empty or absent.
 
-    `options` are `segmentstore.StoreOptions`, the fields of `segmentstore.config.StoreConfig`; each
-    overrides `SEGMENTSTORE_<NAME>` in the environment, which overrides the store's `store.toml`.
+    `options` are `segmentstore.StoreOptions`, the settings of `segmentstore.config.StoreConfig`.
+    Each overrides `SEGMENTSTORE_<NAME>` in the environment, which overrides `store.toml`.
     Another `SEGMENTSTORE_...` is warned of (UnknownSettingWarning), and so is a deprecated name
     (DeprecatedSettingWarning). `runtime` replaces clock, randomness, threads and disk, for tests.
 
